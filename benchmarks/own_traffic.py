@@ -7,8 +7,9 @@ logs content. A line has 3 KB on average: a system text, one to five turns, thre
 and the answer's calls. Half of the decisions get feedback, one verdict in five as expected calls.
 One decision in ten repeats an earlier query. Files have up to 100 MB, like a gateway's.
 
-Each command runs in its own process. The table has its time, its peak resident memory, and its
-memory per decision above that of a log with 100 decisions. The log is deleted afterwards.
+Each command runs in its own process. The table has its time, its time on a processor, its peak
+resident memory, and its memory per decision above that of a log with 100 decisions. The log is
+deleted afterwards.
 """
 
 from __future__ import annotations
@@ -183,9 +184,10 @@ def _digest(number: int, size: int) -> str:
 
 
 class Figures(NamedTuple):
-    """Time and peak memory of one command."""
+    """Time, time on a processor, and peak memory of one command."""
 
     seconds: float
+    cpu_seconds: float
     peak_mb: float
 
 
@@ -199,7 +201,8 @@ def run_command(arguments: list[str]) -> Figures:
     _, status, usage = os.wait4(child.pid, 0)
     if status:
         raise RuntimeError(f"{arguments} failed with status {status}")
-    return Figures(time.perf_counter() - started_s, usage.ru_maxrss / 1024)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Figures(time.perf_counter() - started_s, cpu_s, usage.ru_maxrss / 1024)
 
 
 def main() -> None:
@@ -216,8 +219,8 @@ def main() -> None:
     }
     start: dict[str, Figures] = {}
     figures: list[Mapping[str, Json]] = []
-    print(f"{'decisions':>9} {'log, MB':>8} {'command':<8} {'seconds':>8} {'peak, MB':>9}", end=" ")
-    print(f"{'bytes per decision':>18}")
+    print(f"{'decisions':>9} {'log, MB':>8} {'command':<8} {'seconds':>8} {'CPU, s':>7}", end=" ")
+    print(f"{'peak, MB':>9} {'bytes per decision':>18}")
     for decisions in (100, *arguments.decisions):
         shutil.rmtree(log, ignore_errors=True)
         size = write_log(log, decisions)
@@ -229,7 +232,7 @@ def main() -> None:
                 figures.append({"decisions": decisions, "command": name, **found._asdict()})
                 print(
                     f"{decisions:>9,} {size / 1e6:>8,.0f} {name:<8} {found.seconds:>8.1f}"
-                    f" {found.peak_mb:>9,.0f} {each:>18,.0f}",
+                    f" {found.cpu_seconds:>7.1f} {found.peak_mb:>9,.0f} {each:>18,.0f}",
                     flush=True,
                 )
         finally:

@@ -46,6 +46,8 @@ Estimates accuracy and cost by inverse propensity weighting and by the doubly ro
 
 To replay another policy, the logged probabilities are enough. To replay another artifact, the log
 must have been written with decision_log.content.
+A verified policy is followed through the logged answers. The table has the share of the traffic for
+which the log has all answers that the policy asks for, and the result on this part.
 The assumptions are described in training/switchcraft_training/replay/estimators.py.
 """
 
@@ -315,9 +317,9 @@ def register_replay(stages: argparse._SubParsersAction[argparse.ArgumentParser])
         action="append",
         default=[],
         metavar="P",
-        help="policy to replay: theta=P or drift=D; with --artifact also a goal or the name of one"
-        " of its policies; may be repeated (default: every policy of the artifact or the log,"
-        " without exploration)",
+        help="policy to replay: theta=P or drift=D; with --artifact also a goal, the name of one of"
+        " its policies, verified or verified=PRICE; may be repeated (default: every policy of the"
+        " artifact or the log, without exploration)",
     )
     replay.add_argument(
         "--quarantine",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -221,6 +222,22 @@ def check_decision(
         return float(check_answer(example, expected, answer, alike).correct)
     except (*ROW_ERRORS, SwitchcraftError):
         return None
+
+
+def judge_decision(log: DecisionLog, decision: LoggedDecision) -> float:
+    """Return an answer's correctness according to its feedback, or NaN without usable feedback."""
+    feedback = log.feedback.get(decision.id)
+    if feedback is None:
+        return math.nan
+    if feedback.correct is not None:
+        return float(feedback.correct)
+    try:
+        example = read_example(decision)
+        expected = read_expected(log, decision, example)
+    except ValueError:
+        return math.nan
+    correct = None if expected is None else check_decision(decision, example, expected)
+    return math.nan if correct is None else correct
 
 
 def read_queries(

@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
-from hashlib import blake2b
-from typing import NamedTuple
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from router_service.core.artifact import Provenance
-from router_service.core.decision_log import LoggedDecision
-from router_service.core.errors import DataError, PolicyError
-from router_service.core.messages import parse_conversation
-from router_service.core.selection import (
-    Policy,
-    Reason,
-    Verified,
-    choose_once,
-    most_probable,
-    parse_policy,
-    select,
-)
-from router_service.router import Router
+from router_service.core.errors import PolicyError
+from router_service.core.selection import Policy, Verified, parse_policy
+from router_service.router import VERIFIED, Router
 from switchcraft_training.data.table import Choices, Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
-from switchcraft_training.decisions.queries import check_decision, read_example, read_expected
 from switchcraft_training.evaluation.evaluate import policy_names
 from switchcraft_training.evaluation.metrics import Estimate
+from switchcraft_training.replay.columns import choose_arm, read_decisions
 from switchcraft_training.replay.estimators import (
     LoggedChoices,
+    Outcomes,
     PolicyEstimate,
     Reward,
     estimate_logged,
@@ -47,21 +33,8 @@ from switchcraft_training.replay.estimators import (
 
 logger = logging.getLogger(__name__)
 
-CONVERSATION_BYTES = 32
-"""Length of a conversation's id in the log."""
-
 MARK = "*"
 """Marks estimates with a limitation, which a note below the table explains."""
-
-
-class SkipReason(StrEnum):
-    """The reason why a decision is not replayed."""
-
-    UNFINISHED = "without a complete answer"
-    FALLBACK = "answered by a fallback instead of the chosen arm"
-    VERIFIED = "with candidate answers, which a policy that chooses once does not have"
-    INCOMPLETE = "with incomplete probabilities, expected costs or propensity"
-    NO_REQUEST = "without content that the artifact can read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +50,8 @@ class Predictions:
 
     def choose(self, policy: Policy) -> Choices:
         """Return the arm that a policy picks for each decision, (n,), as the service would."""
-        can_serve = np.isfinite(self.probabilities + self.costs_usd)
-        chosen = np.empty(len(can_serve), dtype=np.int64)
-        for row, is_unread in enumerate(self.is_unread):
-            columns = np.flatnonzero(can_serve[row])
-            probabilities = self.probabilities[row, columns].tolist()
-            costs = self.costs_usd[row, columns].tolist()
-            if is_unread:
-                pick = most_probable(probabilities, costs)
-            else:
-                pick = select(probabilities, costs, policy).arm
-            chosen[row] = columns[pick]
-        return chosen
+        rows = zip(self.probabilities, self.costs_usd, self.is_unread, strict=True)
+        return np.array([choose_arm(*row, policy) for row in rows], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +67,8 @@ class Replay:
     """Estimates for policies, and counts of the decisions that they rest on.
 
     `left` counts the omitted decisions by reason. `artifact` is None if the logged probabilities
-    were used. Costs are in USD per request.
+    were used. `verified` names the policies that verify answers. Costs are in USD per request; if
+    the coverage of a verified policy is below 1, its `dr` and `regret` are lower bounds of them.
     """
 
     log: str
@@ -115,6 +79,7 @@ class Replay:
     with_feedback: int
     explored: int
     left: Mapping[str, int]
+    verified: Sequence[str]
     accuracy: RewardEstimates
     cost_usd: RewardEstimates
 
@@ -123,22 +88,23 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
     """Estimate the results of policies from logged predictions or those of `router`'s artifact.
 
     If `policies` is empty, the artifact's policies are used. Without `router`, the policies in the
-    log are used, without their exploration. Raises DataError if too few decisions can be replayed,
-    and PolicyError for an invalid policy.
+    log are used, without their exploration. Decisions with candidate answers are replayed only if a
+    policy is verified; for a policy that chooses once, their first candidate counts. Raises
+    DataError if too few decisions can be replayed, and PolicyError for an invalid policy, or for a
+    verified policy without an artifact that has a verifier.
     """
     rules = parse_policies(policies, router)
-    read = read_decisions(log, router)
-    if router is not None:
-        _warn_if_trained_on(read.columns["created"], router.artifact.manifest.provenance)
-    rules = rules or {text: choose_once(parse_policy(text)) for text in sorted(read.policies)}
+    verified = {name: rule for name, rule in rules.items() if isinstance(rule, Verified)}
+    read = read_decisions(log, router, verified)
     columns = read.columns
+    if router is not None:
+        _warn_if_trained_on(columns["created"], router.artifact.manifest.provenance)
     predicted = "logged" if router is None else "predicted"
     predictions = Predictions(
         probabilities=columns[f"{predicted}_probabilities"],
         costs_usd=columns[f"{predicted}_costs_usd"],
         is_unread=columns["is_unread"],
     )
-    targets = {name: predictions.choose(policy) for name, policy in rules.items()}
     _, conversations = np.unique(columns["conversation"], return_inverse=True)
     choices = LoggedChoices(
         chosen=columns["chosen"],
@@ -148,6 +114,20 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
     )
     accuracy = Reward(columns["correct"], columns["logged_probabilities"], worse="low")
     cost_usd = Reward(columns["cost_usd"], columns["logged_costs_usd"], worse="high")
+    right: dict[str, Outcomes] = {}
+    paid: dict[str, Outcomes] = {}
+    for name, rule in (rules or {text: parse_policy(text) for text in read.policies}).items():
+        if isinstance(rule, Verified):
+            right[name], paid[name] = read.trajectories[name].outcomes()
+        else:
+            chosen = predictions.choose(rule)
+            right[name], paid[name] = (
+                replace(reward.of_choices(chosen), seen=columns[seen], is_observed=columns[known])
+                for reward, seen, known in (
+                    (accuracy, "first_correct", "is_first_judged"),
+                    (cost_usd, "first_cost_usd", "is_first_priced"),
+                )
+            )
     return Replay(
         log=str(log.path),
         artifact=None if router is None else router.artifact.manifest.name,
@@ -157,194 +137,33 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
         with_feedback=int((~np.isnan(accuracy.seen)).sum()),
         explored=int((choices.propensity < 1).sum()),
         left={reason.value: read.skipped[reason] for reason in sorted(read.skipped)},
-        accuracy=_estimate(choices, accuracy, targets),
-        cost_usd=_estimate(choices, cost_usd, targets),
+        verified=list(verified),
+        accuracy=_estimate(choices, accuracy, right),
+        cost_usd=_estimate(choices, cost_usd, paid),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedDecisions:
-    """The decisions of a log that are replayed, as one array with named columns; see `columns_of`.
-
-    `policies` are those that the log names. `skipped` counts the omitted decisions.
-    """
-
-    columns: NDArray[np.void]
-    policies: frozenset[str]
-    skipped: Counter[SkipReason]
-
-
-def columns_of(arms: int) -> np.dtype[np.void]:
-    """Return the type of a replayed decision: 100 bytes, and 32 for each arm.
-
-    `correct`, `cost_usd` and what is predicted of an arm are NaN if they are unknown.
-    """
-    floats = ("f8", (arms,))
-    return np.dtype(
-        [
-            ("created", "f8"),
-            ("conversation", f"S{CONVERSATION_BYTES}"),
-            ("chosen", "i8"),
-            ("propensity", "f8"),
-            ("is_explored", "?"),
-            ("is_unread", "?"),
-            ("correct", "f8"),
-            ("cost_usd", "f8"),
-            ("logged_probabilities", *floats),
-            ("logged_costs_usd", *floats),
-            ("predicted_probabilities", *floats),
-            ("predicted_costs_usd", *floats),
-        ]
-    )
-
-
-def read_decisions(log: DecisionLog, router: Router | None) -> ReplayedDecisions:
-    """Read the decisions that can be replayed, with the predictions of `router`, if it is given.
-
-    Texts are not kept. With a router, decisions without a readable request are omitted, and only
-    arms that could serve the request when it was logged have a prediction. Arms that are missing in
-    the log are excluded, because they have no outcomes. Raises DataError if too few decisions can
-    be replayed, or if the artifact knows none of the arms.
-    """
-    arms = {arm: column for column, arm in enumerate(log.arms)}
-    shared = {} if router is None else known_arms(router, log)
-    columns = np.zeros(len(log.decisions), dtype=columns_of(len(arms)))
-    for name in columns.dtype.names or ():
-        if name.endswith(("_probabilities", "_costs_usd")):
-            columns[name] = np.nan
-    skipped: Counter[SkipReason] = Counter()
-    policies: set[str] = set()
-    count = 0
-    complete: set[str] = set()  # up to two conversations with complete answers
-    for decision in log.decisions:
-        reason = why_skipped(decision)
-        if reason is not None:
-            skipped[reason] += 1
-            continue
-        if len(complete) < 2:
-            complete.add(decision.conversation)
-        row = columns[count]
-        row["is_unread"] = decision.reason == Reason.UNREAD
-        if router is not None:
-            able = [arm for arm in shared if arm in decision.probabilities]
-            try:
-                request = parse_conversation(read_example(decision).request) if able else None
-            except ValueError:
-                request = None
-            if request is None:
-                skipped[SkipReason.NO_REQUEST] += 1
-                continue
-            predicted = router.predict(request).probabilities
-            row["is_unread"] = bool(request.unread)
-            for arm in able:
-                row["predicted_probabilities"][arms[arm]] = predicted[shared[arm].output]
-                row["predicted_costs_usd"][arms[arm]] = shared[arm].cost_usd
-        row["created"] = decision.created
-        row["conversation"] = conversation_key(decision.conversation)
-        row["chosen"] = arms[decision.arm]
-        row["propensity"] = decision.propensity
-        row["is_explored"] = decision.reason == Reason.EXPLORED
-        row["correct"] = read_correctness(log, decision)
-        row["cost_usd"] = _or_nan(decision.actual_cost_usd)
-        for arm, probability in decision.probabilities.items():
-            row["logged_probabilities"][arms[arm]] = probability
-            row["logged_costs_usd"][arms[arm]] = decision.expected_cost_usd[arm]
-        policies.add(decision.policy)
-        count += 1
-    if len(complete) < 2:
-        problem = (
-            "has complete answers of fewer than two conversations, too few for intervals; log more"
-            " decisions"
-        )
-        raise DataError(log.path, None, problem)
-    columns = columns[:count]
-    if len(np.unique(columns["conversation"])) < 2:
-        problem = (
-            "has too few requests that another artifact can read. Log requests with"
-            " decision_log.content, or replay only policies, without --artifact"
-        )
-        raise DataError(log.path, None, problem)
-    return ReplayedDecisions(columns, frozenset(policies), skipped)
-
-
-def why_skipped(decision: LoggedDecision) -> SkipReason | None:
-    """Return the reason why a decision cannot be replayed, or None if it can."""
-    if decision.ending != "complete" or decision.status >= 400:
-        return SkipReason.UNFINISHED
-    if decision.is_fallback:
-        return SkipReason.FALLBACK
-    if decision.candidates:
-        return SkipReason.VERIFIED
-    is_priced = decision.probabilities.keys() == decision.expected_cost_usd.keys()
-    if not is_priced or decision.arm not in decision.probabilities or decision.propensity is None:
-        return SkipReason.INCOMPLETE
-    return None
-
-
-def conversation_key(conversation: str) -> bytes:
-    """Return at most `CONVERSATION_BYTES` that identify a conversation."""
-    key = conversation.encode()
-    if len(key) > CONVERSATION_BYTES:
-        return blake2b(key, digest_size=CONVERSATION_BYTES // 2).hexdigest().encode()
-    return key
-
-
-def read_correctness(log: DecisionLog, decision: LoggedDecision) -> float:
-    """Return an answer's correctness according to its feedback, or NaN without usable feedback."""
-    feedback = log.feedback.get(decision.id)
-    if feedback is None:
-        return np.nan
-    if feedback.correct is not None:
-        return float(feedback.correct)
-    try:
-        example = read_example(decision)
-        expected = read_expected(log, decision, example)
-    except ValueError:
-        return np.nan
-    return np.nan if expected is None else _or_nan(check_decision(decision, example, expected))
-
-
-def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, Policy]:
+def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, Policy | Verified]:
     """Return the policies to replay, by display name; raises PolicyError if one is invalid."""
     if router is not None and policies:
-        return {
-            text: choose_once(router.policy(text, param="--policy"), param="--policy")
-            for text in policies
-        }
+        return {text: router.policy(text, param="--policy") for text in policies}
     if router is not None:
-        names = policy_names(router.artifact.manifest.policies)
-        named = {name: router.policy(rule) for rule, name in names.items()}
-        # A verified policy depends on answers that the log does not have.
-        return {name: policy for name, policy in named.items() if not isinstance(policy, Verified)}
-    parsed = {}
+        manifest = router.artifact.manifest
+        named = {
+            name: router.policy(rule) for rule, name in policy_names(manifest.policies).items()
+        }
+        return named if manifest.verifier is None else {**named, VERIFIED: router.policy(VERIFIED)}
+    parsed: dict[str, Policy | Verified] = {}
     for text in policies:
+        if text.partition("=")[0].strip() == VERIFIED:
+            problem = "it judges answers, which needs an artifact with a verifier: give --artifact"
+            raise PolicyError(text, problem, param="--policy")
         try:
-            parsed[text] = choose_once(parse_policy(text, param="--policy"), param="--policy")
+            parsed[text] = parse_policy(text, param="--policy")
         except PolicyError as exc:
             problem = f"{exc.problem}; for a goal or a policy's name, also give --artifact"
             raise PolicyError(text, problem, param="--policy") from exc
     return parsed
-
-
-class KnownArm(NamedTuple):
-    """An arm's place in the artifact's predictions, and its expected cost."""
-
-    output: int
-    cost_usd: float
-
-
-def known_arms(router: Router, log: DecisionLog) -> dict[str, KnownArm]:
-    """Return the log's arms that an artifact knows; raises DataError if there is none."""
-    manifest = router.artifact.manifest
-    known = zip(manifest.arms, manifest.costs_usd(), strict=True)
-    shared = {arm: KnownArm(i, usd) for i, (arm, usd) in enumerate(known) if arm in log.arms}
-    if not shared:
-        problem = (
-            f"has only the arms {list(log.arms)}; the artifact knows {list(manifest.arms)}: give an"
-            " artifact that knows one of the log's arms"
-        )
-        raise DataError(log.path, None, problem)
-    return shared
 
 
 def _warn_if_trained_on(created: Floats, provenance: Provenance) -> None:
@@ -369,17 +188,13 @@ def _warn_if_trained_on(created: Floats, provenance: Provenance) -> None:
 
 
 def _estimate(
-    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices]
+    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Outcomes]
 ) -> RewardEstimates:
     if np.isnan(reward.seen).all():
         return RewardEstimates(None)
     return RewardEstimates(
         estimate_logged(choices, reward), estimate_policies(choices, reward, targets)
     )
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def print_replay(found: Replay, console: Console | None = None) -> None:
@@ -409,17 +224,25 @@ def print_replay(found: Replay, console: Console | None = None) -> None:
         accuracy, cost = found.accuracy.policies.get(name), found.cost_usd.policies.get(name)
         mark = MARK if either.coverage < 1 or either.is_thin else ""
         same, effective_n = f"{either.same:.0%} as logged", f"effective n {either.effective_n:,.0f}"
+        rows = [(same, "SNIPS", "snips"), (effective_n, "IPS", "ips")]
+        is_bound = False
         table.add_section()
+        if name in found.verified:
+            covered = (f"{each.coverage:.1%}" if each else "-" for each in (accuracy, cost))
+            is_bound = cost is not None and cost.coverage < 1
+            rows = [(effective_n, "covered part", "covered")]
         for label, method, attribute in (
             (name, f"DR{mark}", "dr"),
-            (same, "SNIPS", "snips"),
-            (effective_n, "IPS", "ips"),
+            *rows,
             ("", f"regret{mark}", "regret"),
         ):
             is_signed = attribute == "regret"
             percent = _percent(getattr(accuracy, attribute, None), is_signed=is_signed)
             usd = _usd(getattr(cost, attribute, None), is_signed=is_signed)
-            table.add_row(label, method, percent, usd)
+            is_lower = is_bound and attribute != "covered"
+            table.add_row(label, method, percent, f"≥ {usd}" if is_lower else usd)
+            if name in found.verified and attribute == "dr":
+                table.add_row(f"{either.same:.0%} begin as logged", "coverage", *covered)
     console.print(table)
     for note in _notes(found):
         console.print(note, soft_wrap=True)
@@ -431,6 +254,8 @@ def _notes(found: Replay) -> Iterator[str]:
         " Regret: the loss compared with the logged choices by DR, paired; negative is better."
         " Brackets: 95% intervals over conversations."
     )
+    # A verdict on a verified answer is none on its first candidate.
+    unjudged = ", or its answer has no verdict" if found.verified else ""
     if not found.accuracy.policies:
         yield "No feedback: accuracy is unknown. Clients send feedback to POST /v1/feedback."
     elif found.with_feedback < found.replayed:
@@ -439,6 +264,16 @@ def _notes(found: Replay) -> Iterator[str]:
             " wrong ones."
         )
     for name, estimate in (found.accuracy.policies or found.cost_usd.policies).items():
+        if name in found.verified and estimate.coverage < 1:
+            yield (
+                f"{MARK} {name}: the log has all answers that this policy asks for, and a verdict"
+                f" on the accepted one, in {estimate.coverage:.1%} of its traffic. For the rest, DR"
+                " is what the verifier expects, and the cost counts only the answers so far and the"
+                " next model (≥). No interval includes the error of that prediction. The covered"
+                " part alone is no estimate for all traffic: it has the easier requests. Answer a"
+                " part of the traffic with this policy, with decision_log.content."
+            )
+            continue
         if estimate.is_thin and found.explored:
             yield (
                 f"{MARK} {name}: exploration took its arm in only {estimate.tried} of the decisions"
@@ -448,9 +283,9 @@ def _notes(found: Replay) -> Iterator[str]:
         if estimate.coverage < 1:
             yield (
                 f"{MARK} {name}: in {1 - estimate.coverage:.1%} of the decisions, the gateway"
-                " could not have chosen this policy's arm. For these, DR is only the logged"
-                " router's prediction, and no interval includes the error of that prediction. IPS"
-                " and SNIPS are not available. Turn on exploration in the gateway."
+                f" could not have chosen this policy's arm{unjudged}. For these, DR is only the"
+                " logged router's prediction, and no interval includes the error of that"
+                " prediction. IPS and SNIPS are not available. Turn on exploration in the gateway."
             )
 
 

@@ -1,0 +1,314 @@
+"""Replay of verified policies, on logs of a world in which the answers of every arm are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from router_service.core.answer_features import Question
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.decision_log import (
+    AnswerContent,
+    CandidateRecord,
+    Content,
+    LoggedCall,
+    LoggedDecision,
+)
+from router_service.core.messages import Json, parse_conversation
+from router_service.core.selection import Verified
+from router_service.router import Prediction, Router
+from switchcraft_training.cli import main
+from switchcraft_training.decisions.log import DecisionLog, read_log
+from switchcraft_training.replay.estimators import PolicyEstimate
+from switchcraft_training.replay.replay import replay_log
+from switchcraft_training.replay.verified import LoggedAnswer, VerifiableRequest, parse_answer
+from tests.candidates import request
+from tests.training.decisions.cases import Line, decision, expects, right, write_log, wrong
+
+CITIES = ("Oslo", "Lima", "Bern", "Rome", "Kyiv", "Riga", "Baku", "Doha")
+REQUESTS = 40
+DECISIONS = 240
+LOGGED_USD, LOWER_USD = 1e-3, 5e-4
+"""Prices of the verified policy that writes the log, and of one that asks fewer models."""
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Requests, the city that each arm's answer names, and what the router predicts.
+
+    `cities`, (requests, arms), are places in `CITIES`; the right answer is the city of the request.
+    """
+
+    router: Router
+    requests: tuple[Json, ...]
+    predictions: tuple[Prediction, ...]
+    cities: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The artifact's arms."""
+        return self.router.artifact.manifest.arms
+
+    @property
+    def costs_usd(self) -> Mapping[str, float]:
+        """The arms' expected costs, which are also their actual costs."""
+        return dict(zip(self.arms, self.router.artifact.manifest.costs_usd(), strict=True))
+
+    def content(self, row: int, arm: str) -> AnswerContent:
+        """Return the answer of an arm to a request."""
+        city = CITIES[self.cities[row, self.arms.index(arm)]]
+        call = LoggedCall(name="forecast", arguments={"city": city})
+        return AnswerContent(calls=(call,), text="")
+
+    def is_correct(self, row: int, arm: str) -> bool:
+        """Return whether an arm answers a request correctly."""
+        return bool(self.cities[row, self.arms.index(arm)] == row % len(CITIES))
+
+    @cache  # noqa: B019 - the world lives as long as the module
+    def follow(self, row: int, price_usd: float) -> tuple[str, tuple[str, ...]]:
+        """Return the accepted arm and the arms asked, in order, if every answer is known."""
+        body = self.requests[row]
+        question = Question(parse_conversation(body), body["tools"])
+        answers = {
+            arm: LoggedAnswer(parse_answer(self.content(row, arm)), 0.0, 0.0) for arm in self.arms
+        }
+        for first in self.arms:  # the arm that the policy asks first is the first one of `answers`
+            ordered = {first: answers[first], **answers}
+            known = VerifiableRequest(question, self.predictions[row], self.costs_usd, ordered)
+            found = known.follow(self.router, Verified(price_usd))
+            if found.accepted is not None:
+                return found.accepted, found.asked
+        raise AssertionError
+
+    def truth(self, price_usd: float, rows: list[int] | None = None) -> tuple[float, float]:
+        """Return the accuracy and the cost of a policy, over all requests or some of them."""
+        results = [(row, *self.follow(row, price_usd)) for row in rows or range(REQUESTS)]
+        correct = np.mean([self.is_correct(row, accepted) for row, accepted, _ in results])
+        cost = np.mean([sum(self.costs_usd[arm] for arm in asked) for *_, asked in results])
+        return float(correct), float(cost)
+
+    def facts(self, number: int, row: int, arm: str) -> dict[str, Json]:
+        """Return the fields of a logged decision about a request that `arm` answered."""
+        probabilities = dict(zip(self.arms, self.predictions[row].probabilities, strict=True))
+        return {
+            "conversation": f"c{number}",
+            "probabilities": probabilities,
+            "expected_cost_usd": self.costs_usd,
+            "content": Content(request=self.requests[row], **dict(self.content(row, arm))),
+        }
+
+    def verified_lines(self, price_usd: float, *, is_checked: bool) -> Iterator[Line]:
+        """Yield verified decisions with a verdict, or with the expected calls if `is_checked`."""
+        rng = np.random.default_rng(1)
+        for number in range(DECISIONS):
+            row = int(rng.integers(REQUESTS))
+            accepted, asked = self.follow(row, price_usd)
+            candidates = [
+                CandidateRecord(
+                    arm=arm,
+                    model=arm,
+                    step=step,
+                    is_accepted=arm == accepted,
+                    p_correct=0.5,
+                    cost_usd=self.costs_usd[arm],
+                    seconds=1.0,
+                    content=self.content(row, arm),
+                )
+                for step, arm in enumerate(asked, start=1)
+            ]
+            facts = self.facts(number, row, accepted) | {
+                "policy": f"verified={price_usd:g}",
+                "reason": "verified",
+                "propensity": None,
+                "candidates": candidates,
+                "cost_usd": sum(self.costs_usd[arm] for arm in asked),
+            }
+            yield decision(f"d{number}", accepted, **facts)
+            if is_checked:
+                call = LoggedCall(name="forecast", arguments={"city": CITIES[row % len(CITIES)]})
+                yield expects(f"d{number}", call)
+            else:
+                verdict = right if self.is_correct(row, accepted) else wrong
+                yield verdict(f"d{number}")
+
+    def chosen_lines(self) -> Iterator[Line]:
+        """Yield decisions whose arm was drawn at random, all equally likely."""
+        rng = np.random.default_rng(2)
+        for number in range(DECISIONS):
+            row, arm = int(rng.integers(REQUESTS)), str(rng.choice(self.arms))
+            yield decision(
+                f"d{number}",
+                arm,
+                **self.facts(number, row, arm),
+                reason="explored",
+                propensity=1 / len(self.arms),
+                cost_usd=self.costs_usd[arm],
+            )
+            yield (right if self.is_correct(row, arm) else wrong)(f"d{number}")
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """Return requests that dearer arms answer more correctly, for the shipped artifact."""
+    router = Router(Artifact.load(SHIPPED))
+    costs_usd = np.array(router.artifact.manifest.costs_usd())
+    rng = np.random.default_rng(0)
+    skill = 0.55 + 0.35 * np.argsort(np.argsort(costs_usd)) / (len(costs_usd) - 1)
+    own = np.arange(REQUESTS)[:, None] % len(CITIES)
+    others = rng.integers(1, len(CITIES), (REQUESTS, len(skill)))
+    is_right = rng.random((REQUESTS, len(skill))) < skill
+    requests = tuple(
+        request(f"Trip {row}: what is the forecast for {CITIES[row % len(CITIES)]}?")
+        for row in range(REQUESTS)
+    )
+    return World(
+        router,
+        requests,
+        tuple(router.predict(parse_conversation(body)) for body in requests),
+        np.where(is_right, own, (own + others) % len(CITIES)),
+    )
+
+
+def logged_rows(log: DecisionLog) -> list[int]:
+    """Return the number of each decision's request."""
+    texts = [each.content.request["messages"][0]["content"] for each in log.decisions
+             if each.content is not None]  # fmt: skip
+    return [int(text.removeprefix("Trip ").partition(":")[0]) for text in texts]
+
+
+def is_shown(asked: tuple[str, ...], logged: tuple[str, ...]) -> bool:
+    """Return whether a log of these candidates shows what a policy does that asks these arms."""
+    return asked[0] == logged[0] and set(asked) <= set(logged)
+
+
+def contains(estimate: PolicyEstimate, name: str, truth: float) -> bool:
+    """Return whether an estimate's interval contains the truth."""
+    low, high = getattr(estimate, name).interval
+    return bool(low - 1e-9 <= truth <= high + 1e-9)
+
+
+def test_logged_policy_is_covered_completely(world: World, tmp_path: Path) -> None:
+    """The policy that wrote a log of verified answers gets exactly the logged accuracy and cost."""
+    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=False)))
+    name = f"verified={LOGGED_USD:g}"
+    found = replay_log(log, [name], world.router)
+    for reward in (found.accuracy, found.cost_usd):
+        estimate = reward.policies[name]
+        assert (estimate.n, estimate.same, estimate.coverage) == (DECISIONS, 1, 1)
+        assert reward.chosen is not None
+        for each in (estimate.dr, estimate.snips, estimate.covered):
+            assert each is not None
+            assert each.value == pytest.approx(reward.chosen.value)
+            assert each.interval == pytest.approx(reward.chosen.interval)
+        assert estimate.regret is not None
+        assert estimate.regret.value == pytest.approx(0, abs=1e-12)
+    assert (found.replayed, found.left, found.verified) == (DECISIONS, {}, [name])
+
+
+def test_lower_price_is_estimated_from_longer_trajectories(world: World, tmp_path: Path) -> None:
+    """With expected calls, every candidate has a verdict, so fewer candidates are covered."""
+    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=True)))
+    name = f"verified={LOWER_USD:g}"
+    found = replay_log(log, [name], world.router)
+    covered = []
+    for row in range(REQUESTS):
+        (_, logged), (_, asked) = world.follow(row, LOGGED_USD), world.follow(row, LOWER_USD)
+        if is_shown(asked, logged):
+            covered.append(row)
+    shares = [row in covered for row in logged_rows(log)]
+    assert 0.8 < np.mean(shares) < 1
+    truth = world.truth(LOWER_USD, covered)
+    assert truth[1] < 0.9 * world.truth(LOGGED_USD, covered)[1], "the policies differ"
+    for reward, value in zip((found.accuracy, found.cost_usd), truth, strict=True):
+        estimate = reward.policies[name]
+        assert estimate.coverage == pytest.approx(np.mean(shares))
+        assert contains(estimate, "covered", value)
+
+
+def test_verdict_does_not_judge_other_candidates(world: World, tmp_path: Path) -> None:
+    """A verdict on the delivered answer covers another candidate only if its calls are the same."""
+    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=False)))
+    name = f"verified={LOWER_USD:g}"
+    found = replay_log(log, [name], world.router)
+    judged = []
+    for row in logged_rows(log):
+        (one, logged), (other, asked) = world.follow(row, LOGGED_USD), world.follow(row, LOWER_USD)
+        is_same = world.content(row, one) == world.content(row, other)
+        judged.append(is_shown(asked, logged) and is_same)
+    estimate = found.accuracy.policies[name]
+    assert estimate.coverage == pytest.approx(np.mean(judged))
+    assert estimate.coverage < found.cost_usd.policies[name].coverage
+
+
+def test_log_of_choices_covers_what_is_accepted_at_once(world: World, tmp_path: Path) -> None:
+    """A log of single answers shows the share of requests that need one model, and their result.
+
+    The cost is a lower bound, because the answers of further models are not in the log.
+    """
+    log = read_log(write_log(tmp_path, world.chosen_lines()))
+    name = f"verified={LOGGED_USD:g}"
+    found = replay_log(log, [name], world.router)
+    at_once = [row for row in range(REQUESTS) if len(world.follow(row, LOGGED_USD)[1]) == 1]
+    assert 0.1 < len(at_once) / REQUESTS < 0.9
+    accuracy, cost = found.accuracy.policies[name], found.cost_usd.policies[name]
+    assert accuracy.coverage == cost.coverage == pytest.approx(len(at_once) / REQUESTS, abs=0.2)
+    assert (accuracy.snips, accuracy.ips) == (None, None)
+    truth = world.truth(LOGGED_USD, at_once)
+    assert contains(accuracy, "covered", truth[0])
+    assert contains(cost, "covered", truth[1])
+    assert cost.dr is not None
+    assert cost.dr.value < world.truth(LOGGED_USD)[1]
+
+
+def test_choosing_once_counts_the_first_candidate(world: World, tmp_path: Path) -> None:
+    """Beside a verified policy, one that chooses the first candidate's arm costs only that arm."""
+    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=True)))
+    found = replay_log(log, [f"verified={LOGGED_USD:g}", "theta=0"], world.router)
+    firsts = {line.candidates[0].arm for line in log.decisions if line.candidates}
+    cheapest = min(world.arms, key=world.costs_usd.__getitem__)
+    assert cheapest in firsts
+    estimate = found.cost_usd.policies["theta=0"]
+    assert estimate.covered is not None
+    assert estimate.covered.value == pytest.approx(world.costs_usd[cheapest])
+    without = replay_log(read_log(write_log(tmp_path / "b", world.chosen_lines())), ["theta=0"])
+    assert without.verified == []
+
+
+def test_table_shows_coverage_and_marks_what_is_predicted(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has the covered part, marks DR, and gives costs as lower bounds."""
+    log = write_log(tmp_path / "log", world.chosen_lines())
+    options = ["--artifact", str(SHIPPED), "--policy", "verified=0.001", "--out", str(tmp_path)]
+    assert main(["replay", str(log), *options]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads((tmp_path / "replay.json").read_bytes())
+    coverage = found["accuracy"]["policies"]["verified=0.001"]["coverage"]
+    row = next(line for line in printed.splitlines() if " coverage " in line)
+    assert row.split()[-2:] == [f"{coverage:.1%}"] * 2
+    assert "covered part" in printed
+    assert printed.count("≥ ") == 2
+    assert "* verified=0.001: the log has all answers that this policy asks for" in printed
+
+
+def test_verified_policy_needs_an_artifact_with_a_verifier(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without an artifact, without a verifier, or without content, the error says what to do."""
+    lines = list(world.chosen_lines())[:40]
+    log = write_log(tmp_path / "log", lines)
+    assert main(["replay", str(log), "--policy", "verified=0.001"]) == 1
+    assert "give --artifact" in capsys.readouterr().err
+    bare = [
+        line.model_copy(update={"content": None}) if isinstance(line, LoggedDecision) else line
+        for line in lines
+    ]
+    options = ["--artifact", str(SHIPPED), "--policy", "verified"]
+    assert main(["replay", str(write_log(tmp_path / "bare", bare)), *options]) == 1
+    assert "decision_log.content" in capsys.readouterr().err
