@@ -10,7 +10,7 @@ from router_service.core.calls.toolbox import ExpectedCall
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
 
-DATASETS = ("bfcl", "confetti", "glaive", "hermes", "xlam")
+DATASETS = ("bfcl-v3", "confetti", "glaive", "hermes", "xlam")
 WEATHER = {
     "type": "function",
     "function": {

@@ -29,34 +29,6 @@ def test_the_reference_pool_uses_every_structural_count() -> None:
     assert set(load_config(REFERENCE).packing.features) == set(FEATURES)
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "rate", "batches", "budgets"),
-    [
-        ("distilbert", "distilbert-base-uncased", 5e-5, (16, 16), (512, 100)),
-        ("deberta-v3", "microsoft/deberta-v3-base", 2e-5, (32, 64), (512, 100)),
-        ("modernbert", "answerdotai/ModernBERT-base", 2e-5, (8, 8), (8192, 1600)),
-    ],
-)
-def test_the_paper_s_runs_have_the_paper_s_numbers(
-    name: str, source: str, rate: float, batches: tuple[int, int], budgets: tuple[int, int]
-) -> None:
-    """The configurations match the rows of the paper's tables (appendix on training)."""
-    config = load_config(Path(f"configs/paper/{name}.yaml"))
-    training, packing = config.training, config.packing
-    assert (config.encoder.source, config.encoder.pooling) == (source, "cls")
-    assert config.encoder.frozen_layers is None
-    assert (packing.budget_tokens, packing.tool_budget_tokens) == budgets
-    assert packing.features == ()
-    assert training.learning_rate == rate
-    assert training.head_learning_rate is None
-    assert (training.batch_size, training.evaluation_batch_size) == batches
-    assert (training.warmup_ratio, training.weight_decay) == (0.1, 0.01)
-    assert (training.max_epochs, training.patience_epochs) == (30, 3)
-    assert (training.select_on, training.dropout, training.precision) == ("macro_f1", 0.0, None)
-    assert (config.auxiliary_arms, config.policies) == ("none", {"default": "theta=0.5"})
-    assert config.pool == load_config(REFERENCE).pool
-
-
 def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> None:
     """`configs/NAME.yaml` is the packaged configuration if the path does not exist."""
     assert find_config(REFERENCE) == PACKAGE / REFERENCE
@@ -98,3 +70,22 @@ def test_a_file_that_is_no_configuration_is_named(text: str | None, tmp_path: Pa
         path.write_text(text)
     with pytest.raises(ConfigError, match=r"run\.yaml"):
         load_config(path)
+
+
+def test_configuration_extends_another_one(tmp_path: Path) -> None:
+    """Mappings are merged at every level, other values replaced; paths are relative to the file."""
+    (tmp_path / "base").mkdir()
+    base = {**yaml.safe_load((PACKAGE / REFERENCE).read_text()), "name": "base"}
+    (tmp_path / "base" / "a.yaml").write_text(yaml.safe_dump(base))
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: base/a.yaml\nname: own\ntraining: {max_epochs: 3}\n")
+    loaded, whole = load_config(own), load_config(tmp_path / "base" / "a.yaml")
+    assert (loaded.name, loaded.training.max_epochs) == ("own", 3)
+    assert loaded.training.shares == whole.training.shares
+    assert loaded.pool == whole.pool
+    own.write_text("extends: own.yaml\nname: own\n")
+    with pytest.raises(ConfigError, match="extends itself"):
+        load_config(own)
+    own.write_text("extends: missing.yaml\n")
+    with pytest.raises(ConfigError, match=r"missing\.yaml"):
+        load_config(own)

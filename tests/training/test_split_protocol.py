@@ -94,7 +94,9 @@ def test_held_out_dataset_is_tested_whole_and_never_trained_on(load: Load) -> No
 
 def test_split_that_cannot_be_made_is_an_error(load: Load) -> None:
     """An unknown dataset, or too few rows for three parts, is an error that names the setting."""
-    with pytest.raises(ConfigError, match="no measured rows of toolbench; there are rows of bfcl"):
+    with pytest.raises(
+        ConfigError, match="no measured rows of toolbench; there are rows of bfcl-v3"
+    ):
         load({"held_out": ["toolbench"]}).split()
     data = load({})
     with pytest.raises(ConfigError, match="part is empty"):

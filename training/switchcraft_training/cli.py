@@ -10,8 +10,9 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from router_service.core.errors import DataError, SwitchcraftError
 from switchcraft_training.checking import command as checking
@@ -19,6 +20,9 @@ from switchcraft_training.datasets import command as datasets
 from switchcraft_training.labelling import command as labelling
 from switchcraft_training.publishing import command as publishing
 from switchcraft_training.review import command as review
+
+if TYPE_CHECKING:
+    from switchcraft_training.config import RunConfig
 
 _DESCRIPTION = """\
 Train a router for a pool of models, and evaluate and publish it.
@@ -95,6 +99,7 @@ def create_parser() -> argparse.ArgumentParser:
         help="directory for checkpoints, labels and encoder outputs, which later runs reuse"
         " (default: OUT/work)",
     )
+    _add_dry_run(run)
     run.set_defaults(stage=run_pipeline)
 
     datasets.register(stages, import_decision_log)
@@ -111,10 +116,15 @@ def create_parser() -> argparse.ArgumentParser:
 
 
 def run_pipeline(arguments: argparse.Namespace) -> int:
-    """Run the whole pipeline, print the directory of its results, and return the status 0."""
+    """Run the whole pipeline, print the directory of its results, and return the status 0.
+
+    A dry run only checks, and returns 1 if there are problems.
+    """
     from switchcraft_training.config import load_config  # noqa: PLC0415
     from switchcraft_training.pipeline import run  # noqa: PLC0415
 
+    if arguments.dry_run:
+        return _run_dry(arguments, lambda config: {config.name: config}, lambda _: 1)
     config = load_config(arguments.config)
     directory = run(config, arguments.data, arguments.out, workspace=arguments.workspace)
     print(directory)
@@ -279,15 +289,25 @@ def register_sweep(stages: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="run in parallel on Ray: on the cluster at ADDRESS (`auto` or HOST:PORT), whose"
         " machines must share DATA and OUT; without ADDRESS, on this machine",
     )
+    _add_dry_run(sweep)
     sweep.set_defaults(stage=run_sweep)
 
 
 def run_sweep(arguments: argparse.Namespace) -> int:
-    """Run a sweep, print its table, and return 1 if a run failed."""
+    """Run a sweep, print its table, and return 1 if a run failed.
+
+    A dry run only checks, and returns 1 if there are problems.
+    """
     from switchcraft_training import sweep  # noqa: PLC0415
     from switchcraft_training.config import load_config  # noqa: PLC0415
     from switchcraft_training.evaluation.seeds import print_table  # noqa: PLC0415
 
+    if arguments.dry_run:
+        return _run_dry(
+            arguments,
+            lambda config: sweep.sweep_variants(config, arguments.encoders),
+            lambda config: len(sweep.sweep_seeds(config, arguments.seeds)),
+        )
     config = load_config(arguments.config)
     result = sweep.run_sweep(
         config, arguments.data, arguments.out, arguments.seeds, arguments.encoders, arguments.ray
@@ -353,6 +373,37 @@ def run_replay(arguments: argparse.Namespace) -> int:
             raise DataError(path, None, f"cannot be written: {exc}") from exc
     print_replay(found)
     return 0
+
+
+def _add_dry_run(stage: argparse.ArgumentParser) -> None:
+    stage.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check the configuration, the data, the encoders and the disk space, and estimate the"
+        " time, without training; the exit status is 1 if there are problems",
+    )
+
+
+def _run_dry(
+    arguments: argparse.Namespace,
+    variants_of: Callable[[RunConfig], Mapping[str, RunConfig]],
+    seeds_of: Callable[[RunConfig], int],
+) -> int:
+    """Check what a run or a sweep needs, print the result, and return the exit status."""
+    from switchcraft_training.config import load_config  # noqa: PLC0415
+    from switchcraft_training.dry_run import DryRun, dry_run  # noqa: PLC0415
+
+    found = DryRun()
+    with found.noting():
+        config = load_config(arguments.config)
+        found = dry_run(variants_of(config), arguments.data, arguments.out, seeds_of(config))
+    for fact in found.facts:
+        print(f"ok       {fact}")
+    for problem in found.problems:
+        print(f"PROBLEM  {problem}")
+    count = len(found.problems)
+    print(f"the run cannot start: {count} problem(s)" if count else "the run can start")
+    return 1 if count else 0
 
 
 def _add_data(stage: argparse.ArgumentParser) -> None:

@@ -320,8 +320,8 @@ def find_config(path: Path) -> Path:
 def load_config(path: Path) -> RunConfig:
     """Read a run's configuration; raises ConfigError that names the file, field and problem.
 
-    A file may name another one as `extends`, relative to its own folder, and then contains only the
-    settings that differ.
+    A file may name another one as `extends`, in its own folder or a shipped one, and then contains
+    only the settings that differ.
     """
     try:
         return RunConfig.model_validate(_read_settings(find_config(path)))
@@ -341,7 +341,9 @@ def _read_settings(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, An
     own = dict(values)
     if "extends" not in own:
         return own
-    base = path.parent / str(own.pop("extends"))
+    named = Path(str(own.pop("extends")))
+    beside = path.parent / named
+    base = beside if beside.exists() else find_config(named)
     if base in (path, *extending):
         raise ConfigError(str(path), "extends", f"{base} extends itself; remove the cycle")
     return merge_settings(_read_settings(base, (path, *extending)), own)

@@ -82,6 +82,11 @@ def sweep_variants(config: RunConfig, encoders: Sequence[str]) -> dict[str, RunC
     return variants
 
 
+def sweep_seeds(config: RunConfig, seeds: Sequence[int]) -> list[int]:
+    """Return the distinct seeds: the given ones, or else those of the configuration."""
+    return list(dict.fromkeys(seeds or config.sweep.seeds or [config.seed]))
+
+
 def run_sweep(
     config: RunConfig,
     data: Path,
@@ -101,7 +106,7 @@ def run_sweep(
     folder = out.resolve()
     jobs = []
     for name, variant in sweep_variants(config, encoders).items():
-        for seed in dict.fromkeys(seeds or config.sweep.seeds or [config.seed]):
+        for seed in sweep_seeds(config, seeds):
             own = variant.model_copy(update={"seed": seed})
             job_folder = folder / f"{name}-seed-{seed}"
             jobs.append(SweepJob(name, own, data.resolve(), job_folder, folder / "work"))

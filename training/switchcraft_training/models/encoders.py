@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoTokenizer,
     BertModel,
     DistilBertConfig,
     DistilBertModel,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
@@ -60,22 +65,54 @@ def load_encoder(source: str) -> PretrainedEncoder:
     Raises ConfigError if the package of a `package:` source is not installed, if the encoder does
     not exist, or if its tokenizer has no fast version or no special tokens.
     """
-    location = source
-    if source.startswith("package:"):
-        # `find_spec` does not import the package, which might need dependencies that the encoder
-        # does not need.
-        package, _, folder = source.removeprefix("package:").partition("/")
-        spec = find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
-            problem = f"the Python package {package!r} is not installed; install it with pip"
-            raise ConfigError(source, "encoder.source", problem)
-        location = str(Path(spec.submodule_search_locations[0]) / folder)
-    try:
+    location = find_encoder(source)
+    with _as_config_error(source):
         model = AutoModel.from_pretrained(location, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(location)
+    return _prepare(source, model, tokenizer)
+
+
+def load_untrained(source: str) -> PretrainedEncoder:
+    """Load an encoder with random weights, which needs only its configuration and tokenizer.
+
+    Raises the errors of `load_encoder`.
+    """
+    location = find_encoder(source)
+    with _as_config_error(source):
+        config = AutoConfig.from_pretrained(location)
+        model = AutoModel.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call] # transformers ships no types for it
+        tokenizer = AutoTokenizer.from_pretrained(location)
+    return _prepare(source, model, tokenizer)
+
+
+def find_encoder(source: str) -> str:
+    """Return the folder of a `package:` source; other sources are returned as they are.
+
+    Raises ConfigError if the package is not installed.
+    """
+    if not source.startswith("package:"):
+        return source
+    # `find_spec` does not import the package, which might need dependencies that the encoder does
+    # not need.
+    package, _, folder = source.removeprefix("package:").partition("/")
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        problem = f"the Python package {package!r} is not installed; install it with pip"
+        raise ConfigError(source, "encoder.source", problem)
+    return str(Path(spec.submodule_search_locations[0]) / folder)
+
+
+@contextmanager
+def _as_config_error(source: str) -> Iterator[None]:
+    """Raise the library's errors in the block as ConfigError."""
+    try:
+        yield
     except (OSError, ValueError) as exc:
         problem = f"the encoder cannot be loaded; check its name or folder: {exc}"
         raise ConfigError(source, "encoder.source", problem) from exc
+
+
+def _prepare(source: str, model: Any, tokenizer: PreTrainedTokenizerBase) -> PretrainedEncoder:  # noqa: ANN401 - attributes differ by architecture
     if isinstance(model, BertModel):
         model = distilbert_from_bert(model)
     if getattr(model, "pooler", None) is not None:
