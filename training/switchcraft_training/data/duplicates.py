@@ -43,6 +43,9 @@ BAND: Final = 4
 """Values in a MinHash signature and in each of its bands. With 64 bands of 4 values, two texts that
 share 56% of their n-grams, the least share at a cosine similarity of 0.75, have an equal band with
 a probability of 99.9%."""
+LEAST_AGREEMENT: Final = 0.3
+"""Least share of equal values in two signatures, which estimates the share of equal n-grams with a
+standard error of 0.03. Pairs below it have an equal band by chance, and are not compared."""
 NEIGHBOURS: Final = 8
 """Number of preceding rows with an equal band that a row is compared with, besides the first. Rows
 with the same band are sorted by two more values of the signature, so that similar rows are near."""
@@ -190,6 +193,8 @@ def _similar(texts: Sequence[str], least: float, *, weighted: bool = False) -> G
         one, other = _candidates(signatures[:, np.arange(start, start + BAND + 2) % SIGNATURE])
         is_new = groups[one] != groups[other]
         one, other = one[is_new], other[is_new]
+        is_likely = _agreements(signatures, one, other) >= LEAST_AGREEMENT
+        one, other = one[is_likely], other[is_likely]
         is_near = _cosines(vectors, one, other) >= least
         one, other = groups[one[is_near]], groups[other[is_near]]
         groups = _components(len(distinct), one, other)[groups]
@@ -220,10 +225,21 @@ def _candidates(columns: NDArray[np.uint32]) -> tuple[Groups, Groups]:
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = (band[1:] != band[:-1]).any(axis=1)
     first = np.maximum.accumulate(np.where(is_first, places, 0))
-    others = [first, *(np.maximum(places - step, first) for step in range(1, NEIGHBOURS + 1))]
-    pairs = np.unique(np.concatenate([places * len(order) + other for other in others]))
-    one, other = np.divmod(pairs, len(order))
-    return order[one[one != other]], order[other[one != other]]
+    # The first row of a band is compared with all, and every row with its neighbours.
+    later, earlier = [places[places - first > NEIGHBOURS]], [first[places - first > NEIGHBOURS]]
+    for step in range(1, NEIGHBOURS + 1):
+        later.append(places[places - first >= step])
+        earlier.append(later[-1] - step)
+    return order[np.concatenate(later)], order[np.concatenate(earlier)]
+
+
+def _agreements(signatures: NDArray[np.uint32], one: Groups, other: Groups) -> NDArray[np.float64]:
+    """Return the share of equal values in the signatures of pairs of rows, (pairs,)."""
+    found = np.empty(len(one))
+    for start in range(0, len(one), BATCH):
+        pairs = slice(start, start + BATCH)
+        found[pairs] = (signatures[one[pairs]] == signatures[other[pairs]]).mean(axis=1)
+    return found
 
 
 def _cosines(vectors: Sparse, one: Groups, other: Groups) -> NDArray[np.float32]:
