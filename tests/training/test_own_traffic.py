@@ -24,7 +24,7 @@ from tests.logs import LoggingGateway, logging_gateway
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
 from tests.training.conftest import CITIES
 
-QUERIES = tuple(f"What is the weather in {city}?" for city in CITIES)
+QUERIES = tuple(f"Weather in {city}?" for city in CITIES)
 JOB = Path(__file__).parents[2] / "examples" / "retraining_job.py"
 ROUNDS = 8
 """Repetitions of each query, so that hardly any query is answered by only one of the two arms."""
