@@ -46,9 +46,13 @@ TOPICS = 40
 APIS = 4_000
 ARMS = tuple(f"arm-{number}" for number in range(10))
 ABILITIES = np.linspace(0.2, 2.2, len(ARMS))
-_SYLLABLES = (
-    "ba be ca co da de fi ga go ha ki la le ma mi na no pa pe ra re sa se ta te vo wa zu".split()
-)
+WORD_COUNT = 6_000
+_SYLLABLES = [
+    f"{first}{vowel}{last}"
+    for first in "b c d f g h k l m n p r s t v w".split()
+    for vowel in "aeiou"
+    for last in ("", "n", "r", "s", "t")
+]
 _TYPES = ("string", "string", "integer", "number", "boolean")
 
 
@@ -92,9 +96,8 @@ class Corpus:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
-        count = [2, 3, 3, 4]
         self._words = [
-            "".join(rng.choice(_SYLLABLES, count[number % 4])) for number in range(6_000)
+            "".join(rng.choice(_SYLLABLES, 1 + number % 3)) for number in range(WORD_COUNT)
         ]
         self._tools = [self._tool(number) for number in range(APIS)]
         self._queries: list[list[str]] = []
@@ -191,9 +194,9 @@ class Corpus:
         return Tool({"type": "function", "function": function}, types, number % TOPICS)
 
     def _text(self, words: int) -> str:
-        # A few words are frequent, as in any language.
-        places = np.minimum(self._rng.zipf(1.3, words), 6_000) - 1
-        return " ".join(self._words[place] for place in places)
+        # A few words are frequent, as in any language (Zipf's law with exponent 1).
+        places = WORD_COUNT ** self._rng.random(words)
+        return " ".join(self._words[int(place) - 1] for place in places)
 
     def _value(self, kind: str) -> Json:
         match kind:

@@ -69,7 +69,7 @@ SHIPPED_CONFIG = Path("configs/reference-pool.yaml")
 TEACHING_QUERIES = 3_000
 """Queries of a second recording, which is only used for training, as in the shipped recipe."""
 
-EMBEDDED_ROWS = 256
+EMBEDDED_ROWS = 64
 WIDTH = 384
 ONE_FOLD = "one fold"
 EMBEDDING = f"encoder states of {EMBEDDED_ROWS} rows"
@@ -118,6 +118,7 @@ def configured(folder: Path, rows: int, *, verifier: bool = False) -> RunConfig:
 
 def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
     """Do every part of a run once, and return what each of them needed."""
+    _log_stages()
     config = configured(folder, rows, verifier=verifier)
     with running(()) as stages:
         with stage(pipeline.READING):
@@ -268,12 +269,16 @@ def _small_encoder(teacher: PretrainedEncoder) -> DistilBertModel:
 
 def _run_whole(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
     """Run the pipeline, and return the usage of its stages."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    _log_stages()
     config = configured(folder, rows, verifier=verifier)
     pipeline.run(config, folder, folder / "out")
     return [
         Usage(**usage) for usage in orjson.loads((folder / "out" / pipeline.STAGES).read_bytes())
     ]
+
+
+def _log_stages() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
 
 
 def _arguments() -> argparse.Namespace:

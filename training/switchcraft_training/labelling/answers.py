@@ -161,5 +161,8 @@ class LabelledRun:
 
     def answers(self, arm: str) -> Iterator[Answer]:
         """Yield all answers of an arm, including every attempt at each query."""
-        answers = read_lines(self.folder / ANSWERS, answer_from_json)
-        return (answer for answer in answers if answer.arm == arm)
+
+        def read(row: Mapping[str, Json]) -> Answer | None:
+            return answer_from_json(row) if row["arm"] == arm else None
+
+        return (answer for answer in read_lines(self.folder / ANSWERS, read) if answer is not None)
