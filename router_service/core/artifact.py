@@ -90,6 +90,17 @@ class Provenance(_Frozen):
     versions: Mapping[str, str]
 
 
+class Onboarding(_Frozen):
+    """How an arm joined the artifact without retraining, and how uncertain its values are."""
+
+    answers: int = Field(ge=1, description="Answers of the arm that its values were learned from.")
+    models: int = Field(ge=1, description="Recorded models that it was compared with.")
+    accuracy: Measure = Field(description="Estimated share of correct answers to all `n` queries.")
+    probability_stderr: float = Field(
+        ge=0, description="Mean standard error of the probabilities that its predictor learned."
+    )
+
+
 class Manifest(_Frozen):
     """Description of an artifact: everything that affects the model's input or output."""
 
@@ -113,6 +124,9 @@ class Manifest(_Frozen):
     verified_frontier: tuple[FrontierPoint, ...] = Field(
         default=(), description="Accuracy and cost of the policy `verified` at several prices."
     )
+    onboarded: Mapping[str, Onboarding] = Field(
+        default_factory=dict, description="Arms that joined without retraining, by name."
+    )
     canary_tolerance: Probability = 0.02
     files: Mapping[str, str] = Field(description="SHA-256 of every other file, by name.")
 
@@ -131,6 +145,9 @@ class Manifest(_Frozen):
                 f"the calibration has {self.calibration.arms} arms, but the artifact has "
                 f"{len(self.arms)}"
             )
+        unknown = set(self.onboarded) - set(self.arms)
+        if unknown:
+            raise ValueError(f"`onboarded` names {sorted(unknown)}, which `arms` lacks")
         if "default" not in self.policies:
             raise ValueError("`policies` must contain 'default'")
         for name, rule in self.policies.items():

@@ -18,6 +18,7 @@ from router_service.core.errors import DataError, SwitchcraftError
 from switchcraft_training.checking import command as checking
 from switchcraft_training.datasets import command as datasets
 from switchcraft_training.labelling import command as labelling
+from switchcraft_training.onboarding import command as onboarding
 from switchcraft_training.publishing import command as publishing
 from switchcraft_training.review import command as review
 
@@ -109,6 +110,7 @@ def create_parser() -> argparse.ArgumentParser:
     labelling.register(stages)
     register_evaluate(stages)
     register_add_verifier(stages)
+    onboarding.register(stages)
     register_sweep(stages)
     register_replay(stages)
     publishing.register(stages)

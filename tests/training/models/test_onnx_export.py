@@ -69,6 +69,7 @@ def test_router_without_encoder_is_not_quantized(tmp_path: Path) -> None:
 def test_other_branches_are_not_quantized(tmp_path: Path) -> None:
     """With a zero head, the encoder has no effect, so any change of other branches would show."""
     model = deepcopy(router(*SHARES))
+    assert model.encoder is not None
     for parameter in model.encoder.head.parameters():
         parameter.data.zero_()
     graph = export_int8(model, 2, tmp_path / "all.int8.onnx")

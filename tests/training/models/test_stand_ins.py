@@ -48,6 +48,7 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     settings = config(max_epochs=1, batch_size=4)
     settings = settings.model_copy(update={"packing": packing_for(encoder, PackingSpec())})
     model = train_router(encoder, settings, rows, rows).model
+    assert model.encoder is not None
     after = model.encoder.encoder.state_dict()
     assert any(not torch.equal(before[key], after[key]) for key in before)
     # Padding is hidden: rows of many lengths in a batch answer as each does alone, in the graph.

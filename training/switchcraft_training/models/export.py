@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from router_service.core.artifact import (
     file_hashes,
     save_manifest,
 )
-from router_service.core.messages import parse_conversation
+from router_service.core.messages import Json, parse_conversation
 from router_service.core.model import (
     BATCHING_KEY,
     IDENTITY,
@@ -59,26 +59,36 @@ GO_LEFT_IF_NOT_ABOVE = 0
 """Constants of `ai.onnx.ml`: how trees are aggregated, and which rows go left."""
 
 Indices = NDArray[np.integer[Any]]
+Line = tuple[float, float]
+"""A slope and a shift of logits."""
+UNCHANGED: Line = (1.0, 0.0)
 
 
 class RouterGraph(nn.Module):
-    """The network that the service runs, from ids, mask and features to probabilities of arms."""
+    """The network that the service runs, from ids, mask and features to probabilities of arms.
 
-    def __init__(self, model: RouterModel) -> None:
+    `line` is a slope and a shift of all logits, for an arm that is calibrated inside its graph.
+    """
+
+    def __init__(self, model: RouterModel, line: Line = UNCHANGED) -> None:
         super().__init__()
         self.model = model
+        self.line = line
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
         """Return probabilities (batch, arms)."""
-        return torch.sigmoid(self.model(input_ids, attention_mask, features))
+        logits = self.model(input_ids, attention_mask, features)
+        if self.line != UNCHANGED:
+            logits = logits * self.line[0] + self.line[1]
+        return torch.sigmoid(logits)
 
 
-def export_onnx(model: RouterModel, features: int, path: Path) -> None:
+def export_onnx(model: RouterModel, features: int, path: Path, line: Line = UNCHANGED) -> None:
     """Write the graph in FP32, with dynamic batch and token dimensions.
 
     The model moves to the CPU.
     """
-    graph = RouterGraph(model).cpu().eval()
+    graph = RouterGraph(model, line).cpu().eval()
     ids = torch.ones(2, 8, dtype=torch.long)
     inputs = (ids, torch.ones_like(ids), torch.zeros(2, features))
     batch, tokens = torch.export.Dim("batch"), torch.export.Dim("tokens")
@@ -154,6 +164,7 @@ def export_fp16(model: RouterModel, features: int, path: Path) -> None:
     and for pooling, which sums the states of as many as 512 tokens.
     """
     halved = deepcopy(model)
+    assert halved.encoder is not None  # noqa: S101 - only an arm that joined later lacks it
     halved.encoder.encoder.half()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     export_onnx(halved, features, path)
 
@@ -261,11 +272,22 @@ def write_canaries(directory: Path, config: RunConfig, calibration: Calibration 
     """Write the canary requests with the exported graph's calibrated probabilities."""
     packer = Packer(config.packing, Tokenizer.from_file(str(directory / TOKENIZER)))
     classifier = Classifier(directory / GRAPH, arms=len(config.arms), calibration=calibration)
+    requests = [json.loads(line) for line in CANARY_REQUESTS.read_text().splitlines()]
+    record_canaries(directory, config.arms, requests, packer, classifier)
+
+
+def record_canaries(
+    directory: Path,
+    arms: Sequence[str],
+    requests: Sequence[Json],
+    packer: Packer,
+    classifier: Classifier,
+) -> None:
+    """Write requests with the probabilities that a classifier predicts for them."""
     lines = []
-    for line in CANARY_REQUESTS.read_text().splitlines():
-        request = json.loads(line)
+    for request in requests:
         row = classifier.predict([packer.pack(parse_conversation(request))])[0]
-        probabilities = dict(zip(config.arms, row.tolist(), strict=True))
+        probabilities = dict(zip(arms, row.tolist(), strict=True))
         lines.append(json.dumps({"request": request, "probabilities": probabilities}))
     (directory / CANARIES).write_text("\n".join(lines) + "\n")
 

@@ -80,13 +80,16 @@ class RouterModel(nn.Module):
 
     def __init__(
         self,
-        encoder: EncoderBranch,
+        encoder: EncoderBranch | None,
         lexical: LexicalBranch | None,
         counts: FeatureBranches,
         shares: Mapping[str, float],
         arms: int,
     ) -> None:
-        """Combine the branches; `shares` are their weights, which sum to 1."""
+        """Combine the branches; `shares` are their weights, which sum to 1.
+
+        The encoder may be None if it has no share.
+        """
         super().__init__()
         self.encoder = encoder
         self.lexical = lexical
@@ -94,12 +97,17 @@ class RouterModel(nn.Module):
         self.shares = dict(shares)
         self.arms = arms
 
+    @property
+    def pad_id(self) -> int:
+        """Return the token id that pads a batch's rows; the mask excludes it."""
+        return 0 if self.encoder is None else self.encoder.pad_id
+
     def branches(
         self, input_ids: Tensor, attention_mask: Tensor, features: Tensor
     ) -> dict[str, Tensor]:
         """Return each branch's logits of the arms, (batch, arms)."""
         logits = self.counts(features)
-        if "encoder" in self.shares:
+        if self.encoder is not None and "encoder" in self.shares:
             logits["encoder"] = self.encoder(input_ids, attention_mask)
         if self.lexical is not None:
             logits["lexical"] = self.lexical(input_ids, attention_mask)

@@ -72,14 +72,14 @@ def train_router(
     model = RouterModel(
         encoder=branch,
         lexical=lexical,
-        counts=_fit_feature_branches(config, train),
+        counts=fit_feature_branches(config, train),
         shares=config.training.branch_shares,
         arms=len(config.arms),
     )
     return TrainedRouter(model.eval(), epochs)
 
 
-def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
+def fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
     """Fit the forest and the networks over structural features, each if the run gives it a share.
 
     Both also read the predictions of the demand forest: whether a query needs no call, one or
@@ -120,7 +120,7 @@ def predict(model: RouterModel, rows: Table) -> NDArray[np.float64]:
     with torch.no_grad():
         logits = [
             model(batch.input_ids, batch.attention_mask, batch.features)
-            for batch in batches_in_order(rows, EVALUATION_BATCH, model.encoder.pad_id)
+            for batch in batches_in_order(rows, EVALUATION_BATCH, model.pad_id)
         ]
     result: NDArray[np.float64] = torch.sigmoid(torch.cat(logits)).double().numpy()
     return result
@@ -133,10 +133,10 @@ def branch_logits(
     model.eval()
     with torch.no_grad():
         logits = model.counts(feature_tensor(rows))
-        if "encoder" in model.shares:
+        if model.encoder is not None and "encoder" in model.shares:
             logits["encoder"] = encoder_logits(model.encoder, config, rows, workspace)
         if model.lexical is not None:
-            batches = batches_in_order(rows, EVALUATION_BATCH, model.encoder.pad_id)
+            batches = batches_in_order(rows, EVALUATION_BATCH, model.pad_id)
             logits["lexical"] = torch.cat(
                 [model.lexical(batch.input_ids, batch.attention_mask) for batch in batches]
             )

@@ -1,0 +1,290 @@
+"""A model joins the shipped artifact from few answers, and leaves it or changes its price."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from router_service.core.answer_features import Question
+from router_service.core.artifact import SHIPPED, Artifact, file_hashes, save_manifest
+from router_service.core.calls.toolbox import ExpectedCall
+from router_service.core.messages import Conversation, Json, parse_conversation
+from router_service.core.selection import Verified
+from router_service.core.verification import Candidate, VerificationState
+from router_service.router import Router
+from switchcraft_training.cli import main
+from switchcraft_training.datasets.rows import read_rows, write_rows
+from switchcraft_training.models import branches
+from switchcraft_training.records import Example, Expected, Judged
+from tests.training.verifiers import one_thread
+
+NEW = "newcomer"
+QUERIES = 60
+CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "forecast",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def judged(number: int) -> Judged:
+    """Return a query: every second one asks for a forecast, the others for what no tool does."""
+    city = f"{CITIES[number % len(CITIES)]} {number}"
+    is_call = number % 2 == 0
+    text = f"What is the forecast for {city}?" if is_call else f"Who founded {city}, and why?"
+    request = {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
+    calls = (ExpectedCall("forecast", {"city": (city,)}),) if is_call else ()
+    return Judged(Example(f"q{number}", "cd"[is_call], request, "d"), Expected(calls))
+
+
+ROWS = [judged(number) for number in range(QUERIES)]
+
+
+def answer(row: Judged, arm: str, *, right: bool) -> dict[str, Json]:
+    """Return a line of a labelling run's answers."""
+    city = row.example.query.removeprefix("What is the forecast for ").removesuffix("?")
+    is_call = bool(row.expected.calls) == right
+    return {
+        "example_id": row.example.id,
+        "arm": arm,
+        "calls": [{"name": "forecast", "arguments": {"city": city}}] if is_call else [],
+        "problem": None,
+        "input_tokens": 100,
+        "output_tokens": 20,
+        "latency_s": 1.0,
+        "attempt": 0,
+    }
+
+
+def is_newcomer_right(row: Judged) -> bool:
+    """Return whether the new model is right: it always calls, even if it should not."""
+    return bool(row.expected.calls)
+
+
+def record(
+    folder: Path, rows: Sequence[Judged], lines: Sequence[dict[str, Json]], *, write: bool = True
+) -> Path:
+    """Write a labelling run, and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if write:
+        write_rows(rows, folder / "rows.jsonl")
+    (folder / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def newcomers(rows: Sequence[Judged]) -> list[dict[str, Json]]:
+    """Return the new model's answers to these queries."""
+    return [answer(row, NEW, right=is_newcomer_right(row)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record the answers of the shipped arms: some are better at calls, some at not calling."""
+    rng = np.random.default_rng(0)
+    lines = [
+        answer(row, arm, right=bool(rng.random() < (0.9 if is_call == (place % 2 == 0) else 0.6)))
+        for row in ROWS
+        for place, arm in enumerate(Artifact.load(SHIPPED).manifest.arms)
+        for is_call in [bool(row.expected.calls)]
+    ]
+    root = tmp_path_factory.mktemp("recorded")
+    record(root / "run", ROWS, lines)
+    return root
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the shipped artifact whose training data is the recorded run."""
+    directory = tmp_path_factory.mktemp("artifact") / "base"
+    shutil.copytree(SHIPPED, directory)
+    manifest = Artifact.load(directory).manifest
+    config = yaml.safe_load(manifest.provenance.config) | {
+        "source": {"format": "labelled", "path": "run/rows.jsonl", "answers": "run"},
+        "also": [],
+        "checking": {},
+    }
+    provenance = manifest.provenance.model_copy(update={"config": yaml.safe_dump(config)})
+    files = file_hashes(directory)
+    save_manifest(directory, manifest.model_copy(update={"provenance": provenance, "files": files}))
+    return directory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_branches() -> Iterator[None]:
+    """Train small branches in one thread: no test depends on their quality."""
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr(branches, "TREES", 20)
+        patch.setattr(branches, "MAX_STEPS", 50)
+        yield
+
+
+@pytest.fixture(scope="module")
+def joined(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Choose 24 queries, answer them, and let the new model join."""
+    root = tmp_path_factory.mktemp("joined")
+    ask = root / "ask"
+    base = ["onboard", str(artifact), "--data", str(data)]
+    assert main([*base, "--choose", "24", "--out", str(ask)]) == 0
+    chosen = list(read_rows(ask / "rows.jsonl"))
+    assert len({row.example.id for row in chosen}) == 24
+    record(ask, chosen, newcomers(chosen), write=False)
+    given = ["--recording", str(ask), "--arm", NEW, "--price", "0.01,0.02", "--answers", "24"]
+    assert main([*base, *given, "--out", str(root / "new")]) == 0
+    return root / "new"
+
+
+def conversation(row: Judged) -> Conversation:
+    """Return a query as the router reads it."""
+    return parse_conversation(row.example.request)
+
+
+def test_existing_arms_keep_their_probabilities(artifact: Path, joined: Path) -> None:
+    """The new artifact passes its canaries, and no bit of the other arms' probabilities changes."""
+    before, after = Router.load(artifact), Router.load(joined)
+    assert after.arms == (*before.arms, NEW)
+    conversations = [conversation(row) for row in ROWS]
+    old, new = (np.array(r.predict_batch(conversations)) for r in (before, after))
+    np.testing.assert_array_equal(new[:, :-1], old)
+
+
+def test_the_new_arm_is_predicted_and_chosen(joined: Path) -> None:
+    """The new arm is probable for queries like those that it answers, and cheap enough to win."""
+    router = Router.load(joined)
+    p = np.array(router.predict_batch([conversation(row) for row in ROWS]))[:, -1]
+    is_right = np.array([is_newcomer_right(row) for row in ROWS])
+    assert p[is_right].mean() > p[~is_right].mean() + 0.2
+    decision = router.decide(ROWS[0].example.request, "theta=0.5")
+    assert decision.arm == NEW
+    assert decision.cost_usd[NEW] == pytest.approx((100 * 0.01 + 20 * 0.02) / 1e6)
+
+
+def test_uncertainty_is_stated(joined: Path) -> None:
+    """The manifest has the estimated accuracy with an error that covers the true one."""
+    facts = Artifact.load(joined).manifest.onboarded[NEW]
+    assert (facts.answers, facts.models, facts.accuracy.n) == (24, 8, QUERIES)
+    assert abs(facts.accuracy.value - 0.5) < 3 * facts.accuracy.stderr < 0.4
+    assert 0 < facts.probability_stderr < 0.3
+
+
+def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
+    """The verifier judges an answer of the new arm and can ask for it."""
+    router = Router.load(joined)
+    request = ROWS[0].example.request
+    prediction = router.predict(parse_conversation(request))
+    question = Question(parse_conversation(request), request["tools"])
+    policy = router.policy("verified=0.001")
+    assert isinstance(policy, Verified)
+    step = router.next_step(question, prediction, VerificationState(policy, arms=[NEW]))
+    assert step.ask == (NEW,)
+    state = VerificationState(policy, arms=router.arms[:2], candidates=[Candidate(NEW, None)])
+    step = router.next_step(question, prediction, state)
+    assert 0 <= step.p_correct[NEW] <= 1
+
+
+def test_measured_results_of_the_old_pool_are_removed(joined: Path) -> None:
+    """A goal needs results that were measured with the pool, which the new pool does not have."""
+    manifest = Artifact.load(joined).manifest
+    assert (manifest.frontier, manifest.verified_frontier, manifest.metrics) == ((), (), {})
+
+
+def test_replacing_an_arm_takes_its_place(artifact: Path, data: Path, tmp_path: Path) -> None:
+    """`--replaces` puts the new arm in the old one's column; all other arms stay as they are."""
+    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
+    old = Router.load(artifact)
+    out = tmp_path / "new"
+    given = ["--recording", str(recording), "--arm", NEW, "--price-per-hour", "1.2"]
+    command = ["onboard", str(artifact), "--data", str(data), *given, "--answers", "30"]
+    assert main([*command, "--replaces", old.arms[2], "--out", str(out)]) == 0
+    new = Router.load(out)
+    assert new.arms == (*old.arms[:2], NEW, *old.arms[3:])
+    rows = [conversation(row) for row in ROWS[:5]]
+    kept = [place for place in range(len(old.arms)) if place != 2]
+    before, after = (np.array(router.predict_batch(rows)) for router in (old, new))
+    np.testing.assert_array_equal(after[:, kept], before[:, kept])
+
+
+def test_removing_and_repricing(artifact: Path, joined: Path, tmp_path: Path) -> None:
+    """An arm that joined can be removed again, and a price can change; probabilities stay."""
+    removed, repriced = tmp_path / "removed", tmp_path / "repriced"
+    assert main(["pool", "remove", str(joined), NEW, "--out", str(removed)]) == 0
+    change = ["pool", "reprice", str(joined), NEW, "--price", "5,10"]
+    assert main([*change, "--out", str(repriced)]) == 0
+    rows = [conversation(row) for row in ROWS[:5]]
+    base, less, other = (Router.load(each) for each in (artifact, removed, repriced))
+    assert less.arms == base.arms
+    assert less.predict_batch(rows) == base.predict_batch(rows)
+    assert not less.artifact.manifest.onboarded
+    assert other.predict_batch(rows) == Router.load(joined).predict_batch(rows)
+    profile = other.artifact.manifest.profile[NEW]
+    assert profile.cost_usd() == pytest.approx((100 * 5 + 20 * 10) / 1e6)
+    assert other.decide(ROWS[0].example.request, "theta=0.5").arm != NEW
+
+
+WITHOUT_USAGE = [
+    answer(row, NEW, right=True) | {"input_tokens": None, "output_tokens": None} for row in ROWS
+]
+OTHER_ROWS = [judged(number) for number in range(QUERIES, QUERIES + 30)]
+ALL = newcomers(ROWS)
+CHEAP = ("--price", "1,2")
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines", "options", "problem"),
+    [
+        (ROWS, ALL[:15], CHEAP, "15 answers of 'newcomer'"),
+        (OTHER_ROWS, newcomers(OTHER_ROWS), CHEAP, "none of them is a query of the artifact's"),
+        (ROWS, ALL, ("--price", "0,0"), "a price of 0 makes the arm the cheapest"),
+        (ROWS, ALL, ("--price", "1"), "must be two numbers"),
+        (ROWS, ALL, (), "give either --price IN,OUT"),
+        (ROWS, WITHOUT_USAGE, CHEAP, "has no recorded answer with the tokens or seconds"),
+        (ROWS, [], CHEAP, "has no answers of 'newcomer', but of no model"),
+        (ROWS, ALL, (*CHEAP, "--replaces", "nobody"), "the pool has no arm 'nobody'"),
+        (ROWS, ALL, (*CHEAP, "--data", "nowhere"), "set --data to the folder"),
+    ],
+    ids=[
+        "too few", "other queries", "price of zero", "half a price", "no price", "no profile",
+        "no answers", "unknown arm", "no training data",
+    ],
+)  # fmt: skip
+def test_bad_input_stops_with_what_to_do(
+    rows: Sequence[Judged],
+    lines: Sequence[dict[str, Json]],
+    options: Sequence[str],
+    problem: str,
+    *,
+    artifact: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Unusable input is named, and nothing is written."""
+    recording = record(tmp_path / "ask", rows, lines)
+    given = ["--recording", str(recording), "--arm", NEW, "--answers", "30"]
+    out = tmp_path / "new"
+    command = ["onboard", str(artifact), "--data", str(data), *given, "--out", str(out)]
+    assert main([*command, *options]) == 1
+    assert problem in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_pool_commands_refuse_what_cannot_be(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unknown arm, a price of zero and an existing directory are errors."""
+    out = str(tmp_path / "new")
+    assert main(["pool", "remove", str(artifact), "nobody", "--out", out]) == 1
+    assert "the pool has no arm 'nobody'" in capsys.readouterr().err
+    arm = Artifact.load(artifact).manifest.arms[0]
+    assert main(["pool", "reprice", str(artifact), arm, "--price", "0,1", "--out", out]) == 1
+    assert "a price of 0" in capsys.readouterr().err
+    assert main(["pool", "remove", str(artifact), arm, "--out", str(tmp_path)]) == 1
+    assert "exists already" in capsys.readouterr().err

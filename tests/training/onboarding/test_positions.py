@@ -1,0 +1,81 @@
+"""Positions of models among recorded models, and the queries that tell most about them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from router_service.core.model import sigmoid
+from switchcraft_training.data.table import Floats
+from switchcraft_training.onboarding.positions import (
+    Asked,
+    RecordedModels,
+    ask_recorded,
+    choose_queries,
+)
+
+QUERIES, MODELS = 300, 24
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[Floats, Floats]:
+    """Return the probabilities of correct answers (queries, models + 1), and drawn answers."""
+    rng = np.random.default_rng(3)
+    skills = rng.normal(size=(MODELS + 1, 2))
+    kinds = rng.normal(size=(QUERIES, 2))
+    p = sigmoid(2 * kinds @ skills.T + rng.normal(size=(QUERIES, 1)) + 1)
+    return p, (rng.random(p.shape) < p).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def models(world: tuple[Floats, Floats]) -> RecordedModels:
+    """Fit the first models' answers; the last model is new."""
+    return RecordedModels.fit(world[1][:, :-1])
+
+
+def test_few_answers_predict_all_queries(
+    world: tuple[Floats, Floats], models: RecordedModels
+) -> None:
+    """60 answers give probabilities near the true ones, and an error that covers the truth."""
+    p, answers = world
+    asked = ask_recorded(models, np.arange(QUERIES), answers[:, -1], 60, seed=1)
+    assert len(np.unique(asked.rows)) == 60
+    position = models.place(asked)
+    assert np.corrcoef(models.probabilities(position), p[:, -1])[0, 1] > 0.85
+    accuracy, stderr = models.accuracy(position)
+    assert abs(accuracy - p[:, -1].mean()) < 3 * stderr < 0.2
+
+
+def test_more_answers_reduce_the_error(
+    world: tuple[Floats, Floats], models: RecordedModels
+) -> None:
+    """Standard errors fall with the number of answers."""
+    errors = [
+        models.accuracy(
+            models.place(ask_recorded(models, np.arange(QUERIES), world[1][:, -1], count, 1))
+        )[1]
+        for count in (20, 80, 240)
+    ]
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_informative_queries_tell_more_than_random_ones(models: RecordedModels) -> None:
+    """The chosen queries leave less uncertainty about the position than random ones."""
+    informative, drawn = choose_queries(models, np.arange(QUERIES), 40, seed=1)
+    assert not set(informative) & set(drawn)
+
+    def uncertainty(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:
+        prior = models.probabilities(models.prior)[rows]
+        covariance = models.place(Asked(rows, prior, np.ones(len(rows)))).covariance
+        return float(np.linalg.slogdet(covariance)[1])
+
+    assert uncertainty(informative) < uncertainty(drawn)
+
+
+def test_missing_answers_are_ignored(world: tuple[Floats, Floats]) -> None:
+    """A model that was asked half of the queries gets nearly the position of its full answers."""
+    known = world[1][:, :-1].copy()
+    known[::2, 0] = np.nan
+    partial = RecordedModels.fit(known)
+    assert not np.isnan(partial.positions).any()
+    assert not np.isnan(partial.slopes).any()

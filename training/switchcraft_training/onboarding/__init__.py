@@ -1,0 +1,1 @@
+"""Changes of an artifact's pool without retraining: models join, leave, or change their price."""

@@ -1,0 +1,316 @@
+"""Changes of an artifact's pool: add, remove or replace an arm, or change its price.
+
+None of them retrains the router, and the probabilities of all other arms stay the same bit for bit.
+Measured frontiers describe the old pool, so the changed artifact has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import orjson
+
+from router_service.core.artifact import (
+    CANARIES,
+    Artifact,
+    Manifest,
+    Measure,
+    Onboarding,
+    file_hashes,
+    save_manifest,
+)
+from router_service.core.errors import ArtifactError, ConfigError, DataError
+from router_service.core.messages import parse_conversation
+from router_service.core.model import Classifier
+from router_service.core.packing import Packer
+from router_service.core.selection import ArmProfile, Price
+from router_service.router import Router
+from switchcraft_training.data.table import Floats, Table, profile_arms
+from switchcraft_training.models.export import export_onnx, record_canaries
+from switchcraft_training.onboarding.graphs import append_arm, select_arms
+from switchcraft_training.onboarding.positions import Asked, ask_recorded
+from switchcraft_training.onboarding.predictor import (
+    extend_calibration,
+    fit_line,
+    fit_predictor,
+    select_calibration,
+)
+from switchcraft_training.onboarding.recording import NewAnswers, Recorded
+
+log = logging.getLogger(__name__)
+
+MIN_ANSWERS = 20
+"""With 25 answers, the estimated accuracy is off by 4 points (RMS); with fewer it says little."""
+
+CHANGED_RESULTS: Mapping[str, object] = {"frontier": (), "verified_frontier": (), "metrics": {}}
+"""Measured results that no longer hold if the pool or a price changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """An arm that joins: its name and price, and how many of its answers to learn from.
+
+    It takes the place of the arm `replaces`, or else the last place.
+    """
+
+    arm: str
+    price: Price
+    answers: int
+    replaces: str | None = None
+
+
+def onboard(
+    artifact: Artifact, recorded: Recorded, new: NewAnswers, joining: Joining, out: Path
+) -> Manifest:
+    """Add an arm to an artifact, and write the result to the new directory `out`.
+
+    Raises ConfigError if the arm is there already or its price is zero, DataError if there are too
+    few answers or no usage counts, and ArtifactError if `out` exists.
+    """
+    check_joining(artifact.manifest, joining)
+    if not MIN_ANSWERS <= joining.answers <= len(new.rows):
+        problem = (
+            f"{len(new.rows)} answers of {joining.arm!r} are to queries that the recorded models"
+            f" answered, and {joining.answers} are wanted, at least {MIN_ANSWERS}. Ask more queries"
+            " (`switchcraft-train onboard ARTIFACT --choose N` chooses them), or set --answers to a"
+            " smaller number"
+        )
+        raise DataError(artifact.directory, None, problem)
+    asked = new.asked()
+    if joining.answers < len(asked.rows):
+        asked = ask_recorded(
+            recorded.models, asked.rows, new.correct, joining.answers, recorded.config.seed
+        )
+    position = recorded.models.place(asked)
+    accuracy, stderr = recorded.models.accuracy(position)
+    targets = recorded.models.probabilities(position)
+    targets[asked.rows] = asked.correct
+    facts = Onboarding(
+        answers=len(asked.rows),
+        models=recorded.model_count,
+        accuracy=Measure(value=accuracy, stderr=stderr, n=len(targets)),
+        probability_stderr=float(recorded.models.stderrs(position).mean()),
+    )
+    profile = profile_answers(recorded, new, asked, joining)
+    table = packed_table(artifact, recorded, joining.arm, targets)
+    log.info("training the predictor of %s on %d queries", joining.arm, len(targets))
+    model = fit_predictor(recorded.config, table, joining.arm, joining.price)
+    line = fit_line(model, table.take(recorded.queries), accuracy, artifact.manifest.calibration)
+    with changed_copy(artifact, out) as copy:
+        manifest = artifact.manifest
+        calibration, own = extend_calibration(manifest.calibration, line)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "arm.onnx"
+            export_onnx(model, len(manifest.packing.features), path, own)
+            for name in set(manifest.models.values()):
+                append_arm(copy / name, path)
+        verifier = manifest.verifier
+        if verifier is not None:
+            shares = (*verifier.reliabilities, accuracy)
+            verifier = verifier.model_copy(update={"reliabilities": shares})
+        manifest = manifest.model_copy(
+            update={
+                **CHANGED_RESULTS,
+                "arms": (*manifest.arms, joining.arm),
+                "profile": {**manifest.profile, joining.arm: profile},
+                "calibration": calibration,
+                "verifier": verifier,
+                "onboarded": {**manifest.onboarded, joining.arm: facts},
+            }
+        )
+        if joining.replaces is not None:
+            others = [arm for arm in manifest.arms[:-1] if arm != joining.replaces]
+            others.insert(artifact.manifest.arms.index(joining.replaces), joining.arm)
+            manifest = keep_arms(copy, manifest, others)
+        return finish(copy, artifact, manifest)
+
+
+def check_joining(manifest: Manifest, joining: Joining) -> None:
+    """Raise ConfigError if an arm cannot join: its name, its price, or the arm that it replaces."""
+    if joining.arm in manifest.arms:
+        problem = (
+            f"{joining.arm!r} is in the pool already; remove it first with `switchcraft-train pool"
+            " remove`, or choose another name"
+        )
+        raise ConfigError(manifest.name, "--arm", problem)
+    if joining.replaces is not None:
+        column_of(manifest, joining.replaces)
+    price = joining.price
+    if 0 in {price.input_usd_per_mtok, price.output_usd_per_mtok, price.usd_per_hour}:
+        problem = (
+            "a price of 0 makes the arm the cheapest for every query. Give the price that you pay;"
+            " for your own machine, use --price-per-hour"
+        )
+        raise ConfigError(manifest.name, "--price", problem)
+
+
+def column_of(manifest: Manifest, arm: str) -> int:
+    """Return the column of an arm; raises ConfigError if the pool does not have it."""
+    if arm not in manifest.arms:
+        problem = f"the pool has no arm {arm!r}, but {', '.join(manifest.arms)}"
+        raise ConfigError(manifest.name, "arm", problem)
+    return manifest.arms.index(arm)
+
+
+def remove_arm(artifact: Artifact, arm: str, out: Path) -> Manifest:
+    """Remove an arm from an artifact, and write the result to the new directory `out`.
+
+    Raises ConfigError if the pool does not have the arm or has no other.
+    """
+    manifest = artifact.manifest
+    column_of(manifest, arm)
+    others = [other for other in manifest.arms if other != arm]
+    if not others:
+        raise ConfigError(manifest.name, "arm", f"{arm!r} is the only arm and cannot be removed")
+    with changed_copy(artifact, out) as copy:
+        return finish(copy, artifact, keep_arms(copy, manifest, others))
+
+
+def reprice_arm(artifact: Artifact, arm: str, price: Price, out: Path) -> Manifest:
+    """Change the price of an arm, and write the result to the new directory `out`.
+
+    Raises ConfigError if the pool does not have the arm, if the price is zero, or if the profile
+    lacks what the price is for.
+    """
+    manifest = artifact.manifest
+    column_of(manifest, arm)
+    others = [other for other in manifest.arms if other != arm]
+    check_joining(manifest.model_copy(update={"arms": tuple(others)}), Joining(arm, price, 0))
+    profile = manifest.profile[arm]
+    if (price.has_token_prices and not profile.output_tokens) or (
+        price.has_hourly_price and not profile.seconds
+    ):
+        wanted = "tokens" if price.has_token_prices else "seconds"
+        problem = (
+            f"the profile of {arm!r} has no {wanted}, so its cost at this price is unknown; record"
+            " answers with them, and add the arm again with `switchcraft-train onboard`"
+        )
+        raise ConfigError(manifest.name, "--price", problem)
+    with changed_copy(artifact, out) as copy:
+        profiles = {**manifest.profile, arm: profile.model_copy(update={"price": price})}
+        changed = manifest.model_copy(update={**CHANGED_RESULTS, "profile": profiles})
+        return finish(copy, artifact, changed)
+
+
+def keep_arms(copy: Path, manifest: Manifest, arms: Sequence[str]) -> Manifest:
+    """Reduce the graphs and the manifest to some of the arms, in this order."""
+    columns = [manifest.arms.index(arm) for arm in arms]
+    for name in set(manifest.models.values()):
+        select_arms(copy / name, columns)
+    verifier = manifest.verifier
+    if verifier is not None:
+        shares = tuple(verifier.reliabilities[column] for column in columns)
+        verifier = verifier.model_copy(update={"reliabilities": shares})
+    return manifest.model_copy(
+        update={
+            **CHANGED_RESULTS,
+            "arms": tuple(arms),
+            "profile": {arm: manifest.profile[arm] for arm in arms},
+            "calibration": select_calibration(manifest.calibration, columns),
+            "verifier": verifier,
+            "onboarded": {k: v for k, v in manifest.onboarded.items() if k in arms},
+        }
+    )
+
+
+@contextmanager
+def changed_copy(artifact: Artifact, out: Path) -> Iterator[Path]:
+    """Give a copy of an artifact to change, which becomes `out` if no error is raised."""
+    if out.exists():
+        problem = "exists already; give --out a directory that does not exist"
+        raise ArtifactError(out, problem)
+    partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(artifact.directory, partial)
+        yield partial
+        partial.replace(out)
+    except OSError as exc:
+        raise ArtifactError(out, f"cannot be written: {exc.strerror or exc}") from exc
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
+    """Record the canary requests again, write the manifest, and load the result as a gateway does.
+
+    Raises ArtifactError if a probability of an arm that was there before has changed.
+    """
+    requests = [
+        orjson.loads(line)["request"]
+        for line in (artifact.directory / CANARIES).read_bytes().splitlines()
+    ]
+    packer = Packer(manifest.packing, artifact.tokenizer)
+    classifier = Classifier(
+        copy / manifest.models["cpu"], arms=len(manifest.arms), calibration=manifest.calibration
+    )
+    record_canaries(copy, manifest.arms, requests, packer, classifier)
+    # Validated, because `model_copy` does not check the parts against each other.
+    changed = Manifest.model_validate(
+        {**manifest.model_dump(mode="json"), "files": file_hashes(copy)}
+    )
+    save_manifest(copy, changed)
+    after = Router.load(copy)
+    conversations = [parse_conversation(request) for request in requests]
+    for old, new in zip(
+        Router(artifact).predict_batch(conversations),
+        after.predict_batch(conversations),
+        strict=True,
+    ):
+        new_of = dict(zip(changed.arms, new, strict=True))
+        for arm, p in zip(artifact.manifest.arms, old, strict=True):
+            if new_of.get(arm, p) != p:
+                raise ArtifactError(copy, f"the probability of {arm!r} is no longer {p}")
+    return changed
+
+
+def packed_table(artifact: Artifact, recorded: Recorded, arm: str, targets: Floats) -> Table:
+    """Return the recorded table as the gateway packs it, with the new arm's labels in front."""
+    table = recorded.table
+    packer = Packer(artifact.manifest.packing, artifact.tokenizer)
+    packed = tuple(packer.pack(parse_conversation(e.request)) for e in table.examples)
+    table = replace(table, packed=packed).select_arms((arm, *table.arms))
+    table.correct[recorded.queries, 0] = targets
+    return table
+
+
+def profile_answers(
+    recorded: Recorded, new: NewAnswers, asked: Asked, joining: Joining
+) -> ArmProfile:
+    """Return the new arm's profile for all recorded queries.
+
+    The asked queries are not typical ones. A mean is therefore scaled by what the pool's arms used
+    for all queries, relative to the asked ones. Raises DataError if a needed count is missing.
+    """
+    answers = new.table.take(asked.rows)
+    try:
+        profile = profile_arms(answers, {joining.arm: joining.price})[joining.arm]
+    except ValueError as exc:
+        problem = (
+            f"{exc}. Record the usage of every answer, as `switchcraft-train label` does, because a"
+            " cost cannot be estimated without it"
+        )
+        raise DataError(recorded.config.source.path, None, problem) from exc
+    pool = recorded.table.take(recorded.queries).select_arms(recorded.config.arms)
+
+    def scaled(mean: float, layer: Floats) -> float:
+        usage = layer[:, ~np.isnan(layer).any(axis=0)]
+        if not usage.size or not usage[asked.rows].sum():
+            return mean
+        return mean * float(usage.mean() / usage[asked.rows].mean())
+
+    return profile.model_copy(
+        update={
+            "input_tokens": scaled(profile.input_tokens, pool.input_tokens),
+            "output_tokens": scaled(profile.output_tokens, pool.output_tokens),
+            "seconds": scaled(profile.seconds, pool.seconds),
+        }
+    )
