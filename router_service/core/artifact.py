@@ -25,6 +25,8 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 CANARIES = "canary.jsonl"
+LEARNED = "learned.bin"
+"""Digests of the queries that the artifact has learned from; older artifacts lack this file."""
 
 Interval = tuple[float, float]
 """Lower and upper end of a 95% interval."""

@@ -19,8 +19,9 @@ from router_service.core.messages import Json
 from router_service.core.selection import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig, SourceConfig, load_config
-from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
+from switchcraft_training.config import RunConfig
+from switchcraft_training.data.learned import LearnedQueries
+from switchcraft_training.dataset import load_dataset, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.pipeline import STAGES, run_stages
 from switchcraft_training.records import Example, Expected, Judged
@@ -105,9 +106,15 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     # The labels are the checker's: the city must be right, and no call is right if no tool fits.
     assert report["label_rates"]["simple"] == {"large-FC": 1.0, "small-FC": pytest.approx(26 / 40)}
     assert report["label_rates"]["relevance"]["large-FC"] == 1.0
-    sources = (SourceConfig(format="bfcl", path=Path("bench")), *also_of(manifest.provenance))
+    trained = trained_config(router.artifact)
+    sources = (trained.source, *trained.also)
     assert len(sources) == 2
     assert manifest.provenance.data_sha256 == sources_sha256(sources, benchmark)
+    # All 87 rows are recorded, and none of them was seen by the fold's router that predicted it.
+    learned = LearnedQueries.read(router.artifact)
+    assert learned is not None
+    assert learned.count(load_dataset(trained, benchmark).examples) == len(learned.digests) == 87
+    assert report["overlap"] == {"queries": 80, "learned": 0, "share": 0.0}
     assert "80 measured queries, 7 used only for training" in printed
     usages = json.loads((tmp_path / "out" / STAGES).read_text())
     planned = [usage["stage"] for usage in usages if not usage["step"]]
@@ -198,11 +205,23 @@ def test_an_arm_without_answers_is_named(config: Path, train: Train) -> None:
 
 @pytest.mark.recorded
 def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) -> None:
-    """The manifest's hash matches the recorded answers that its own configuration names."""
-    provenance = Artifact.load(SHIPPED).manifest.provenance
-    source = load_config(Path("configs/reference-pool.yaml")).source
-    sources = (source, *also_of(provenance))
-    assert sources_sha256(sources, recorded_data) == provenance.data_sha256
+    """The manifest's hashes match the recorded answers that its own configuration names.
+
+    The digests of what it has learned from are those of these recordings, which takes a minute.
+    """
+    artifact = Artifact.load(SHIPPED)
+    config = trained_config(artifact)
+    sources = (config.source, *config.also)
+    assert sources_sha256(sources, recorded_data) == artifact.manifest.provenance.data_sha256
+    known = LearnedQueries.read(artifact)
+    assert known is not None
+    expected = LearnedQueries.of(load_dataset(config, recorded_data).examples)
+    np.testing.assert_array_equal(known.digests, expected.digests)
+
+
+def trained_config(artifact: Artifact) -> RunConfig:
+    """Return the configuration that an artifact was trained with."""
+    return RunConfig.model_validate(yaml.safe_load(artifact.manifest.provenance.config))
 
 
 def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:

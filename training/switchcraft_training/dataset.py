@@ -11,10 +11,8 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from router_service.core import calls as core_calls
-from router_service.core.artifact import Provenance
 from router_service.core.calls.comparison import IsParaphrase
 from router_service.core.errors import ConfigError, DataError
 from switchcraft_training.checking import paraphrase_check
@@ -161,12 +159,6 @@ def _is_complete(table: Table, arms: Sequence[str]) -> Flags:
     """Return for each row whether all of these arms were asked its query, (rows,)."""
     complete: Flags = ~np.isnan(table.select_arms(arms).correct.sum(axis=1))
     return complete
-
-
-def also_of(provenance: Provenance) -> tuple[SourceConfig, ...]:
-    """Return the additional sources that an artifact was trained on (`also`)."""
-    config = yaml.safe_load(provenance.config) or {}
-    return tuple(SourceConfig.model_validate(source) for source in config.get("also", ()))
 
 
 def sources_sha256(sources: Sequence[SourceConfig], data: Path) -> str:

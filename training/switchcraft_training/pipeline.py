@@ -25,6 +25,7 @@ import numpy as np
 from router_service.core.artifact import TOKENIZER, Encoder, Measure, Provenance
 from router_service.core.model import Calibration, Classifier
 from switchcraft_training.config import RunConfig, dump_config
+from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import split_table
 from switchcraft_training.data.table import Table, profile_arms
@@ -135,6 +136,7 @@ def _run_stages(config: RunConfig, data: Path, out: Path, workspace: Path) -> Pa
         figures = main_figures(result.experiment)
     measured = table.measured(config.arms)
     profile = profile_arms(measured, config.prices)
+    LearnedQueries.of(table.examples).write(directory)
     metrics = ManifestMetrics(figures.frontier, headline(figures), result.calibration)
     write_manifest(directory, config, describe_encoder(encoder), profile, provenance, metrics)
     verified: VerifiedFigures | str = NO_VERIFIER
@@ -157,6 +159,7 @@ def _run_stages(config: RunConfig, data: Path, out: Path, workspace: Path) -> Pa
             sections=all_sections(result.experiment, figures),
             parity=parity,
             provenance=provenance,
+            overlap=TrainingOverlap.of_splits(table.examples, training.folds()),
             verified=verified,
         )
         write_report(report, out)
@@ -179,6 +182,9 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
     }
     with stage(EXPORT):
         parity = export(data, encoder, result.trained, result.calibration, directory)
+    split, examples = result.split, data.table.examples
+    known = (*split.train, *split.validation, *split.teaching)
+    LearnedQueries.of(examples[row] for row in known).write(directory)
     profile = profile_arms(
         data.table.take(result.split.train).select_arms(config.arms), config.prices
     )
@@ -195,11 +201,14 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
             sections=all_sections(result.test, test),
             parity=parity,
             provenance=provenance,
+            overlap=TrainingOverlap.of_splits(examples, (split,)),
         )
         write_report(report, out)
+        against_training = replace(split, validation=(), test=split.validation)
         on_validation = replace(
             report,
             part="validation",
+            overlap=TrainingOverlap.of_splits(examples, (against_training,)),
             label_rates=rates_by_category(result.validation.table),
             test=validation,
             sections=all_sections(result.validation, validation),

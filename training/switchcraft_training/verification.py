@@ -35,6 +35,7 @@ from router_service.core.selection import Verified
 from router_service.core.verifier import Verifier
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.config import RunConfig
+from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source, require_measured_rows
@@ -360,7 +361,8 @@ def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> Veri
     in `data` give the routers that the verifier learns from. Raises ConfigError if the artifact was
     trained on outcomes without answers, and the errors of `load_dataset` and `Artifact.load`.
     """
-    manifest = Artifact.load(artifact).manifest
+    loaded = Artifact.load(artifact)
+    manifest = loaded.manifest
     config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
     require_answers(config, data)
     table = load_dataset(config, data, workspace / "labels")
@@ -375,6 +377,9 @@ def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> Veri
     calibrated = calibrated_unseen(measured.correct, held_out, groups, config.seed, method)
     study = study_verifier(training, validation, calibrated, data)
     shutil.copytree(artifact, out, dirs_exist_ok=True)
+    known = LearnedQueries.read(loaded)
+    if known is not None:
+        known.merge(LearnedQueries.of(table.examples)).write(out)
     study.add_to(out)
     return study
 

@@ -6,17 +6,18 @@ import json
 import logging
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from playwright.sync_api import sync_playwright
 
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.artifact import LEARNED, SHIPPED, Artifact, file_hashes, save_manifest
 from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.messages import Json
 from switchcraft_training.cli import main
-from switchcraft_training.config import load_config
-from switchcraft_training.dataset import source_sha256
+from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.evaluation.calibration import choose_calibration
 from switchcraft_training.evaluation.evaluate import Experiment
@@ -24,6 +25,7 @@ from switchcraft_training.evaluation.report import Report, all_sections, main_fi
 from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.records import Example, Expected, Judged
 from tests.training.evaluation.cases import (
+    COSTS_USD,
     PROVENANCE,
     complete_experiment,
     minimal_experiment,
@@ -33,12 +35,13 @@ from tests.training.evaluation.cases import (
 pytestmark = pytest.mark.usefixtures("few_draws")
 
 OPTIONAL = ("tokens", "parts", "stability")
+NEW = TrainingOverlap(60, 0, 0.0)
 
 
 def report_on(experiment: Experiment) -> Report:
     """Return a report without training data."""
     figures = main_figures(experiment)
-    return Report("made-up", figures, PROVENANCE, all_sections(experiment, figures))
+    return Report("made-up", figures, PROVENANCE, NEW, all_sections(experiment, figures))
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +93,16 @@ def test_page_has_every_section_with_input(written: Path) -> None:
     assert all(f'id="{link}"' in page for link in links)
 
 
+def test_page_fits_a_phone(written: Path, chromium: Path) -> None:
+    """At a width of 400 px, only tables and plots scroll sideways, inside their own boxes."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 400, "height": 900})
+        tab.goto((written / "report.html").as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") == 400
+        browser.close()
+
+
 def test_sections_without_input_are_omitted(tmp_path: Path) -> None:
     """Without tokens, variants and runs, the page has neither their sections nor links to them."""
     write_report(report_on(minimal_experiment()), tmp_path)
@@ -104,6 +117,7 @@ def test_training_data_of_a_run_is_reported(tmp_path: Path) -> None:
         name="made-up",
         test=figures,
         provenance=PROVENANCE,
+        overlap=NEW,
         folds=5,
         teaching=400,
         label_rates={"simple": {"small<1>": 0.6, "large": 0.9}},
@@ -119,6 +133,16 @@ def test_training_data_of_a_run_is_reported(tmp_path: Path) -> None:
         "0.0123",
     ):
         assert told in page
+
+
+def test_empty_confusion_matrix_is_not_drawn(tmp_path: Path) -> None:
+    """If no wrong choice was avoidable, only the matrix of all queries is drawn."""
+    base = minimal_experiment()
+    right = Experiment(base.table, base.table.correct, COSTS_USD, {"default": "theta=0.5"})
+    write_report(report_on(right), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "(all queries, n=60)" in page
+    assert "(wrong choices" not in page
 
 
 def test_same_report_gives_identical_files(tmp_path: Path) -> None:
@@ -138,7 +162,7 @@ def test_report_contains_goals_and_the_chosen_calibration(tmp_path: Path) -> Non
     study = choose_calibration(labels, raw, range(len(raw)), seed=0)
     told = Experiment(made.table, raw, made.expected_costs_usd, made.policies, calibrating=study)
     figures = main_figures(told)
-    write_report(Report("made-up", figures, PROVENANCE, all_sections(told, figures)), tmp_path)
+    write_report(Report("made-up", figures, PROVENANCE, NEW, all_sections(told, figures)), tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "Goals: the rule for each goal" in page
     assert f"{study.calibration.method} <i>chosen</i>" in page
@@ -213,31 +237,64 @@ def test_evaluate_measures_an_artifact_on_recorded_answers(
     assert entries[ARMS[0]]["accuracy"]["value"] == 1
     assert entries[ARMS[0]]["cost_usd"]["value"] == pytest.approx(130e-6)
     assert report["sections"]["tokens"][0]["input_tokens"]["value"] == 90
-    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    assert report["overlap"] == {"queries": QUERIES, "learned": 0, "share": 0.0}
+    page = (out / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "that the router has not seen" in page
+    assert 'class="banner"' not in page
 
 
-def test_evaluate_warns_about_training_data(
+def test_evaluate_says_how_many_queries_the_artifact_has_learned_from(
     config: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The command warns about the artifact's own training data, and not about other data."""
-    source = load_config(config).source
-    for known, warns in (("0" * 64, False), (source_sha256(source, data), True)):
-        artifact = copied(tmp_path / known, known)
-        out = tmp_path / "out"
-        asked = ["evaluate", str(artifact), str(data), "--config", str(config), "--out", str(out)]
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            assert main(asked) == 0
-        assert ("the artifact was trained on these queries" in caplog.text) == warns
+    """Page, JSON and log name the learned queries, and nothing calls the queries unseen.
+
+    Case, spacing and the name of the dataset make no difference.
+    """
+    learned = LearnedQueries.of(shouted(forecast(number).example) for number in range(10))
+    artifact, out = tmp_path / "artifact", tmp_path / "out"
+    copy_shipped(artifact, learned)
+    asked = ["evaluate", str(artifact), str(data), "--config", str(config), "--out", str(out)]
+    with caplog.at_level(logging.WARNING):
+        assert main(asked) == 0
+    overlap = json.loads((out / "report.json").read_text())["overlap"]
+    assert overlap == {"queries": QUERIES, "learned": 10, "share": 0.25}
+    page = (out / "report.html").read_text()
+    assert "The router has learned from 10 of these 40 queries (25.0%)" in page
+    assert "that the router has not seen" not in page
+    assert "the artifact has learned from 10 of these 40 queries" in caplog.text
 
 
-def copied(folder: Path, data_sha256: str) -> Path:
-    """Copy the shipped artifact as if it had been trained on this data, from one source."""
-    shutil.copytree(SHIPPED, folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["provenance"] |= {"data_sha256": data_sha256, "config": "{}"}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+def test_overlap_with_an_artifact_that_does_not_record_its_queries_is_unknown(
+    tmp_path: Path,
+) -> None:
+    """The page says so in a banner, and does not call the queries unseen."""
+    artifact = copy_shipped(tmp_path / "artifact", None)
+    overlap = TrainingOverlap.of_artifact(artifact, [forecast(0).example])
+    assert overlap == TrainingOverlap(1, None, None)
+    figures = main_figures(minimal_experiment())
+    write_report(Report("made-up", figures, PROVENANCE, overlap), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "It is unknown whether these queries are new to the router" in page
+    assert "that the router has not seen" not in page
+
+
+def copy_shipped(directory: Path, learned: LearnedQueries | None) -> Artifact:
+    """Copy the shipped artifact with other queries that it has learned from, or without any."""
+    shutil.copytree(SHIPPED, directory)
+    (directory / LEARNED).unlink()
+    if learned is not None:
+        learned.write(directory)
+    manifest = Artifact.load(SHIPPED).manifest
+    save_manifest(directory, manifest.model_copy(update={"files": file_hashes(directory)}))
+    return Artifact.load(directory)
+
+
+def shouted(example: Example) -> Example:
+    """Return a query with other case and spacing, in another dataset."""
+    message = {"role": "user", "content": f"  {example.query.upper()}\n"}
+    request = {**example.request, "messages": [message]}
+    return replace(example, request=request, dataset="elsewhere")
 
 
 def test_evaluate_rejects_another_pool(

@@ -110,6 +110,11 @@ class Confusion:
     queries: tuple[tuple[float, ...], ...]
     lost: tuple[tuple[float, ...], ...]
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether `lost` counts any query."""
+        return any(map(any, self.lost))
+
 
 def by_category(table: Table, chosen: Choices, categories: Sequence[str]) -> tuple[Category, ...]:
     """Score the arms, the router and the oracle in each category, largest category first."""

@@ -303,11 +303,13 @@ def misroutes_svg(breakdowns: Sequence[Breakdown]) -> str:
 
 
 def confusion_svg(confusion: Confusion) -> str:
-    """Draw the router's choices against the oracle's, for all queries and for lost ones."""
+    """Draw the router's choices against the oracle's, for all queries and, if any, lost ones."""
     with style():
         figure = new_figure(1.8 + 0.32 * len(confusion.arms))
-        panels = figure.subplots(1, 2, sharey=True)
-        titled = (("all queries", confusion.queries), ("wrong choices", confusion.lost))
+        titled = [("all queries", confusion.queries)]
+        if confusion.has_lost:
+            titled.append(("wrong choices", confusion.lost))
+        panels = figure.subplots(1, len(titled), sharey=True, squeeze=False)[0]
         for axes, (title, rows) in zip(panels, titled, strict=True):
             table = np.array(rows)
             # The square root keeps a few large cells from hiding the small ones.

@@ -15,13 +15,14 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from router_service.core.artifact import Manifest, Provenance
+from router_service.core.artifact import Provenance
 from router_service.core.errors import ConfigError, DataError
 from router_service.core.messages import Json, parse_conversation
 from router_service.router import Router
 from switchcraft_training.config import RunConfig
+from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.table import Table, concatenate
-from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
+from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation import plots
 from switchcraft_training.evaluation.breakdowns import (
     Breakdown,
@@ -135,9 +136,10 @@ def all_paper_metrics(experiment: Experiment) -> tuple[PaperMetrics, ...]:
 class Report:
     """All results for a router; values that are None or empty have no section.
 
-    `test` and `sections` describe the same queries. If these are the queries of the training run,
-    they were held out in `folds` folds, or they are the `part` (test or validation) of a `split`
-    with these numbers of rows; otherwise both are None. Only a report of the training
+    `test` and `sections` describe the same queries, and `overlap` says how many of them the router
+    has learned from. If these are the queries of the training run, they were held out in `folds`
+    folds, or they are the `part` (test or validation) of a `split` with these numbers of rows;
+    otherwise both are None. Only a report of the training
     run has `teaching` (the number of training rows from other recordings), `label_rates`, `epochs`,
     `parity` and `verified`, which is the reason if verified answers were not measured.
     """
@@ -145,6 +147,7 @@ class Report:
     name: str
     test: Evaluation
     provenance: Provenance
+    overlap: TrainingOverlap
     sections: Sections | None = None
     folds: int | None = None
     split: Mapping[str, int] | None = None
@@ -264,7 +267,15 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
     entries = {entry.arm: entry for entry in config.pool}
     pool = tuple(entries[arm] for arm in manifest.arms)
     config = config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
-    table = concatenate([read_table(config, manifest, folder) for folder in data])
+    table = concatenate([read_table(config, folder) for folder in data])
+    overlap = TrainingOverlap.of_artifact(router.artifact, table.examples)
+    if overlap.learned:
+        log.warning(
+            "the artifact has learned from %s of these %s queries, so its results are better than"
+            " on new ones; for held-out results, see its manifest",
+            f"{overlap.learned:,}",
+            f"{overlap.queries:,}",
+        )
     conversations = [parse_conversation(e.request) for e in table.examples]
     experiment = Experiment(
         table=table,
@@ -278,21 +289,15 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
         name=manifest.name,
         test=figures,
         provenance=manifest.provenance,
+        overlap=overlap,
         sections=all_sections(experiment, figures),
     )
 
 
-def read_table(config: RunConfig, manifest: Manifest, data: Path) -> Table:
-    """Return the table of one folder's queries; warn if the artifact was trained on them."""
-    source, known = config.source, manifest.provenance
-    if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
-        log.warning(
-            "%s: the artifact was trained on these queries, so its results are better than on"
-            " other queries; for held-out results, see the artifact's manifest",
-            data / source.path,
-        )
+def read_table(config: RunConfig, data: Path) -> Table:
+    """Return the measured rows of one folder, with the pool's arms; raises DataError if none."""
     table = load_dataset(config, data).measured(config.arms)
     if not len(table):
         problem = "has no query that was put to every arm of the pool; add the missing outcomes"
-        raise DataError(data / source.path, None, problem)
+        raise DataError(data / config.source.path, None, problem)
     return table
