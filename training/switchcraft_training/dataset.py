@@ -20,6 +20,7 @@ from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
 from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource, tabulate_outcomes
 from switchcraft_training.data.splits import fold_table, group_table, unique
 from switchcraft_training.data.table import (
+    RECORDED,
     Flags,
     Table,
     concatenate,
@@ -147,11 +148,11 @@ def _outcomes_sha256(
     except PackageNotFoundError:
         benchmark = "none"
     files = source_sha256(source, data)
-    folders = [PACKAGE / name for name in ("checking", "datasets", "decisions")]
+    folders = [PACKAGE / name for name in ("checking", "datasets", "decisions", "labelling")]
     folders.append(Path(core_calls.__file__).parent)
     code = [tree_sha256(folder, "*.py") for folder in folders]
     how = (source.format, source.weak_evidence, config.checking.paraphrases)
-    facts = (*how, files, code, benchmark, *arms)
+    facts = (*how, files, code, benchmark, RECORDED, *arms)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -60,6 +60,7 @@ class Answer:
 
     If there are no calls, `problem` is the code of the reason (listed in `checking/parsing.py`).
     `attempt` numbers repeated answers to the same query, from 0. `seconds` is the latency.
+    `output_tokens` includes `reasoning_tokens`.
     """
 
     example_id: str
@@ -70,6 +71,7 @@ class Answer:
     output_tokens: int | None
     attempt: int = 0
     seconds: float | None = None
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Outcome:
     """Correctness and usage of one answer; None means unknown.
 
     `correct` is 0 or 1 if the answer was judged, and a probability strictly between them if there
-    is only evidence. `attempt` has the same meaning as in `Answer`.
+    is only evidence. `attempt` and `reasoning_tokens` have the same meaning as in `Answer`.
     """
 
     example_id: str
@@ -87,3 +89,4 @@ class Outcome:
     output_tokens: int | None
     seconds: float | None
     attempt: int = 0
+    reasoning_tokens: int | None = None

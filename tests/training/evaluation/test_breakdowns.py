@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,20 @@ def test_chattiness_follows_the_papers_definition() -> None:
     assert chatty.chattiness.value == pytest.approx(460 / 340)
     assert terse.input_share == pytest.approx(100 / 220)
     assert chatty.output_tokens.n == 2
+
+
+def test_reasoning_tokens_are_averaged_over_the_answers_that_recorded_them() -> None:
+    """The report has their mean and the share of queries with any; not recorded is not zero."""
+    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
+    table = table_with_tokens(np.full((4, 2), 50.0), ("thinker", "plain"))
+    reasoning = np.array([[30, np.nan], [0, np.nan], [np.nan, np.nan], [0, np.nan]])
+    table = replace(table, reasoning_tokens=reasoning)
+    thinker, plain = token_use(table, dict.fromkeys(table.arms, price))
+    assert thinker.reasoning_tokens is not None
+    assert thinker.reasoning_share is not None
+    assert (thinker.reasoning_tokens.value, thinker.reasoning_tokens.n) == (10, 3)
+    assert thinker.reasoning_share.value == pytest.approx(1 / 3)
+    assert (plain.reasoning_tokens, plain.reasoning_share) == (None, None)
 
 
 def test_arm_paid_by_the_hour_is_omitted_from_token_use() -> None:

@@ -30,7 +30,9 @@ def called(guests: object) -> dict[str, Json]:
     return {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}
 
 
-def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
+def reply(
+    message: dict[str, Json], output_tokens: int | None = 10, reasoning_tokens: int = 0
+) -> Reply:
     """Return a reply with a message."""
     return Reply(
         message=message,
@@ -39,7 +41,7 @@ def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
         input_tokens=100,
         output_tokens=output_tokens,
         cached_tokens=0,
-        reasoning_tokens=0,
+        reasoning_tokens=reasoning_tokens,
         latency_s=0.1,
     )
 
@@ -59,7 +61,9 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
         for example_id, arm, attempt, message in answers:
             key = QuestionKey(example_id, arm, attempt)
             store.save_answer(
-                store.begin_request(key, 1.0), key, reply(message, 10 * (attempt + 1))
+                store.begin_request(key, 1.0),
+                key,
+                reply(message, 10 * (attempt + 1), 4 * attempt),
             )
         store.save_failure(
             QuestionKey("q000", "b", 1),
@@ -71,6 +75,7 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels.attempts, [[4, 1], [1, 0]])
     np.testing.assert_array_equal(labels.input_tokens, [[100, 100], [100, np.nan]])
     np.testing.assert_array_equal(labels.output_tokens, [[25, 10], [10, np.nan]])
+    np.testing.assert_array_equal(labels.reasoning_tokens, [[6, 0], [0, np.nan]])
     np.testing.assert_allclose(labels.seconds, [[0.1, 0.1], [0.1, np.nan]])
 
 

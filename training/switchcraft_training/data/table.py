@@ -19,8 +19,11 @@ Flags = NDArray[np.bool_]
 Choices = NDArray[np.int64]
 """The column of the chosen arm for each row, (rows,)."""
 
-_RECORDED: Final = ("correct", "attempts", "input_tokens", "output_tokens", "seconds")
-_LAYERS: Final = (*_RECORDED, "cost_usd")
+RECORDED: Final = (
+    *("correct", "attempts", "input_tokens", "output_tokens", "reasoning_tokens", "seconds"),
+)
+"""The layers that come from recordings; `cost_usd` follows from them and from prices."""
+_LAYERS: Final = (*RECORDED, "cost_usd")
 _COLUMNS: Final = ("groups", "own_groups", "folds", "expected_calls", "is_measured")
 
 
@@ -36,7 +39,7 @@ class Table:
     not asked or nothing was recorded; a layer that is not given is NaN everywhere. `correct` is the
     probability of a correct answer: the share of `attempts` that were correct, which is 0 or 1 for
     a query that was asked once (paper, appendix on probabilistic labels). Tokens, seconds and cost
-    are means over the attempts.
+    are means over the attempts. Output tokens include reasoning tokens.
 
     The other arrays have the shape (rows,). Near-duplicate rows have equal `groups` (default: each
     row has its own group). `own_groups` are those of the measured rows if there were no others, so
@@ -53,6 +56,7 @@ class Table:
     cost_usd: Floats = field(default_factory=_not_given)
     input_tokens: Floats = field(default_factory=_not_given)
     output_tokens: Floats = field(default_factory=_not_given)
+    reasoning_tokens: Floats = field(default_factory=_not_given)
     seconds: Floats = field(default_factory=_not_given)
     attempts: Floats = field(default_factory=_not_given)
     groups: NDArray[np.int64] = field(default_factory=_not_given)
@@ -154,7 +158,7 @@ def save_layers(table: Table, path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    layers = {name: getattr(table, name) for name in _RECORDED} | {"correct": table.labels}
+    layers = {name: getattr(table, name) for name in RECORDED} | {"correct": table.labels}
     with partial.open("wb") as file:
         np.savez_compressed(file, **layers)
     partial.replace(path)
@@ -163,7 +167,7 @@ def save_layers(table: Table, path: Path) -> None:
 def load_layers(path: Path, examples: Sequence[Example], arms: Sequence[str]) -> Table:
     """Read a file that `save_layers` wrote for these examples and arms."""
     with np.load(path, allow_pickle=False) as file:
-        layers = {name: file[name].astype(np.float64) for name in _RECORDED}
+        layers = {name: file[name].astype(np.float64) for name in RECORDED}
     return Table(tuple(examples), tuple(arms), **layers)
 
 

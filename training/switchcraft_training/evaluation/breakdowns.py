@@ -243,14 +243,18 @@ def confusion(table: Table, chosen: Choices) -> Confusion:
 class TokenUse:
     """An arm's mean tokens and costs per query, over the queries with token counts.
 
-    `expected_cost_usd` is the arm's cost if it wrote as many tokens as the average arm.
-    `chattiness` is the arm's actual cost divided by `expected_cost_usd`.
+    Output tokens include reasoning tokens. `reasoning_share` is the share of the queries for which
+    the arm wrote any; both are None if they were not recorded. `expected_cost_usd` is the arm's
+    cost if it wrote as many tokens as the average arm. `chattiness` is the arm's actual cost
+    divided by `expected_cost_usd`.
     """
 
     arm: str
     price: Price
     input_tokens: Measure
     output_tokens: Measure
+    reasoning_tokens: Measure | None
+    reasoning_share: Measure | None
     input_cost_usd: float
     output_cost_usd: float
     input_share: float
@@ -278,6 +282,8 @@ def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]
         price, rows = prices[arm], known.has_tokens[:, column]
         read = mean_measure(known.input_tokens[rows, column])
         written = mean_measure(known.output_tokens[rows, column])
+        thought = known.reasoning_tokens[rows, column]
+        thought = thought[~np.isnan(thought)]
         input_cost_usd = price.cost_usd(read.value, 0, seconds=0)
         output_cost_usd = price.cost_usd(0, written.value, seconds=0)
         total_usd = input_cost_usd + output_cost_usd
@@ -286,6 +292,8 @@ def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]
             price=price,
             input_tokens=read,
             output_tokens=written,
+            reasoning_tokens=mean_measure(thought) if thought.size else None,
+            reasoning_share=mean_measure((thought > 0).astype(float)) if thought.size else None,
             input_cost_usd=input_cost_usd,
             output_cost_usd=output_cost_usd,
             input_share=input_cost_usd / total_usd if total_usd else 0.0,

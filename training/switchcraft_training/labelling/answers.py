@@ -138,6 +138,7 @@ def answer_from_json(row: Mapping[str, Json]) -> Answer:
         output_tokens=row["output_tokens"],
         attempt=row["attempt"],
         seconds=row.get("latency_s"),
+        reasoning_tokens=row.get("reasoning_tokens"),
     )
 
 
