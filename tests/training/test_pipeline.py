@@ -83,6 +83,8 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     values["training"]["shares"] = dict.fromkeys(BRANCHES, 1)
     narrow = {"hidden_size": 16, "intermediate_size": 32, "epochs": 1}
     values["encoder"]["distilled"] = narrow
+    for entry in values["pool"]:
+        entry["profile"] = f"A made-up model called {entry['arm']}."
     values["evaluation"] = {"folds": 3, "seeds": [2], "baselines": True, "truncated": True}
     config.write_text(yaml.safe_dump(values))
     status, printed = train()

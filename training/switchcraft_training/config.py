@@ -67,6 +67,12 @@ class ArmConfig(_Frozen):
 
     arm: str
     price: Price
+    profile: str | None = Field(
+        None,
+        min_length=1,
+        description="What the model is: its release, its abilities, what it is meant for. The"
+        " baseline MIRT needs it of every arm.",
+    )
 
 
 class DistilledConfig(_Frozen):
@@ -305,6 +311,16 @@ class RunConfig(_Frozen):
     def arms(self) -> tuple[str, ...]:
         """The pool's arms, in the order of the classifier's outputs."""
         return tuple(entry.arm for entry in self.pool)
+
+    @property
+    def unprofiled_arms(self) -> tuple[str, ...]:
+        """The pool's arms without a profile; if there are any, MIRT cannot be measured."""
+        return tuple(entry.arm for entry in self.pool if entry.profile is None)
+
+    @property
+    def profiles(self) -> dict[str, str]:
+        """The profile of each arm that has one."""
+        return {entry.arm: entry.profile for entry in self.pool if entry.profile is not None}
 
     @property
     def prices(self) -> dict[str, Price]:

@@ -468,7 +468,9 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
     embed = EncoderEmbedder(encoder, data.workspace / "frozen")
     table = data.table.measured(config.arms)
     rule = config.policies["default"]
-    for baseline in baselines_to_fit(views, embed, truncated=config.evaluation.truncated):
+    profiles = None if config.unprofiled_arms else config.profiles
+    truncated = config.evaluation.truncated
+    for baseline in baselines_to_fit(views, embed, profiles, truncated=truncated):
         log.info("fitting baseline: %s", baseline.name)
         with step(baseline.name):
             predicted = held_out(baseline, table, splits, (rule,))

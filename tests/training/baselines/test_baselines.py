@@ -30,7 +30,8 @@ from tests.training.baselines.cases import (
     without_labels,
 )
 
-ALL = {baseline.name: baseline for baseline in baselines(ARMS, views(), CountingEmbedder())}
+PROFILES = dict(zip(ARMS, ("river stone", "violin market"), strict=True))
+ALL = {each.name: each for each in baselines(ARMS, views(), CountingEmbedder(), PROFILES)}
 PREDICTING = (
     "TF-IDF + LR",
     "TF-IDF + LR, truncated input",
@@ -64,13 +65,20 @@ def test_registry_has_every_baseline() -> None:
 def test_baselines_to_fit_exclude_single_models_random_and_oracle() -> None:
     """Baselines that need no fitting are excluded; truncated input is optional."""
     known = {*ARMS, "random", "oracle"}
+    given = (views(), CountingEmbedder(), PROFILES)
     every, packed = (
-        [each.name for each in baselines_to_fit(views(), CountingEmbedder(), truncated=truncated)]
+        [each.name for each in baselines_to_fit(*given, truncated=truncated)]
         for truncated in (True, False)
     )
     assert every == [name for name in ALL if name not in known]
     assert set(every) - set(packed) == {"TF-IDF + LR, truncated input", "MLP, truncated input"}
     assert packed == [name for name in every if name in packed]
+
+
+def test_mirt_is_left_out_without_profiles() -> None:
+    """MIRT is not fitted on arms' names as if they described the arms."""
+    names = {each.name for each in baselines_to_fit(views(), CountingEmbedder())}
+    assert set(PREDICTING) - names == {"MIRT"}
 
 
 @pytest.mark.parametrize("name", PREDICTING)

@@ -11,7 +11,6 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.packing import Ids
 from switchcraft_training.baselines.inputs import EncoderEmbedder, turns
-from switchcraft_training.baselines.registry import read_profiles
 from switchcraft_training.config import load_config
 from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.records import Example
@@ -96,7 +95,7 @@ def test_states_are_cached_for_the_next_run(tmp_path: Path) -> None:
     assert model.rows == 0
 
 
-def test_every_arm_of_the_reference_pool_has_a_profile() -> None:
-    """MIRT has a description, and not only a name, of every arm of the reference pool."""
-    config = load_config(Path("configs/reference-pool.yaml"))
-    assert set(config.arms) <= read_profiles().keys()
+def test_every_arm_of_the_shipped_pools_has_a_profile() -> None:
+    """MIRT can be measured on both pools with recorded answers."""
+    for name in ("reference-pool", "ten-7-8b"):
+        assert not load_config(Path(f"configs/{name}.yaml")).unprofiled_arms

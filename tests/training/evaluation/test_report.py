@@ -120,6 +120,7 @@ def test_training_data_of_a_run_is_reported(tmp_path: Path) -> None:
         overlap=NEW,
         folds=5,
         teaching=400,
+        unprofiled_arms=("large",),
         label_rates={"simple": {"small<1>": 0.6, "large": 0.9}},
         epochs=(Epoch(1, 0.6, 0.5, 0.7), Epoch(2, 0.5, 0.45, 0.75)),
         parity={"int8 graph: mean difference": 0.0123},
@@ -129,6 +130,7 @@ def test_training_data_of_a_run_is_reported(tmp_path: Path) -> None:
     for told in (
         "divided into 5 folds",
         "up to 400 queries",
+        "MIRT was left out",
         "Training of the shipped router",
         "0.0123",
     ):

@@ -324,11 +324,11 @@ class ItemResponse(nn.Module):
 def item_response(views: Views, embed: Embedder, profiles: Mapping[str, str]) -> Build:
     """Return a function that builds an `ItemResponse` network from descriptions of the arms.
 
-    An arm without a description in `profiles` is described by its name.
+    Building it raises KeyError for an arm without a description in `profiles`.
     """
 
     def build(_: int, arms: tuple[str, ...]) -> nn.Module:
-        return ItemResponse(_tensor(embed([views.text(profiles.get(arm, arm)) for arm in arms])))
+        return ItemResponse(_tensor(embed([views.text(profiles[arm]) for arm in arms])))
 
     return build
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-
-import yaml
 
 from switchcraft_training.baselines.base import Baseline
 from switchcraft_training.baselines.inputs import Embedder, Views, turns
@@ -43,11 +40,21 @@ an arm; here, they are 16 queries with all arms."""
 
 
 def baselines(
-    arms: tuple[str, ...], views: Views, embed: Embedder, seed: int = 0
+    arms: tuple[str, ...],
+    views: Views,
+    embed: Embedder,
+    profiles: Mapping[str, str] | None = None,
+    seed: int = 0,
 ) -> tuple[Baseline, ...]:
-    """Return all baselines for a pool, in the order of the report's main table."""
+    """Return all baselines for a pool, in the order of the report's main table.
+
+    MIRT is included only with `profiles`, which must describe every arm that it is fitted on.
+    """
     network = partial(Network, embed=embed, weigh=equal_weights, seed=seed)
-    mirt = item_response(views, embed, read_profiles())
+    mirt = ()
+    if profiles is not None:
+        build = item_response(views, embed, profiles)
+        mirt = (network("MIRT", views.vanilla, build=build, fitting=ITEM_RESPONSE_FITTING),)
     return (
         *(SingleModel(arm) for arm in arms),
         Heuristic("number of turns", turns),
@@ -70,13 +77,18 @@ def baselines(
             build=MatrixFactorization,
             fitting=FACTORIZATION_FITTING,
         ),
-        network("MIRT", views.vanilla, build=mirt, fitting=ITEM_RESPONSE_FITTING),
+        *mirt,
         Oracle(),
     )
 
 
 def baselines_to_fit(
-    views: Views, embed: Embedder, seed: int = 0, *, truncated: bool = True
+    views: Views,
+    embed: Embedder,
+    profiles: Mapping[str, str] | None = None,
+    seed: int = 0,
+    *,
+    truncated: bool = True,
 ) -> tuple[Baseline, ...]:
     """Return the baselines that an evaluation must fit.
 
@@ -86,14 +98,6 @@ def baselines_to_fit(
     need_no_fitting = {"random", "oracle"}
     return tuple(
         each
-        for each in baselines((), views, embed, seed)
+        for each in baselines((), views, embed, profiles, seed)
         if each.name not in need_no_fitting and (truncated or "truncated" not in each.name)
     )
-
-
-def read_profiles() -> Mapping[str, str]:
-    """Return a description by arm: its release, abilities and use (appendix on MIRT)."""
-    profiles: Mapping[str, str] = yaml.safe_load(
-        Path(__file__).with_name("profiles.yaml").read_text()
-    )
-    return profiles

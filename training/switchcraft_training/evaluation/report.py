@@ -139,8 +139,9 @@ class Report:
     `test` and `sections` describe the same queries, and `overlap` says how many of them the router
     has learned from. If these are the queries of the training run, they were held out in `folds`
     folds, or they are the `part` (test or validation) of a `split` with these numbers of rows;
-    otherwise both are None. Only a report of the training
-    run has `teaching` (the number of training rows from other recordings), `label_rates`, `epochs`,
+    otherwise both are None. Only a report of the training run has `teaching` (the number of
+    training rows from other recordings), `unprofiled_arms` (arms without a profile, so that MIRT was not
+    measured), `label_rates`, `epochs`,
     `parity` and `verified`, which is the reason if verified answers were not measured.
     """
 
@@ -153,6 +154,7 @@ class Report:
     split: Mapping[str, int] | None = None
     part: Literal["test", "validation"] = "test"
     teaching: int = 0
+    unprofiled_arms: tuple[str, ...] = ()
     label_rates: Mapping[str, Mapping[str, float]] | None = None
     epochs: tuple[Epoch, ...] = ()
     parity: Mapping[str, float] | None = None
