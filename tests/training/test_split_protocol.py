@@ -150,6 +150,7 @@ def test_run_trains_one_router_and_ships_it(values: Settings, tmp_path: Path) ->
     for report, part in zip(reports, ("test", "validation"), strict=True):
         assert report["split"] == {"train": 40, "validation": 5, "test": 5}
         assert (report["part"], report["test"]["auc"]["n"]) == (part, 5)
+        assert report["overlap"] == {"queries": 5, "learned": 0, "share": 0.0}
     assert "the test part of a split into 40 training" in (out / "report.html").read_text()
 
     router = Router.load(out / "artifact")

@@ -9,6 +9,7 @@ import numpy as np
 from router_service.core.artifact import Provenance
 from router_service.core.model import sigmoid
 from router_service.core.selection import Price
+from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run
 from switchcraft_training.records import Example
@@ -24,6 +25,7 @@ PROVENANCE = Provenance(
     data_sha256="00",
     versions={"torch": "2"},
 )
+NEW = TrainingOverlap(QUERIES, 0, 0.0)
 
 
 def example(number: int, *, tools: int = 1, turns: int = 1, category: str = "simple") -> Example:

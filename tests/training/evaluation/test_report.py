@@ -26,6 +26,7 @@ from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.records import Example, Expected, Judged
 from tests.training.evaluation.cases import (
     COSTS_USD,
+    NEW,
     PROVENANCE,
     complete_experiment,
     minimal_experiment,
@@ -35,7 +36,6 @@ from tests.training.evaluation.cases import (
 pytestmark = pytest.mark.usefixtures("few_draws")
 
 OPTIONAL = ("tokens", "parts", "stability")
-NEW = TrainingOverlap(60, 0, 0.0)
 
 
 def report_on(experiment: Experiment) -> Report:

@@ -24,7 +24,7 @@ from switchcraft_training.evaluation.verified import (
     verified_figures,
 )
 from switchcraft_training.verification import VerifiedAnswers, VerifierStudy
-from tests.training.evaluation.cases import PROVENANCE, minimal_experiment
+from tests.training.evaluation.cases import NEW, PROVENANCE, minimal_experiment
 from tests.training.verifiers import COSTS_USD, PRICES_USD, SECONDS, invented_data, invented_table
 
 
@@ -224,10 +224,10 @@ def test_report_has_the_section(figures: VerifiedFigures, tmp_path: Path) -> Non
         (figures, "Simpler rules on the same queries"),
         (NO_ANSWERS, NO_ANSWERS),
     ):
-        write_report(Report("made-up", test, PROVENANCE, verified=verified), tmp_path)
+        write_report(Report("made-up", test, PROVENANCE, NEW, verified=verified), tmp_path)
         page = (tmp_path / "report.html").read_text()
         assert 'href="#verified"' in page
         assert 'id="verified"' in page
         assert text in page
-    write_report(Report("made-up", test, PROVENANCE), tmp_path)
+    write_report(Report("made-up", test, PROVENANCE, NEW), tmp_path)
     assert "#verified" not in (tmp_path / "report.html").read_text()

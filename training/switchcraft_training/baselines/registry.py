@@ -51,7 +51,7 @@ def baselines(
     MIRT is included only with `profiles`, which must describe every arm that it is fitted on.
     """
     network = partial(Network, embed=embed, weigh=equal_weights, seed=seed)
-    mirt = ()
+    mirt: tuple[Baseline, ...] = ()
     if profiles is not None:
         build = item_response(views, embed, profiles)
         mirt = (network("MIRT", views.vanilla, build=build, fitting=ITEM_RESPONSE_FITTING),)

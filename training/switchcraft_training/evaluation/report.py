@@ -140,9 +140,9 @@ class Report:
     has learned from. If these are the queries of the training run, they were held out in `folds`
     folds, or they are the `part` (test or validation) of a `split` with these numbers of rows;
     otherwise both are None. Only a report of the training run has `teaching` (the number of
-    training rows from other recordings), `unprofiled_arms` (arms without a profile, so that MIRT was not
-    measured), `label_rates`, `epochs`,
-    `parity` and `verified`, which is the reason if verified answers were not measured.
+    training rows from other recordings), `unprofiled_arms` (arms without a profile, so that MIRT
+    was not measured), `label_rates`, `epochs`, `parity` and `verified`, which is the reason if
+    verified answers were not measured.
     """
 
     name: str
