@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from router_service.core.calls.toolbox import Call
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.core.messages import Json
 from switchcraft_training.cli import main
-from switchcraft_training.comparison import PeerChecker, peer_questions
+from switchcraft_training.comparison import PeerChecker, labelled_question, peer_questions
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.records import Example, Expected, Judged
 
 FUNCTION = {
     "name": "math.power",
@@ -50,6 +55,104 @@ def recording(tmp_path: Path) -> Path:
     ]
     write(root / "verdict/m/simple.json.gz", verdicts)
     return root
+
+
+def labelled_run(folder: Path) -> tuple[Path, Path]:
+    """Write a labelling run of one model, with rows of all five datasets.
+
+    In each dataset, one answer is as expected, and one has the items of an array in another order.
+    The leaderboard's rows have ids that it does not know, except for one. One row
+    requires no call.
+    """
+    parameters = {
+        "type": "object",
+        "properties": {"tags": {"type": "array", "items": {"type": "string"}}},
+        "required": ["tags"],
+    }
+    tool = {"type": "function", "function": {"name": "tag", "parameters": parameters}}
+    rows, answers = [], []
+    for dataset in ("confetti", "glaive", "hermes", "xlam", "bfcl-v4"):
+        for number, tags in enumerate((["a", "b"], ["b", "a"])):
+            name = f"{dataset}_{number}"
+            message = {"role": "user", "content": f"Tag {name}"}
+            request = {"messages": [message], "tools": [tool]}
+            expected = Expected((ExpectedCall("tag", {"tags": (["a", "b"],)}),))
+            rows.append(Judged(Example(name, "c", request, dataset), expected))
+            answers.append(labelled(name, "tag", {"tags": tags}))
+    # A question of the installed leaderboard, under its own id.
+    name = "calculate_triangle_area"
+    area = {"name": name, "parameters": {"type": "object", "properties": {}}}
+    message = {"role": "user", "content": "Area of a triangle with base 10 and height 5?"}
+    request = {"messages": [message], "tools": [{"type": "function", "function": area}]}
+    known = Example("simple_python_0", "simple_python", request, "bfcl-v4")
+    right = {"base": 10, "height": 5, "unit": "units"}
+    call = ExpectedCall(name, {parameter: (value,) for parameter, value in right.items()})
+    rows += [Judged(known, Expected((call,))), replace_id(rows[0], "nothing_0", Expected(()))]
+    answers += [labelled(known.id, call.name, right), labelled("nothing_0", "tag", {"tags": []})]
+    write_rows(rows, folder / "rows.jsonl")
+    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    return folder / "rows.jsonl", folder
+
+
+def replace_id(judged: Judged, name: str, expected: Expected) -> Judged:
+    """Return a row with another id and other expected calls."""
+    return Judged(replace(judged.example, id=name), expected)
+
+
+def labelled(example_id: str, name: str, arguments: Json) -> dict[str, Json]:
+    """Return a line of an exported labelling run."""
+    calls = [{"name": name, "arguments": arguments}]
+    counts = {"input_tokens": 9, "output_tokens": 3, "attempt": 0}
+    return {"example_id": example_id, "arm": "m", "calls": calls, "problem": None, **counts}
+
+
+def test_labelling_run_of_five_datasets_is_judged_by_the_installed_checker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has a row per dataset and their sum; arrays in another order are its FN.
+
+    Of the leaderboard's rows, only those are judged that `bfcl-eval` has as single-turn questions.
+    """
+    rows, answers = labelled_run(tmp_path)
+    out = str(tmp_path / "out")
+    assert main(["compare", "--labelled", str(rows), str(answers), "--out", out]) == 0
+    table = capsys.readouterr().out
+    for dataset in ("confetti", "glaive", "hermes", "xlam"):
+        assert f"| {dataset} | 2 | 100.0% | 50.0% | 100.0% | 1 | 0 |" in table
+    assert "| bfcl-v4 | 1 | 100.0% | 100.0% | 100.0% | 0 | 0 |" in table
+    assert "| all datasets | 9 | 100.0% | 55.6% | 100.0% | 4 | 0 |" in table
+    lines = (tmp_path / "out" / "disagreements.jsonl").read_text().splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {
+        f"{dataset}_1" for dataset in ("confetti", "glaive", "hermes", "xlam")
+    }
+
+
+def test_compare_without_input_says_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a recording nor a labelling run is an error that names both."""
+    assert main(["compare", "--out", str(tmp_path)]) == 1
+    assert "--labelled ROWS ANSWERS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("accepted", "format_of_the_leaderboard"),
+    [
+        ({"x": 1, "y": [2]}, {"x": [1], "y": [[2]]}),
+        ({"x": OneOf((1, 2), is_optional=True)}, {"x": [1, 2, ""]}),
+        ([{"x": "a"}], [{"x": ["a"]}]),
+    ],
+)
+def test_nested_accepted_values_are_written_as_the_leaderboard_reads_them(
+    accepted: Json, format_of_the_leaderboard: Json
+) -> None:
+    """Every field of a nested object lists its accepted values, and "" if it may be omitted."""
+    function = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    example = Example("1", "c", {"messages": [], "tools": [function]}, "xlam")
+    expected = Expected((ExpectedCall("f", {"o": (accepted,)}, frozenset({"o"})),))
+    question = labelled_question(Judged(example, expected), {})
+    assert question is not None
+    assert question.truth == [{"f": {"o": [format_of_the_leaderboard, ""]}}]
 
 
 def write(path: Path, rows: list[Any]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from router_service.core.errors import DataError, SwitchcraftError
+from router_service.core.errors import ConfigError, DataError, SwitchcraftError
 from switchcraft_training.checking import command as checking
 from switchcraft_training.datasets import command as datasets
 from switchcraft_training.labelling import command as labelling
@@ -43,6 +43,7 @@ example:
 _COMPARE_EXAMPLE = """\
 example:
   switchcraft-train compare data/bfcl-2024-08 --out comparison --peer
+  switchcraft-train compare --labelled rows.jsonl runs/labels --out comparison
 """
 
 _REPLAY_DESCRIPTION = """\
@@ -144,11 +145,29 @@ def register_compare(stages: argparse._SubParsersAction[argparse.ArgumentParser]
     """Add the `compare` command."""
     compare = stages.add_parser(
         "compare",
-        help="compare our checker's verdicts on recorded answers with the leaderboard's (BFCL)",
+        help="compare our checker's verdicts on recorded answers with those of BFCL's checker",
         epilog=_COMPARE_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    compare.add_argument("recordings", type=Path, nargs="+", help="directories of BFCL results")
+    compare.add_argument(
+        "recordings", type=Path, nargs="*", help="directories of BFCL results with verdicts"
+    )
+    compare.add_argument(
+        "--labelled",
+        type=Path,
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("ROWS", "ANSWERS"),
+        help="a labelling run of any dataset: its file of rows and its directory of answers, which"
+        " the installed bfcl-eval judges; may be repeated",
+    )
+    compare.add_argument(
+        "--paraphrases",
+        metavar="ENCODER",
+        help="an encoder that decides whether texts have the same meaning, as `encoder.source`"
+        " (default: our checker accepts no paraphrases)",
+    )
     compare.add_argument(
         "--out", type=Path, required=True, help="directory for the table and the disagreements"
     )
@@ -169,16 +188,24 @@ def register_compare(stages: argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """Compare the checkers, print the table, and return the exit status 0."""
-    from switchcraft_training.comparison import compare_recordings  # noqa: PLC0415
+    from switchcraft_training.comparison import (  # noqa: PLC0415
+        CompareOptions,
+        compare_checkers,
+    )
+    from switchcraft_training.labelling.answers import LabelledRun  # noqa: PLC0415
 
-    table = compare_recordings(
-        arguments.recordings,
-        arguments.out,
+    if not arguments.recordings and not arguments.labelled:
+        problem = "is missing: name directories of BFCL results, or give --labelled ROWS ANSWERS"
+        raise ConfigError("compare", "recordings", problem)
+    options = CompareOptions(
+        recordings=arguments.recordings,
+        labelled=[LabelledRun(rows, answers) for rows, answers in arguments.labelled],
         with_peer=arguments.peer,
+        paraphrases=arguments.paraphrases,
         sample_size=arguments.sample,
         seed=arguments.seed,
     )
-    print(table)
+    print(compare_checkers(options, arguments.out))
     return 0
 
 

@@ -1,4 +1,8 @@
-"""Comparison of our checker's verdicts with recorded ones: accuracies and disagreements."""
+"""Comparison of our checker with the leaderboard's: accuracies and disagreements.
+
+The leaderboard's verdicts are those of a recording, or, for a labelling run of any dataset, those
+of the AST checker in the installed `bfcl-eval`.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,11 @@ from typing import Final
 import orjson
 from tqdm import tqdm
 
+from router_service.core.calls.comparison import IsParaphrase, OneOf
 from router_service.core.calls.toolbox import Call
+from router_service.core.errors import DataError
 from router_service.core.messages import Json
-from switchcraft_training.checking import TEXT_PROBLEMS, Verdict, check_answer
+from switchcraft_training.checking import TEXT_PROBLEMS, Verdict, check_answer, paraphrase_check
 from switchcraft_training.datasets.bfcl import PACKAGE, Recording, RepeatedRuns, open_recording
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
@@ -29,9 +35,12 @@ from switchcraft_training.datasets.bfcl.format import (
 )
 from switchcraft_training.datasets.bfcl.recorded import read_accepted_answers
 from switchcraft_training.datasets.rows import encode_row, read_lines
+from switchcraft_training.labelling.answers import LabelledRun
 from switchcraft_training.records import Answer, Judged
 
 _MODEL_CONFIG_MODULE: Final = "bfcl_eval.constants.model_config"
+_BENCHMARK: Final = "bfcl"
+"""Start of the names of the leaderboard's datasets."""
 _KEEPS_DOTS, _REPLACES_DOTS = "text", "native"
 _FIRST_PEER_VERSION: Final = 3
 """First leaderboard version whose accepted answers the installed checker can read."""
@@ -102,6 +111,47 @@ def peer_questions(path: Path) -> dict[str, PeerQuestion]:
             for name, functions in read_lines(file.path, lambda row: (row["id"], row["function"])):
                 questions[name] = PeerQuestion(file.category, functions, truths[name])
     return questions
+
+
+def labelled_question(judged: Judged, benchmark: Mapping[str, PeerQuestion]) -> PeerQuestion | None:
+    """Return a row's question for the leaderboard's AST checker; None if the checker cannot judge.
+
+    It judges expected calls only. `benchmark` holds the leaderboard's own questions by id, in the
+    types of its own language; of its rows, only these are judged, which excludes multi-turn
+    categories. Rows of other datasets keep their JSON Schemas, so the checker rejects answers whose
+    parameters have types that it does not know, such as `object`.
+    """
+    example, expected = judged
+    if example.dataset.startswith(_BENCHMARK):
+        return benchmark.get(example.id)
+    if expected.any_call or not expected.calls:
+        return None
+    functions = [tool["function"] for tool in example.request["tools"]]
+    truth = [
+        {
+            call.name: {
+                name: [*map(_to_accepted, values), *([""] if name in call.optional else [])]
+                for name, values in call.arguments.items()
+            }
+        }
+        for call in expected.calls
+    ]
+    category = "parallel" if len(truth) > 1 else "multiple" if len(functions) > 1 else "simple"
+    return PeerQuestion(category, functions, truth)
+
+
+def _to_accepted(value: Json) -> Json:
+    """Return an accepted value in the leaderboard's format: objects list values for every field."""
+    if isinstance(value, list):
+        return [_to_accepted(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    fields: dict[str, Json] = {}
+    for name, inner in value.items():
+        values = inner.values if isinstance(inner, OneOf) else (inner,)
+        is_optional = isinstance(inner, OneOf) and inner.is_optional
+        fields[name] = [*map(_to_accepted, values), *([""] if is_optional else [])]
+    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,37 +250,95 @@ class Peer:
     questions: Mapping[str, PeerQuestion]
 
 
-def compare_recordings(
-    recordings: Sequence[Path], out: Path, *, with_peer: bool, sample_size: int, seed: int
-) -> str:
-    """Compare our checker with the recorded verdicts, and return a table in Markdown.
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """What `compare` compares and writes.
+
+    `paraphrases` is an encoder, as in `checking.paraphrases`; without it, our checker accepts no
+    paraphrases. With `with_peer`, the installed checker judges recordings too.
+    """
+
+    recordings: Sequence[Path] = ()
+    labelled: Sequence[LabelledRun] = ()
+    with_peer: bool = False
+    paraphrases: str | None = None
+    sample_size: int = 200
+    seed: int = 1
+
+
+def compare_checkers(options: CompareOptions, out: Path) -> str:
+    """Compare our checker with the leaderboard's, and return a table in Markdown.
 
     Writes the table, all disagreements and a sample of the disagreements to `out`. Raises DataError
-    if a recording cannot be read.
+    if a recording or a labelling run cannot be read or has nothing that the leaderboard's checker
+    can judge, and ConfigError if `bfcl-eval` is needed and not installed.
     """
+    alike = paraphrase_check(options.paraphrases)
     tallies: list[Tally] = []
     disagreements: list[Disagreement] = []
-    for folder in recordings:
+    for run in options.labelled:
+        counted, found = compare_labelled(run, alike)
+        tallies.extend(counted)
+        disagreements.extend(found)
+    for folder in options.recordings:
         recording = open_recording(folder)
         judged = {entry.example.id: entry for entry in recording.judged()}
         source = Path(PACKAGE) if isinstance(recording, RepeatedRuns) else folder
-        peer = Peer(PeerChecker(), peer_questions(source)) if with_peer else None
+        peer = Peer(PeerChecker(), peer_questions(source)) if options.with_peer else None
         for arm in tqdm(recording.arms(), desc=folder.name, unit="model"):
-            tally, found = compare_arm(folder.name, arm, recording, judged, peer)
+            tally, found = compare_arm(folder.name, arm, recording, judged, peer, alike)
             tallies.append(tally)
             disagreements.extend(found)
     out.mkdir(parents=True, exist_ok=True)
-    table = to_markdown(tallies)
+    table = to_markdown(sorted(tallies, key=lambda tally: tally.dataset))
     (out / "table.md").write_text(table)
-    drawn = draw_sample(disagreements, sample_size, seed)
+    drawn = draw_sample(disagreements, options.sample_size, options.seed)
     for name, chosen in (("disagreements.jsonl", disagreements), ("sample.jsonl", drawn)):
         lines = (orjson.dumps(each.to_json(), default=str) + b"\n" for each in chosen)
         (out / name).write_bytes(b"".join(lines))
     return table
 
 
+def compare_labelled(
+    run: LabelledRun, alike: IsParaphrase | None = None
+) -> tuple[list[Tally], list[Disagreement]]:
+    """Judge every answer of a labelling run with both checkers, by dataset and model."""
+    checker, benchmark = PeerChecker(), dict[str, PeerQuestion]()
+    judged = {entry.example.id: entry for entry in run.judged()}
+    if any(entry.example.dataset.startswith(_BENCHMARK) for entry in judged.values()):
+        benchmark = peer_questions(Path(PACKAGE))
+    questions = {name: labelled_question(entry, benchmark) for name, entry in judged.items()}
+    if not any(questions.values()):
+        problem = (
+            "has no query that the leaderboard's AST checker can judge: it judges expected calls,"
+            " and of its own categories only single-turn ones"
+        )
+        raise DataError(run.rows, None, problem)
+    tallies: dict[tuple[str, str], Tally] = {}
+    disagreements: list[Disagreement] = []
+    for arm in tqdm(run.arms(), desc=run.folder.name, unit="model"):
+        for answer in run.answers(arm):
+            question = questions.get(answer.example_id)
+            if question is None:
+                continue
+            entry = judged[answer.example_id]
+            dataset = entry.example.dataset
+            theirs = checker.accepts(question, answer.calls or ())
+            ours = check_answer(*entry, answer, alike)
+            tally = tallies.setdefault((dataset, arm), Tally(dataset, arm))
+            tally.add(answer, theirs=theirs, ours=ours.correct)
+            if theirs != ours.correct:
+                disagreements.append(Disagreement(dataset, arm, entry, answer, None, ours))
+    return list(tallies.values()), disagreements
+
+
 def compare_arm(
-    dataset: str, arm: str, recording: Recording, judged: Mapping[str, Judged], peer: Peer | None
+    dataset: str,
+    arm: str,
+    recording: Recording,
+    judged: Mapping[str, Judged],
+    peer: Peer | None,
+    alike: IsParaphrase | None = None,
 ) -> tuple[Tally, list[Disagreement]]:
     """Judge every answer of one model, and return the counts and the disagreements.
 
@@ -240,7 +348,7 @@ def compare_arm(
     verdicts = {(v.example_id, v.attempt): v for v in recording.verdicts(arm)}
     for answer in recording.answers(arm):
         entry, theirs = judged[answer.example_id], verdicts[answer.example_id, answer.attempt]
-        ours = check_answer(*entry, answer)
+        ours = check_answer(*entry, answer, alike)
         tally.add(answer, theirs=theirs.valid, ours=ours.correct)
         if peer is not None and answer.example_id in peer.questions:
             question = peer.questions[answer.example_id]
@@ -274,7 +382,8 @@ def to_markdown(tallies: Sequence[Tally]) -> str:
     datasets = {name: list(group) for name, group in groupby(tallies, lambda t: t.dataset)}
     has_peer = any(tally.peer for tally in tallies)
     totals = [Tally.total(name, members) for name, members in datasets.items()]
-    sections = [_tally_table("dataset", totals, has_peer=has_peer)]
+    overall = [Tally.total("all datasets", totals)] if len(totals) > 1 else []
+    sections = [_tally_table("dataset", [*totals, *overall], has_peer=has_peer)]
     for name, members in datasets.items():
         ranked = sorted(members, key=lambda tally: -tally.ours / tally.answers)
         sections.append(f"### {name}\n\n{_tally_table('model', ranked, has_peer=has_peer)}")
