@@ -19,7 +19,7 @@ from router_service.core.messages import Json
 from router_service.core.selection import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig
+from switchcraft_training.config import RunConfig, load_config
 from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.dataset import load_dataset, open_source, sources_sha256
 from switchcraft_training.datasets.rows import write_rows

@@ -94,6 +94,11 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     """
     if config.verifier:
         require_answers(config, data)
+    if config.evaluation.baselines and config.unprofiled_arms:
+        arms = ", ".join(config.unprofiled_arms)
+        log.warning(
+            "the baseline MIRT is left out: add a `profile` to the pool's entry of %s", arms
+        )
     with explaining_lost_processes(), running(run_stages(config)) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work")
     if is_main_process():
