@@ -15,7 +15,7 @@ from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.router import Router
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig, load_config
+from switchcraft_training.config import RunConfig
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets.rows import read_rows
 from switchcraft_training.experiment import NAIVE_TRUNCATION, TrainingData, pack_table, run_split
