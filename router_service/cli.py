@@ -64,7 +64,8 @@ def _create_parser() -> argparse.ArgumentParser:
         "--policy",
         help="name of a policy, a rule (theta=0.5: cheapest model with at least this probability of"
         " a correct answer; drift=0.1: cheapest model at most this far below the most probable"
-        " one), or a goal (accuracy=best, accuracy=0.87, usd_per_1k=0.5; @95 at the end uses the"
+        " one; utility=0.002: best probability for its cost, if a correct answer is worth 0.002"
+        " USD), or a goal (accuracy=best, accuracy=0.87, usd_per_1k=0.5; @95 at the end uses the"
         " worse end of the 95%% interval)",
     )
     route.add_argument(

@@ -37,6 +37,7 @@ from router_service.core.model import Classifier
 from router_service.core.packing import PackedView, PackedViewer, Packer
 from router_service.core.resources import Cache, StageName, Timer
 from router_service.core.selection import (
+    LEAST_PRICE_USD,
     Policy,
     Price,
     Reason,
@@ -53,9 +54,6 @@ from router_service.core.verifier import Verifier
 
 VERIFIED = "verified"
 """Name of the policy at the artifact's measured operating point."""
-
-LEAST_PRICE_USD = 1e-12
-"""Replaces a price of 0, at which no arm is worth its cost, as a divisor."""
 
 NO_VERIFIER = (
     "the artifact has no verifier; add one from recorded answers with `switchcraft-train "

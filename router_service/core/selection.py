@@ -123,6 +123,9 @@ class ArmProfile(BaseModel):
         return price.cost_usd(self.input_tokens, self.output_tokens, self.seconds)
 
 
+LEAST_PRICE_USD = 1e-12
+"""Replaces a price of 0, at which no arm is worth its cost, as a divisor."""
+
 DRIFT_TOLERANCE = 1e-9
 """Tolerance for rounding: an arm whose probability is exactly `p_max - delta` must pass."""
 
@@ -134,6 +137,8 @@ class Reason(StrEnum):
     """The cheapest arm whose probability reaches the threshold."""
     DRIFT = "drift"
     """The cheapest arm within delta of the most probable one."""
+    UTILITY = "utility"
+    """The arm with the best probability for its cost, at a price of a correct answer."""
     ARGMAX = "argmax"
     """The most probable arm, because no arm reaches the threshold."""
     UNREAD = "unread"
@@ -162,7 +167,22 @@ class Drift:
         return f"drift={self.delta:g}"
 
 
-Policy = Threshold | Drift
+@dataclass(frozen=True, slots=True)
+class Utility:
+    """Policy: the arm with the highest probability minus its expected cost divided by a price."""
+
+    price_usd: float
+    """What one more correct answer is worth."""
+
+    def __str__(self) -> str:
+        return f"utility={self.price_usd:g}"
+
+    def value(self, probability: float, cost_usd: float) -> float:
+        """Return the value of an arm, in correct answers."""
+        return probability - cost_usd / max(self.price_usd, LEAST_PRICE_USD)
+
+
+Policy = Threshold | Drift | Utility
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +205,7 @@ class Verified:
 _RULES: dict[str, type[Policy | Verified]] = {
     "theta": Threshold,
     "drift": Drift,
+    "utility": Utility,
     "verified": Verified,
 }
 
@@ -198,22 +219,26 @@ class Selection:
 
 
 def parse_policy(text: str, *, param: str = "model") -> Policy | Verified:
-    """Read `theta=0.5`, `drift=0.1` or `verified=0.002`.
+    """Read `theta=0.5`, `drift=0.1`, `utility=0.002` or `verified=0.002`.
 
     Raises PolicyError; `param` is the field of the request that holds the text.
     """
     rule, _, number = (part.strip() for part in text.partition("="))
     if rule not in _RULES:
-        problem = "write theta=P or drift=P with P from 0 to 1, or verified=PRICE with PRICE in USD"
+        problem = (
+            "write theta=P or drift=P with P from 0 to 1, or utility=PRICE or verified=PRICE with "
+            "PRICE in USD"
+        )
         raise PolicyError(text, problem, param=param)
     try:
         value = float(number)
     except ValueError as exc:
         raise PolicyError(text, f"{number!r} is not a number", param=param) from exc
     kind = _RULES[rule]
-    if kind is Verified and not 0.0 <= value < math.inf:
+    is_price = kind in {Utility, Verified}
+    if is_price and not 0.0 <= value < math.inf:
         raise PolicyError(text, f"the price {number} is not a number of USD", param=param)
-    if kind is not Verified and not 0.0 <= value <= 1.0:  # false for NaN too
+    if not is_price and not 0.0 <= value <= 1.0:  # false for NaN too
         raise PolicyError(text, f"{number} is outside 0 to 1", param=param)
     return kind(value)
 
@@ -229,7 +254,7 @@ def choose_once(policy: Policy | Verified, *, param: str = "model") -> Policy:
 def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy) -> Selection:
     """Choose an arm by its probability and expected cost, (arms,) each.
 
-    Of arms with equal cost the more probable one is chosen, then the earlier one.
+    Of arms with equal cost, or of equal value, the more probable one is chosen, then the earlier.
     """
     best = most_probable(probabilities, costs_usd)
     match policy:
@@ -237,6 +262,8 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
             floor, reason = theta, Reason.THRESHOLD
         case Drift(delta):
             floor, reason = probabilities[best] - delta - DRIFT_TOLERANCE, Reason.DRIFT
+        case Utility():
+            return Selection(ranking(probabilities, costs_usd, policy)[0], Reason.UTILITY)
     passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
     if not passing:
         return Selection(best, Reason.ARGMAX)
@@ -245,12 +272,14 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
 
 
 def least_probability(probabilities: Sequence[float], policy: Policy) -> float:
-    """Return the probability that an arm must reach under a policy."""
+    """Return the probability that an arm must reach under a policy; 0 if there is none."""
     match policy:
         case Threshold(theta):
             return theta
         case Drift(delta):
             return max(probabilities) - delta
+        case Utility():
+            return 0.0
 
 
 def ranking(
@@ -271,6 +300,9 @@ def ranking(
             passing = [arm for arm in likely if probabilities[arm] >= theta]
             passing.sort(key=lambda arm: costs_usd[arm])
             return (*passing, *likely[len(passing) :])
+        case Utility():
+            likely.sort(key=lambda arm: -policy.value(probabilities[arm], costs_usd[arm]))
+            return tuple(likely)
         case Drift(delta):
             order = []
             while likely:

@@ -40,7 +40,7 @@ from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source, require_measured_rows
 from switchcraft_training.evaluation.calibration import calibrated_unseen, fit_platt
-from switchcraft_training.evaluation.evaluate import Bench, Entry, best_single
+from switchcraft_training.evaluation.evaluate import PRICE_DIGITS, Bench, Entry, best_single
 from switchcraft_training.experiment import (
     CrossValidation,
     TrainingData,
@@ -67,9 +67,6 @@ PRICES = (
     *(5.0, 6.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0, 40.0),
 )
 """Prices of a correct answer that are measured, in units of the best single model's mean cost."""
-
-PRICE_DIGITS = 3
-"""Significant digits of a price: it is part of a policy's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from router_service.core.selection import (
     Reason,
     Selection,
     Threshold,
+    Utility,
     Verified,
     choose_once,
     explore,
@@ -130,6 +131,10 @@ GOLDEN = [
     ((0.9, 0.8, 0.85), Drift(0.1), Selection(1, Reason.DRIFT)),
     ((0.9, 0.8, 0.85), Drift(0.0), Selection(0, Reason.DRIFT)),
     ((0.2, 0.1, 0.0), Drift(0.1), Selection(1, Reason.DRIFT)),
+    ((0.9, 0.6, 0.7), Utility(0.001), Selection(1, Reason.UTILITY)),
+    ((0.9, 0.6, 0.7), Utility(0.012), Selection(2, Reason.UTILITY)),
+    ((0.9, 0.6, 0.7), Utility(0.05), Selection(0, Reason.UTILITY)),
+    ((0.9, 0.6, 0.7), Utility(0.0), Selection(1, Reason.UTILITY)),
 ]
 
 
@@ -155,9 +160,11 @@ def test_arm_at_the_limit_passes(probabilities: tuple[float, ...], policy: Polic
     assert ranking(probabilities, COSTS, policy)[0] == 1
 
 
-@pytest.mark.parametrize(("policy", "least"), [(Threshold(0.6), 0.6), (Drift(0.25), 0.5)])
+@pytest.mark.parametrize(
+    ("policy", "least"), [(Threshold(0.6), 0.6), (Drift(0.25), 0.5), (Utility(1.0), 0.0)]
+)
 def test_least_probability_follows_the_policy(policy: Policy, least: float) -> None:
-    """An arm must reach theta, or come within delta of the most probable arm."""
+    """An arm must reach theta, or come within delta of the most probable; utility sets none."""
     assert least_probability((0.125, 0.75, 0.25), policy) == least
 
 
@@ -166,7 +173,7 @@ def test_more_probable_arm_wins_at_equal_cost() -> None:
     assert select((0.6, 0.8), (0.001, 0.001), Threshold(0.5)).arm == 1
 
 
-POLICIES: list[Policy] = [Threshold(0.5), Threshold(0.9), Drift(0.1)]
+POLICIES: list[Policy] = [Threshold(0.5), Threshold(0.9), Drift(0.1), Utility(0.5)]
 unit = st.floats(0, 1)
 cost = st.floats(0, 10)
 
@@ -224,7 +231,10 @@ def test_select_refuses_missing_probabilities(probabilities: tuple[float, ...]) 
 
 @pytest.mark.parametrize(
     "policy",
-    [Threshold(0.5), Threshold(1.0), Drift(0.0), Drift(0.125), Verified(0.002), Verified(5e-06)],
+    [
+        *(Threshold(0.5), Threshold(1.0), Drift(0.0), Drift(0.125)),
+        *(Utility(0.002), Utility(5e-06), Verified(0.002), Verified(5e-06)),
+    ],
 )
 def test_policy_text_round_trip(policy: Policy | Verified) -> None:
     """`str` and `parse_policy` are inverses."""
@@ -254,7 +264,10 @@ def test_invalid_policy_is_quoted(text: str) -> None:
     [
         (
             "cheap=1",
-            "write theta=P or drift=P with P from 0 to 1, or verified=PRICE with PRICE in USD",
+            (
+                "write theta=P or drift=P with P from 0 to 1, or utility=PRICE or verified=PRICE "
+                "with PRICE in USD"
+            ),
         ),
         ("theta", "'' is not a number"),
         ("theta=0.5=1", "'0.5=1' is not a number"),
@@ -262,6 +275,7 @@ def test_invalid_policy_is_quoted(text: str) -> None:
         ("verified", "'' is not a number"),
         ("verified=-1", "the price -1 is not a number of USD"),
         ("verified=inf", "the price inf is not a number of USD"),
+        ("utility=-1", "the price -1 is not a number of USD"),
     ],
 )
 def test_invalid_policy_error_names_the_problem(text: str, problem: str) -> None:

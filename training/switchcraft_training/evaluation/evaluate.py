@@ -36,8 +36,14 @@ DRIFTS = (
     *(0.3, 0.26, 0.23, 0.2, 0.18, 0.16, 0.14, 0.12, 0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04),
     *(0.03, 0.025, 0.02, 0.015, 0.01, 0.0075, 0.005, 0.003, 0.002, 0.001),
 )
+SLOPES = tuple(np.geomspace(5.0, 0.001, 25).tolist())
+"""Probability that must make up for the difference in cost between the least and the most expensive
+arm. The price of `utility` is this difference divided by the probability."""
 FRONTIER = (*(f"theta={theta:g}" for theta in THETAS), *(f"drift={delta:g}" for delta in DRIFTS))
-"""The rules that a sweep measures, in smaller steps where a small step changes many choices."""
+"""The rules that a sweep measures for every pool, in smaller steps where a small step changes many
+choices."""
+PRICE_DIGITS = 3
+"""Significant digits of a price: it is part of a policy's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +108,8 @@ class Entry:
 class Evaluation:
     """The main table, the sweep and other metrics of a router on one set of queries.
 
-    `sweep` holds an entry for each rule of `FRONTIER`, and `arm_share` the share of queries that
-    the default policy routes to each arm.
+    `sweep` holds an entry for each rule of `frontier_rules`, and `arm_share` the share of queries
+    that the default policy routes to each arm.
     """
 
     best_single: str
@@ -234,12 +240,22 @@ class Bench:
         )
 
 
+def frontier_rules(expected_costs_usd: Costs) -> tuple[str, ...]:
+    """Return the rules that a sweep measures: thresholds, drifts, and prices that fit the costs."""
+    costs = np.asarray(expected_costs_usd, dtype=np.float64)
+    spread_usd = float(np.ptp(costs.mean(0) if costs.ndim > 1 else costs))
+    if spread_usd == 0:
+        return FRONTIER
+    prices = dict.fromkeys(f"{spread_usd / slope:.{PRICE_DIGITS}g}" for slope in SLOPES)
+    return (*FRONTIER, *(f"utility={float(price):g}" for price in prices))
+
+
 def sweep(table: Table, probabilities: Floats, expected_costs_usd: Costs) -> tuple[Entry, ...]:
-    """Return an entry for each threshold and drift of `FRONTIER`."""
+    """Return an entry for each rule of the frontier."""
     bench = Bench.of(table)
     return tuple(
         bench.measure("router", rule, *table.pick(route(probabilities, expected_costs_usd, rule)))
-        for rule in FRONTIER
+        for rule in frontier_rules(expected_costs_usd)
     )
 
 

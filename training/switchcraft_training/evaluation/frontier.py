@@ -1,4 +1,4 @@
-"""Metrics of a router over all rules of `FRONTIER`: other papers' metrics, budgets and goals.
+"""Metrics of a router over all rules of its frontier: other papers' metrics, budgets and goals.
 
 RouteLLM: Ong et al., 2024, arXiv 2406.18665, section 3.1, and `routellm/evals/evaluate.py`.
 
@@ -19,13 +19,13 @@ from router_service.core.errors import PolicyError
 from router_service.core.goals import Goal, find_point, parse_goal
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.evaluate import (
-    FRONTIER,
     Bench,
     Costs,
     Entry,
     Experiment,
     best_single,
     cheapest_single,
+    frontier_rules,
     route,
 )
 from switchcraft_training.evaluation.metrics import (
@@ -75,9 +75,10 @@ def paper_metrics(
 ) -> PaperMetrics:
     """Return other papers' metrics of a router over the sweep of thresholds and drifts."""
     bench = Bench.of(table)
-    rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
+    names = frontier_rules(expected_costs_usd)
+    rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in names]
     entries = [
-        bench.measure("router", rule, *found) for rule, found in zip(FRONTIER, rules, strict=True)
+        bench.measure("router", rule, *found) for rule, found in zip(names, rules, strict=True)
     ]
     # Costs, then correctness, of arms and rules: (queries, 2 x (arms + rules)).
     costs = [table.cost_usd, *(paid[:, None] for _, paid in rules)]
@@ -261,7 +262,7 @@ def validate_goals(
         return ()
     choices = {
         rule: route(experiment.probabilities, experiment.expected_costs_usd, rule)
-        for rule in FRONTIER
+        for rule in frontier_rules(experiment.expected_costs_usd)
     }
     kfold = GroupKFold(GOAL_FOLDS, shuffle=True, random_state=seed)
     everything = MeasuredRules.on(table, choices, np.arange(len(groups)))

@@ -140,7 +140,7 @@ def pareto_svg(evaluation: Evaluation) -> str:
         figure = new_figure(6.2)
         axes = figure.subplots()
         front = pareto_front(evaluation.sweep)
-        _band(axes, front, "router, all thresholds and drifts")
+        _band(axes, front, "router, all rules")
         for kind in KINDS:
             entries = [entry for entry in evaluation.entries if entry.kind == kind]
             if not entries:
@@ -169,15 +169,19 @@ def pareto_svg(evaluation: Evaluation) -> str:
 
 
 def sweep_svg(evaluation: Evaluation) -> str:
-    """Draw accuracy over cost for all thresholds and all drifts, and the best single model."""
+    """Draw accuracy over cost for each kind of rule, and the best single model."""
     best = evaluation.entry(evaluation.best_single)
     with style():
         figure = new_figure(4.2)
         axes = figure.subplots()
-        for family, colour in (("theta", BLUE), ("drift", COLOURS["router"])):
+        families = {"threshold": "theta", "drift": "drift", "utility": "utility"}
+        for (label, family), colour in zip(
+            families.items(), (BLUE, COLOURS["router"], COLOURS["heuristic"]), strict=True
+        ):
             ours = [entry for entry in evaluation.sweep if entry.name.startswith(family)]
             ours.sort(key=lambda entry: entry.cost_usd.value)
-            _band(axes, ours, {"theta": "threshold", "drift": "drift"}[family], colour, marker="o")
+            if ours:
+                _band(axes, ours, label, colour, marker="o")
         axes.axhline(best.accuracy.value, color=INK, linestyle=":", linewidth=1, label=best.name)
         _money_axis(axes)
         axes.set_ylabel("accuracy")

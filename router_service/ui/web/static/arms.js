@@ -9,7 +9,7 @@ import { percent, usdPer1k } from "./format.js";
 
 /** @param {Explained} explained @param {Choice} choice */
 export function arms(explained, choice) {
-  const hasFloor = choice.reason !== "unread" && choice.reason !== "verified";
+  const hasFloor = !["unread", "verified", "utility"].includes(choice.reason);
   return h("div", {},
     h("table", { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
       h("caption", {}, caption(explained, choice, hasFloor)),

@@ -29,6 +29,7 @@ export function legend(card, current, rule) {
   return h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
     (!rule || rule === "drift") && entry("drift", "drift: cheapest arm near the most probable one"),
     (!rule || rule === "theta") && entry("theta", "theta: cheapest arm above a threshold"),
+    (!rule || rule === "utility") && card.frontier.some((/** @type {Point} */ point) => parsePolicy(point.policy).rule === "utility") && entry("utility", "utility: best probability for its cost"),
     entry("line", verified ? "one model per request: best accuracy for the cost" : "best accuracy for the cost"),
     verified && entry("verified", "verified: more models are asked if it pays"),
     entry("ring", current));

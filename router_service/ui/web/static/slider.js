@@ -13,7 +13,9 @@ import { parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js
 /** @typedef {{name: string, rules: Record<string, string>}} Group rules of one kind */
 
 /** @type {Group} */
-const ONCE = { name: "Choose one model", rules: { drift: "Cheapest near the most probable (drift)", theta: "Cheapest above a threshold (theta)" } };
+const ONCE = { name: "Choose one model", rules: { drift: "Cheapest near the most probable (drift)", theta: "Cheapest above a threshold (theta)", utility: "Best probability for its cost (utility)" } };
+/** Rules whose value is what one more correct answer is worth. */
+const PRICED = new Set(["utility", "verified"]);
 /** @type {Group} */
 const VERIFIED = { name: "Verify the answer", rules: { verified: "Ask more models if it pays (verified)" } };
 
@@ -49,7 +51,11 @@ export class PolicySlider {
 
   /** @returns {Group[]} */
   get groups() {
-    return curves(this.card).filter(({ points }) => points.length > 0).map(({ name }) => (name === "once" ? ONCE : VERIFIED));
+    return curves(this.card).filter(({ points }) => points.length > 0).map(({ name, points }) => {
+      const group = name === "once" ? ONCE : VERIFIED;
+      const measured = Object.entries(group.rules).filter(([rule]) => points.some((point) => parsePolicy(point.policy).rule === rule));
+      return { ...group, rules: Object.fromEntries(measured) };
+    });
   }
 
   get rules() {
@@ -180,7 +186,7 @@ function readout(point) {
   const versus = point.versus_best;
   return facts([
     ["Rule", h("span", { class: "mono", id: "policy-now" }, point.policy)],
-    ["One more correct answer is worth", parsePolicy(point.policy).rule === "verified" ? usd(parsePolicy(point.policy).value) : null],
+    ["One more correct answer is worth", PRICED.has(parsePolicy(point.policy).rule) ? usd(parsePolicy(point.policy).value) : null],
     ["Measured accuracy", detailed(percent(point.accuracy.value), within(point.accuracy_interval, (value) => percent(value)))],
     ["Measured cost per 1,000 requests", detailed(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k))],
     ["Compared with the best single model", versus && detailed(

@@ -59,6 +59,7 @@ function reason(explained, choice, likeliest) {
   switch (choice.reason) {
     case "drift": return choice.arm === likeliest.arm ? `The most probable arm, and the cheapest of ${passing} arms within ${+(value * 100).toFixed(2)} percentage points of it.` : `${among} within ${+(value * 100).toFixed(2)} percentage points of the most probable arm, ${likeliest.arm} (${percent(likeliest.probability)}).`;
     case "threshold": return `${among} with a predicted probability of at least ${percent(value)}.`;
+    case "utility": return `The highest probability for its cost, with ${usd(value)} for one more correct answer.`;
     case "verified": return `Its answer is checked: the verifier estimates the probability that it is correct. Another model is asked only if this is expected to pay, with ${usd(value)} for one more correct answer.`;
     case "argmax": return `No arm reaches ${percent(value)}, so the most probable arm is chosen.`;
     default: return `The router could not read a part of the request (${explained.unread.join(", ")}). It chooses the most probable arm for the rest, regardless of the policy.`;
