@@ -50,5 +50,7 @@ def test_the_corpus_has_repeated_queries_conversations_and_learnable_labels(
     sizes = [len(example.request["messages"]) for example in examples]
     assert min(sizes) == 1
     assert max(sizes) > 5
+    tools = [tool for example in examples for tool in example.request["tools"]]
+    assert len({id(tool) for tool in tools}) == len({tool["function"]["name"] for tool in tools})
     one, other = (list(Corpus(np.random.default_rng(0)).examples(50)) for _ in range(2))
     assert one == other

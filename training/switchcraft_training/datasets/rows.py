@@ -11,6 +11,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
@@ -269,5 +270,20 @@ def write_rows(rows: Iterable[Judged], path: Path) -> int:
 
 
 def read_rows(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
-    """Yield the judged examples of a row file; `on_error` handles rows that cannot be read."""
-    return read_lines(path, decode_row, on_error)
+    """Yield the judged examples of a row file; `on_error` handles rows that cannot be read.
+
+    Equal tools of several rows are one object, because tools take most of a row's memory, and the
+    rows of a benchmark share a few thousand tools.
+    """
+    known: dict[bytes, Json] = {}
+
+    def decode(row: dict[str, Json]) -> Judged:
+        judged = decode_row(row)
+        tools = row["request"].get("tools")
+        if isinstance(tools, list):
+            digests = (blake2b(orjson.dumps(tool), digest_size=16).digest() for tool in tools)
+            shared = [known.setdefault(*pair) for pair in zip(digests, tools, strict=True)]
+            row["request"]["tools"] = shared
+        return judged
+
+    return read_lines(path, decode, on_error)
