@@ -12,8 +12,10 @@ are valid even on a shared machine.
 of its canary requests. `distilbert onnx` is DistilBERT's shape with a head of eight arms,
 attention, layer norms and GELUs fused by ONNX Runtime's optimizer; `distilbert torch` the same in
 eager mode. Their weights are random, which costs the same. FP32 is without TF32. On cuda both run
-in fp16 too; the ONNX contenders need `pip install 'onnxruntime-gpu[cuda,cudnn]'` in place of
-`onnxruntime`, and are left out with a note where it is not installed.
+in fp16 too. With `--modernbert`, so does ModernBERT's shape in eager mode. `MB` is the memory of
+the weights; on cuda, for torch, with the peak of one call's activations. The ONNX contenders need
+`pip install 'onnxruntime-gpu[cuda,cudnn]'` in place of `onnxruntime`, and are left out with a note
+where it is not installed.
 
 On CPUs, a call of DistilBERT takes up to 40 s. Cells of more than `--peer-tokens` therefore measure
 only the artifact, and above batch 1, a contender is timed for `--cell-s` seconds or 3 calls (`n`).
@@ -38,7 +40,13 @@ import orjson
 import torch
 from numpy.typing import NDArray
 from onnxruntime.transformers import optimizer
-from transformers import DistilBertConfig, DistilBertModel
+from transformers import (
+    DistilBertConfig,
+    DistilBertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedModel,
+)
 
 from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, Artifact
@@ -57,11 +65,14 @@ P99_GOALS_MS = {64: 3.2, 200: 7.4, 512: 17.1}
 """The paper's P99 at batch 1 on a T4."""
 LEAST_RATIO = 10
 OURS, EAGER = "switchcraft", "distilbert torch fp32"
-HEADER = f"{'':<22} batch tokens    n   P50 (rounds' least to most)      P95      P99 ms  queries/s"
+HEADER = (
+    f"{'':<22} batch tokens    n   P50 (rounds' least to most)      P95      P99 ms  queries/s"
+    "      MB"
+)
 LINE = (
     "{contender:<22} {batch:>5} {tokens:>6} {n:>4} {p50_ms:>8.2f} "
     "({fastest_round_ms:.2f} to {slowest_round_ms:.2f}) {p95_ms:>8.2f} {p99_ms:>8.2f}"
-    " {queries_per_s:>10,.0f}"
+    " {queries_per_s:>10,.0f} {memory_mb:>7,.0f}"
 )
 
 
@@ -78,6 +89,7 @@ class Contender:
 
     name: str
     prepare: Callable[[Ids], Call]
+    weights_mb: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,7 @@ class Timed:
 
     contender: str
     cell: Cell
+    memory_mb: float
     rounds: list[list[float]] = field(default_factory=list)
 
     @property
@@ -115,6 +128,7 @@ class Timed:
             "contender": self.contender,
             **self.cell._asdict(),
             "n": len(self.calls_ms),
+            "memory_mb": self.memory_mb,
             "p50_ms": p50,
             "p95_ms": p95,
             "p99_ms": self.p99_ms,
@@ -139,6 +153,11 @@ def main() -> None:
     timed: list[Timed] = []
     with TemporaryDirectory() as folder:
         contenders = _contenders(arguments.artifact, arguments.device, Path(folder))
+        if arguments.modernbert:
+            names = ("fp32", "fp16") if arguments.device == "cuda" else ("fp32",)
+            contenders += [
+                _eager(f"modernbert torch {n}", _modernbert(n), arguments.device) for n in names
+            ]
         print(HEADER)
         for cell in (Cell(batch, n) for n in arguments.tokens for batch in arguments.batches):
             is_large = cell.batch * cell.tokens > arguments.peer_tokens
@@ -160,7 +179,10 @@ def measure(contenders: Sequence[Contender], cell: Cell, cell_s: float) -> list[
     ids = np.random.default_rng(0).integers(1_000, 20_000, cell)
     calls = [contender.prepare(ids) for contender in contenders]
     counts = [_affordable(_ms(call), cell, cell_s) for call in calls]
-    timed = [Timed(contender.name, cell) for contender in contenders]
+    timed = [
+        Timed(contender.name, cell, contender.weights_mb + _activations_mb(call))
+        for contender, call in zip(contenders, calls, strict=True)
+    ]
     for turn in range(ROUNDS):
         for call, count, figures in zip(calls, counts, timed, strict=True):
             share = count * (turn + 1) // ROUNDS - count * turn // ROUNDS
@@ -169,6 +191,16 @@ def measure(contenders: Sequence[Contender], cell: Cell, cell_s: float) -> list[
             if share:
                 figures.rounds.append([_ms(call) for _ in range(share)])
     return timed
+
+
+def _activations_mb(call: Call) -> float:
+    """Return the peak memory that torch allocates on the GPU during a call; 0 without a GPU."""
+    if not torch.cuda.is_initialized():
+        return 0.0
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
 
 
 def _affordable(first_ms: float, cell: Cell, cell_s: float) -> int:
@@ -187,7 +219,8 @@ def _ms(call: Call) -> float:
 def _goals(timed: Sequence[Timed], device: str) -> Iterator[Goal]:
     by_place = {(each.contender, each.cell): each for each in timed}
     if device == "cuda":
-        yield from _cuda_goals([each for each in timed if each.contender != OURS])
+        peers = [each for each in timed if each.contender.startswith("distilbert")]
+        yield from _cuda_goals(peers)
         return
     for tokens, limit_ms in P99_GOALS_MS.items():
         ours = by_place.get((OURS, Cell(1, tokens)))
@@ -218,18 +251,18 @@ def _contenders(directory: Path, device: str, folder: Path) -> list[Contender]:
     precisions = ("fp32", "fp16") if device == "cuda" else ("fp32",)
     torch.manual_seed(0)
     branches = {name: _distilbert(name) for name in precisions}
-    in_torch = [Contender(f"distilbert torch {n}", _eager(b, device)) for n, b in branches.items()]
+    in_torch = [_eager(f"distilbert torch {n}", branch, device) for n, branch in branches.items()]
     if device == "cuda" and not has_cuda():
         print("skipping the ONNX contenders: the installed ONNX Runtime has no CUDA support")
         return in_torch
     in_onnx = [
-        Contender(f"distilbert onnx {name}", _in_runtime(branch, device, folder / f"{name}.onnx"))
+        _in_runtime(f"distilbert onnx {name}", branch, device, folder / f"{name}.onnx")
         for name, branch in branches.items()
     ]
-    return [Contender(OURS, _shipped(directory, device)), *in_onnx, *in_torch]
+    return [_shipped(directory, device), *in_onnx, *in_torch]
 
 
-def _shipped(directory: Path, device: str) -> Callable[[Ids], Call]:
+def _shipped(directory: Path, device: str) -> Contender:
     artifact = Artifact.load(directory)
     packer = Packer(artifact.manifest.packing, artifact.tokenizer)
     counts = [packer.pack(canary.conversation).features for canary in artifact.canaries()]
@@ -243,17 +276,25 @@ def _shipped(directory: Path, device: str) -> Callable[[Ids], Call]:
         ]
         return lambda: classifier.predict(rows)
 
-    return prepare
+    return Contender(OURS, prepare, artifact.model_path(device).stat().st_size / 1e6)
 
 
 def _distilbert(precision: str) -> EncoderBranch:
-    branch = EncoderBranch(DistilBertModel(DistilBertConfig()), ARMS, pooling="cls", dropout=0)
+    return _branch(DistilBertModel(DistilBertConfig()), precision)
+
+
+def _modernbert(precision: str) -> EncoderBranch:
+    return _branch(ModernBertModel(ModernBertConfig()), precision)
+
+
+def _branch(encoder: PreTrainedModel, precision: str) -> EncoderBranch:
+    branch = EncoderBranch(encoder, ARMS, pooling="cls", dropout=0)
     if precision == "fp16":
         branch.encoder.half()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     return branch.eval()
 
 
-def _eager(branch: EncoderBranch, device: str) -> Callable[[Ids], Call]:
+def _eager(name: str, branch: EncoderBranch, device: str) -> Contender:
     placed = copy.deepcopy(branch).to(device)
 
     def prepare(ids: Ids) -> Call:
@@ -266,10 +307,11 @@ def _eager(branch: EncoderBranch, device: str) -> Callable[[Ids], Call]:
 
         return call
 
-    return prepare
+    weights_bytes = sum(p.numel() * p.element_size() for p in branch.parameters())
+    return Contender(name, prepare, weights_bytes / 1e6)
 
 
-def _in_runtime(branch: EncoderBranch, device: str, path: Path) -> Callable[[Ids], Call]:
+def _in_runtime(name: str, branch: EncoderBranch, device: str, path: Path) -> Contender:
     _export(branch, path)
     graph = Graph(path, device=device, threads=os.cpu_count() or 1)
 
@@ -277,7 +319,7 @@ def _in_runtime(branch: EncoderBranch, device: str, path: Path) -> Callable[[Ids
         mask, no_counts = np.ones_like(ids), np.zeros((len(ids), 0), dtype=np.float32)
         return lambda: graph.run(ids, mask, no_counts)
 
-    return prepare
+    return Contender(name, prepare, path.stat().st_size / 1e6)
 
 
 def _export(branch: EncoderBranch, path: Path) -> None:
@@ -326,6 +368,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peer-tokens", type=int, help="see above; default: 4,096, unlimited on cuda"
     )
+    parser.add_argument("--modernbert", action="store_true", help="see above")
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     if arguments.peer_tokens is None:
