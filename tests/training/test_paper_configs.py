@@ -143,6 +143,7 @@ def test_experiments_use_the_paper_s_pools_and_seeds() -> None:
         is_single = name in {"packing", "held-out-datasets"}
         assert config.sweep.seeds == ((4,) if is_single else SEEDS), name
         assert config.seed == 4, name  # the best seed on validation
+        assert config.unprofiled_arms == (), name  # MIRT is measured
     for name, pool in (("paper", MAIN_POOL), ("paper-earlier", EARLIER_POOL)):
         asked = load_pool(Path(f"configs/pools/{name}.yaml")).pool
         found = {
