@@ -195,7 +195,7 @@ def measure(contenders: Sequence[Contender], cell: Cell, cell_s: float) -> list[
 
 def _activations_mb(call: Call) -> float:
     """Return the peak memory that torch allocates on the GPU during a call; 0 without a GPU."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_available():
         return 0.0
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
