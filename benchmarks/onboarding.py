@@ -40,8 +40,6 @@ from switchcraft_training.onboarding.predictor import shift_to_mean
 
 ANSWERS = (25, 50, 100, 200, 400)
 TREES = 50
-BROKEN = ("gpt-4o-2024-08-06", "mistral-large-2407", "NousResearch_Hermes-2-Theta-Llama-3-70B")
-"""Recorded runs that failed for reasons other than the model."""
 BLUE, GREY = "#2563eb", "#6b7280"
 
 
@@ -74,9 +72,7 @@ def open_setting(data: Path, cache: Path | None) -> Setting:
     table = dataset.take(dataset.is_measured)
     requests = (parse_conversation(e.request) for e in table.examples)
     features = np.array([extract(request, list(FEATURES)) for request in requests])
-    names = [arm for arm in table.arms if arm not in BROKEN]
-    correct = table.select_arms(names).correct
-    correct = correct[:, ~np.isnan(correct).any(axis=0)]
+    correct = table.correct[:, ~np.isnan(table.correct).any(axis=0)]
     return Setting(config, table, features, fold_table(table, 5, 1, validated=False), correct)
 
 

@@ -23,8 +23,8 @@ Rows = NDArray[np.int64]
 DIMENSIONS = 4
 """Directions besides the general ability.
 
-On the 47 recorded models of 2024, each predicted from all its answers by the others' positions, log
-loss is 0.295, 0.286, 0.280 with 2, 3 and 4 dimensions."""
+19 recorded models of 2024, each placed among the others by all its answers, are predicted with a
+log loss of 0.295, 0.286 and 0.280 with 2, 3 and 4 dimensions."""
 
 MODELS_PER_DIMENSION = 4
 OFFSET_DEVIATION = 2.0
@@ -38,9 +38,9 @@ LARGEST_STEP = 2.0
 INFORMATIVE_SHARE = 0.5
 """Share of the asked queries that are chosen as the most informative ones; the rest are random.
 
-Queries on which recorded models differ most are not typical, so a model that is asked only these
-has its accuracy overestimated by 1.8 points on average. With half of them random, 100 answers
-estimate it with a mean error of 1.6 points, and with all of them random 1.8 points."""
+Queries on which recorded models differ most are not typical. If 19 recorded models are asked only
+these 100 queries, their accuracy is overestimated by 1.8 points on average, and by 0.8 with half of
+them random. `benchmarks/onboarding.py` compares this with random queries only."""
 
 INFORMATIVE_WEIGHT = 0.5
 """Weight of an answer to an informative query, for the same reason."""
