@@ -205,7 +205,7 @@ def draw(
         rms = [100 * float(np.sqrt((each**2).mean())) for each in errors.values()]
         text = {"chosen": "half informative, half random", "random": "all random"}[name]
         right.plot(ANSWERS, rms, color=color, marker="o", label=text)
-    right.set_ylabel("error of estimated accuracy, points (RMS)")
+    right.set_ylabel("error of accuracy, points (RMS)")
     right.set_ylim(bottom=0)
     right.legend(frameon=False, fontsize=8, title="queries", title_fontsize=8)
     for axes in (left, right):
