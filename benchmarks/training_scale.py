@@ -40,7 +40,6 @@ from router_service.core.selection import Price
 from switchcraft_training import experiment, pipeline
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
-from switchcraft_training.baselines.predictors import NEIGHBOURS, Neighbours
 from switchcraft_training.baselines.registry import baselines_to_fit
 from switchcraft_training.config import (
     ArmConfig,
@@ -215,10 +214,6 @@ def measure_cheap(folder: Path, rows: int) -> list[Usage]:
         labels = table.correct
         raw = sigmoid(2 * labels - 1 + np.random.default_rng(0).normal(0, 2, labels.shape))
         _, probabilities = calibrated(table, raw, config.seed)
-        with stage("neighbours"):
-            half = len(raw) // 2
-            vectors = _random_vectors([(row,) for row in range(len(raw))], width=32)
-            Neighbours(vectors[:half], labels[:half]).predict(vectors[half:], NEIGHBOURS)
         with stage(pipeline.MAIN_TABLE):
             profile = profile_arms(table, config.prices)
             costs_usd = [profile[arm].cost_usd() for arm in config.arms]
@@ -241,10 +236,10 @@ def _entrants(data: TrainingData, probabilities: Floats) -> Iterator[Entrant]:
             yield Entrant("baseline", baseline.name, choices, probabilities if predicts else None)
 
 
-def _random_vectors(rows: Sequence[Ids], width: int = WIDTH) -> Floats:
+def _random_vectors(rows: Sequence[Ids]) -> Floats:
     """Return a vector of length 1 for each row; equal rows have equal vectors."""
     found = np.array(
-        [np.random.default_rng(hash(row) & 0xFFFFFFFF).normal(size=width) for row in rows]
+        [np.random.default_rng(hash(row) & 0xFFFFFFFF).normal(size=WIDTH) for row in rows]
     )
     scaled: Floats = found / np.linalg.norm(found, axis=1, keepdims=True)
     return scaled

@@ -24,7 +24,7 @@ FIXED_S, FIXED_MB = 0.3, 60.0
 
 @pytest.mark.slow
 def test_cheap_stages_of_10000_queries_grow_as_n_log_n(tmp_path: Path) -> None:
-    """Reading, judging, calibration, neighbours and the main table need no quadratic time."""
+    """Reading, judging, near-duplicates, calibration and the main table need no quadratic time."""
     few, many = (
         {usage.stage: usage for usage in measure_cheap(tmp_path / str(rows), rows)}
         for rows in (FEW, MANY)
