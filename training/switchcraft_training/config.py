@@ -274,8 +274,8 @@ class RunConfig(_Frozen):
         0.16,
         gt=0,
         description="Largest cost of the policy `verified`, as a share of the best single model's"
-        " cost. The most accurate price within it becomes the policy's operating point. The default"
-        " is the share at which the paper's router is as accurate as its best single model.",
+        " cost. The highest price within it is the policy's operating point. The default is the"
+        " share at which the paper's router is as accurate as its best single model.",
     )
     policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
     seed: int = 42

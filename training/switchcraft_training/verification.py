@@ -305,16 +305,13 @@ def study_verifier(
 
 
 def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:
-    """Return the price with the most correct answers within a share of the best model's cost.
+    """Return the highest price whose cost stays within a share of the best single model's cost.
 
-    If no price costs so little, return the lowest one.
+    If no price costs so little, return the lowest one. Accuracy does not decide: among the measured
+    prices, the most accurate one is partly the luckiest one.
     """
-    affordable = {
-        price: entry for price, entry in entries.items() if entry.cost_share <= cost_share
-    }
-    if not affordable:
-        return min(entries)
-    return max(affordable, key=lambda price: (affordable[price].accuracy.value, -price))
+    affordable = [price for price, entry in entries.items() if entry.cost_share <= cost_share]
+    return max(affordable, default=min(entries))
 
 
 def nested_probabilities(data: TrainingData, validation: CrossValidation) -> list[Floats]:

@@ -155,14 +155,27 @@ def test_threshold_of_a_cascade_is_chosen_on_other_folds(verifier_study: Verifie
 
 
 def test_price_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:
-    """Each fold gets the price that suits the other one, so the queries do not choose their own."""
-    correct = np.tile([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], (10, 1))
-    study = scripted(verifier_study, correct)
-    second = np.ones(20, dtype=np.int64)
-    both = VerifiedAnswers(((1,),) * 20, second, np.ones(20), (({1: 0.5},),) * 20)
-    found = verified_figures(replace(study, by_price={**study.by_price, 2.0: both}, cost_share=1))
-    assert other(found, "verified, price from other folds").entry.accuracy.value == 0
-    assert found.operating.entry.accuracy.value == 0.5
+    """Each fold gets the highest price that the other one affords.
+
+    The second price asks the middle arm. It is within the budget of 10% in one fold only, so that
+    the other fold gets it.
+    """
+    costs = np.array([[1.0, 5.0, 100.0], [1.0, 20.0, 100.0]])
+    scripted_study = scripted(verifier_study, np.tile([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]], (10, 1)))
+    study = replace(
+        scripted_study,
+        table=replace(scripted_study.table, cost_usd=np.tile(costs, (10, 1))),
+        by_price={
+            **scripted_study.by_price,
+            2.0: VerifiedAnswers(
+                ((1,),) * 20, np.ones(20, dtype=np.int64), np.ones(20), (({1: 0.5},),) * 20
+            ),
+        },
+        cost_share=0.1,
+    )
+    row = other(verified_figures(study), "verified, price from other folds")
+    assert row.entry.cost_usd.value == (1 + 20) / 2
+    assert row.entry.accuracy.value == 0.5
 
 
 def test_wrong_answers_are_counted_by_agreement_and_category(

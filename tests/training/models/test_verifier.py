@@ -256,7 +256,7 @@ def test_recorded_answers_become_calls() -> None:
     ids=["within the budget", "none within the budget"],
 )
 def test_operating_price_stays_within_the_budget(shares: dict[float, float], best: float) -> None:
-    """The most accurate affordable price is chosen, or else the lowest price."""
+    """The highest affordable price is chosen, or else the lowest price."""
     table = replace(invented_table(40), cost_usd=np.ones((40, 3)))
     bench = Bench.of(table)
     right = table.correct[:, 2]

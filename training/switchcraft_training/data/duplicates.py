@@ -67,8 +67,8 @@ def near_duplicates(examples: Sequence[Example]) -> Groups:
 
     A group that is too large (see `LARGE_SHARE`) is divided by comparing whole conversations
     instead of single turns, with system prompts, calls and results, by n-grams that are rare in the
-    group, and with increasing similarity. A warning names what joined the group and what became of
-    it. Conversations that are still nearly equal remain together.
+    group, and with increasing similarity. A warning names what joined the group and how it was
+    divided. Conversations that are still nearly equal remain together.
 
     The result does not depend on the order of the examples, except for the groups' numbers.
     """

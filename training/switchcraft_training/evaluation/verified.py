@@ -224,7 +224,9 @@ class _Comparison:
             list(zip(answers.asked, answers.accepted.tolist(), strict=True))
             for _, answers in sorted(self.study.by_price.items())
         ]
-        rows.append(self.measure("verified, price from other folds", self._tuned(by_price)))
+        rows.append(
+            self.measure("verified, price from other folds", self._tuned(by_price, by_cost=True))
+        )
         return [*rows, self.measure("perfect verifier", self._every(self._perfect), "oracle")]
 
     def agreement(self, answers: VerifiedAnswers, query: int) -> str:
@@ -298,10 +300,11 @@ class _Comparison:
         top = correct.max()
         return self._until(self.order, lambda arm: bool(correct[arm] == top > 0))
 
-    def _tuned(self, rules: Sequence[Rule]) -> Rule:
+    def _tuned(self, rules: Sequence[Rule], *, by_cost: bool = False) -> Rule:
         """Return each fold's decisions by the rule that is best on the other folds.
 
-        That is the most accurate one within the study's `cost_share`, or else the cheapest one.
+        That is the most accurate one within the study's `cost_share`, or with `by_cost` the most
+        expensive one, as for the operating point. If none costs so little, it is the cheapest one.
         """
         table, outcomes = self.table, []
         for rule in rules:
@@ -316,7 +319,9 @@ class _Comparison:
             picked = max(
                 range(len(rules)),
                 key=lambda n: (
-                    (1, measured[n][0]) if measured[n][1] <= budget else (0, -measured[n][1])
+                    (1, measured[n][1 if by_cost else 0])
+                    if measured[n][1] <= budget
+                    else (0, -measured[n][1])
                 ),
             )
             for query in np.flatnonzero(table.folds == fold).tolist():
