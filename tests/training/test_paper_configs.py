@@ -16,7 +16,7 @@ from switchcraft_training.baselines.predictors import ItemResponse
 from switchcraft_training.baselines.registry import ITEM_RESPONSE_FITTING
 from switchcraft_training.checking import CORRECT_FROM
 from switchcraft_training.checking.texts import MIN_COSINE
-from switchcraft_training.config import PACKAGE, RunConfig, load_config
+from switchcraft_training.config import PACKAGE, RunConfig, load_config, merge_settings
 from switchcraft_training.data.splits import TEST_SHARE, VALIDATION_SHARE
 from switchcraft_training.evaluation.breakdowns import TOOLS
 from switchcraft_training.evaluation.seeds import RULES
@@ -178,6 +178,18 @@ def test_held_out_datasets_are_the_paper_s_five() -> None:
     assert [variant.evaluation.held_out for variant in variants.values()] == [
         (name,) for name in ("bfcl-v3", "confetti", "glaive", "hermes", "xlam")
     ]
+
+
+def test_probabilistic_labels_are_compared_with_binary_ones() -> None:
+    """The two variants differ in the labels, and only one of them repeats the baselines."""
+    variants = paper("probabilistic").variants()
+    assert {name: each.training.labels for name, each in variants.items()} == {
+        "probabilistic": "probabilistic",
+        "binary": "binary",
+    }
+    soft, binary = variants.values()
+    changes = {"training": {"labels": "binary"}, "evaluation": {"baselines": False}}
+    assert merge_settings(soft.model_dump(mode="json"), changes) == binary.model_dump(mode="json")
 
 
 def test_every_experiment_is_documented() -> None:

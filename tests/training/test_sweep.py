@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 import signal
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from switchcraft_training.evaluation.seeds import (
     summarize,
     write_summary,
 )
+from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.sweep import run_sweep, sweep_variants
 
 SWEEP_S = 600
@@ -138,7 +140,7 @@ def finished(variant: str, seed: int, validation: float, test: float) -> Finishe
 def test_best_seed_is_chosen_on_validation_and_spreads_are_over_all_seeds(tmp_path: Path) -> None:
     """The test results do not influence the choice; deviations are those of the sample."""
     rules = dict.fromkeys(RULES, Point(0.6, 0.001))
-    epochs = ({"number": 1, "train_loss": 0.5, "loss": None, "macro_f1": None},)
+    epochs = (Epoch(1, 0.5, math.nan, math.nan, math.nan),)  # no validation rows
     runs = [
         replace(finished("whole", 1, 0.6, 0.9), rules=rules, epochs=epochs),
         replace(finished("whole", 2, 0.8, 0.7), rules=dict.fromkeys(RULES, Point(0.8, 0.002))),

@@ -124,6 +124,13 @@ structural features."""
 class TrainingConfig(_Frozen):
     """Hyperparameters; the defaults are the paper's for DistilBERT (appendix on training)."""
 
+    labels: Literal["probabilistic", "binary"] = Field(
+        "probabilistic",
+        description="What the router learns. `probabilistic`: the share of an arm's attempts at a"
+        " query that were correct. `binary`: the outcome of one of these attempts, drawn at random,"
+        " as if each arm had been asked once. The choice of the epoch uses the same labels."
+        " Reports and baselines always use the share.",
+    )
     learning_rate: float = Field(5e-5, gt=0)
     head_learning_rate: float | None = Field(
         None, gt=0, description="Default: the encoder's learning rate."
@@ -296,6 +303,12 @@ class RunConfig(_Frozen):
     def _check_together(self) -> RunConfig:
         if self.verifier and self.evaluation.protocol == "split":
             raise ValueError("`verifier` requires the protocol `folds`")
+        is_weak = any(source.weak_evidence for source in (self.source, *self.also))
+        if is_weak and self.training.labels == "binary":
+            raise ValueError(
+                "`training.labels: binary` is not allowed with `weak_evidence`, whose labels of"
+                " 0.25 would become 1 for a quarter of the calls"
+            )
         self.variants()
         return self
 

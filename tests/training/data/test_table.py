@@ -79,6 +79,25 @@ def test_measured_rows_with_the_pool_s_arms() -> None:
     assert (measured.examples, measured.correct.tolist()) == ((example("x"),), [[0.5]])
 
 
+def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
+    """Shares become 0 or 1 with their mean; certain and unknown labels and other layers stay.
+
+    A row has the same labels in every part of the table, and others with another seed.
+    """
+    shares = np.tile([0.0, 0.3, 1.0, NAN], (2_000, 1))
+    examples = tuple(example(str(number)) for number in range(len(shares)))
+    table = Table(examples, tuple("abcd"), shares, attempts=np.full_like(shares, 20))
+    drawn = table.one_attempt(seed=1)
+    np.testing.assert_array_equal(drawn.correct[:, [0, 2, 3]], shares[:, [0, 2, 3]])
+    assert set(drawn.correct[:, 1]) == {0, 1}
+    assert drawn.correct[:, 1].mean() == pytest.approx(0.3, abs=0.05)
+    assert set(drawn.attempts.flat) == {1}
+    part = table.take([7, 3]).one_attempt(seed=1)
+    np.testing.assert_array_equal(part.correct, drawn.take([7, 3]).correct)
+    assert (drawn.correct[:, 1] != table.one_attempt(seed=2).correct[:, 1]).any()
+    assert len(table.take([]).one_attempt(seed=1)) == 0
+
+
 def test_picked_cells_are_the_chosen_arms() -> None:
     """Each row gives the correctness and cost of its chosen arm."""
     correct, cost_usd = TABLE.pick(np.array([1, 0]))

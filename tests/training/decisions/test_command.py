@@ -164,6 +164,16 @@ def test_unknown_source_is_rejected_with_a_list_of_sources(
     assert "choose from bfcl, confetti" in capsys.readouterr().err
 
 
+def test_weak_evidence_is_rejected_with_binary_labels() -> None:
+    """Binary labels would turn a quarter of the labels from weak evidence into correct answers."""
+    log = {"format": "decisions", "path": "log", "weak_evidence": True}
+    values = config_of(format="decisions", path="log").model_dump(mode="json")
+    for given in ({"source": log}, {"also": [log]}):
+        assert RunConfig.model_validate(values | given)
+        with pytest.raises(ValueError, match="is not allowed with `weak_evidence`"):
+            RunConfig.model_validate(values | given | {"training": {"labels": "binary"}})
+
+
 def test_weak_evidence_is_rejected_for_other_sources() -> None:
     """`weak_evidence` is an error for other sources."""
     with pytest.raises(ValidationError, match="weak_evidence"):

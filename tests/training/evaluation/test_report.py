@@ -21,6 +21,7 @@ from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.evaluation.calibration import choose_calibration
 from switchcraft_training.evaluation.evaluate import Experiment
+from switchcraft_training.evaluation.metrics import f1_measures
 from switchcraft_training.evaluation.report import Report, all_sections, main_figures, write_report
 from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.records import Example, Expected, Judged
@@ -122,7 +123,7 @@ def test_training_data_of_a_run_is_reported(tmp_path: Path) -> None:
         teaching=400,
         unprofiled_arms=("large",),
         label_rates={"simple": {"small<1>": 0.6, "large": 0.9}},
-        epochs=(Epoch(1, 0.6, 0.5, 0.7), Epoch(2, 0.5, 0.45, 0.75)),
+        epochs=(Epoch(1, 0.6, 0.5, 0.7, 0.8), Epoch(2, 0.5, 0.45, 0.75, 0.85)),
         parity={"int8 graph: mean difference": 0.0123},
     )
     write_report(report, tmp_path)
@@ -133,8 +134,24 @@ def test_training_data_of_a_run_is_reported(tmp_path: Path) -> None:
         "MIRT was left out",
         "Training of the shipped router",
         "0.0123",
+        "macro-F1",
     ):
         assert told in page
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert tuple(map(Epoch.read, written["epochs"])) == report.epochs
+
+
+def test_f1_of_the_predictions_is_reported(tmp_path: Path) -> None:
+    """The page and the JSON have micro-F1, macro-F1 and each model's F1."""
+    made = minimal_experiment()
+    write_report(report_on(made), tmp_path)
+    figures = json.loads((tmp_path / "report.json").read_text())["sections"]["calibration"]
+    expected = f1_measures(made.table.correct, made.probabilities)
+    assert [arm["f1"]["value"] for arm in figures["arms"]] == pytest.approx(
+        [each.value for each in (expected.micro, *expected.arms)]
+    )
+    assert figures["macro_f1"]["value"] == pytest.approx(expected.macro.value)
+    assert "macro-F1, is" in (tmp_path / "report.html").read_text()
 
 
 def test_empty_confusion_matrix_is_not_drawn(tmp_path: Path) -> None:

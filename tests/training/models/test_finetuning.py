@@ -18,7 +18,8 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from router_service.core.errors import ConfigError
-from switchcraft_training.models.checkpoints import macro_f1, mean_loss
+from switchcraft_training.evaluation.metrics import f1_measures, macro_f1, micro_f1
+from switchcraft_training.models.checkpoints import mean_loss
 from switchcraft_training.models.finetuning import finetune_encoder
 from switchcraft_training.models.optimization import TIMEOUT_VARIABLE, collective_timeout_s
 from tests.training.models.cases import config, encoder, rows, with_labels
@@ -164,8 +165,11 @@ def test_arm_without_labels_does_not_affect_the_others() -> None:
     assert all(bool(torch.isfinite(t).all()) for t in tuned.branch.state_dict().values())
 
 
-def test_macro_f1_of_shares_equals_scikit_learn() -> None:
-    """A share counts as correct from 0.5; a head with one outcome follows the convention."""
+def test_f1_of_shares_equals_scikit_learn() -> None:
+    """A share counts as correct from 0.5; a head with one outcome follows the convention.
+
+    The measures with standard errors have the same values.
+    """
     rng = np.random.default_rng(0)
     labels = rng.choice([0, 1 / 3, 0.5, 2 / 3, 1], (50, 5)).astype(np.float32)
     labels[:, 3] = 0
@@ -181,6 +185,14 @@ def test_macro_f1_of_shares_equals_scikit_learn() -> None:
     assert scores[3] == 0
     assert scores[4] > 0
     assert macro_f1(labels, probabilities) == pytest.approx(np.mean(scores))
+    is_known = ~np.isnan(labels)
+    together = f1_score(labels[is_known] >= 0.5, probabilities[is_known] >= 0.5)
+    assert micro_f1(labels, probabilities) == pytest.approx(together)
+    measured = f1_measures(labels.astype(np.float64), probabilities)
+    assert [each.value for each in measured.arms] == pytest.approx(scores)
+    assert measured.macro.value == pytest.approx(np.mean(scores))
+    assert measured.micro.value == pytest.approx(together)
+    assert 0 < measured.micro.stderr < 0.1
 
 
 def test_loss_of_a_share_is_its_cross_entropy() -> None:

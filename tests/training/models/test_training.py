@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from router_service.core.model import sigmoid
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.checkpoints import Epoch, best_epoch, macro_f1
+from switchcraft_training.evaluation.metrics import macro_f1, micro_f1
+from switchcraft_training.models.checkpoints import Epoch, best_epoch
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.optimization import (
     collate,
@@ -160,7 +161,9 @@ def test_last_epoch_is_kept_without_validation() -> None:
     train, none = rows(64, 1), rows(8, 2).take([])
     trained = train_router(encoder(), config(select_on="last", max_epochs=3), train, none)
     assert [epoch.number for epoch in trained.epochs] == [1, 2, 3]
-    assert all(np.isnan([epoch.loss, epoch.macro_f1]).all() for epoch in trained.epochs)
+    assert all(
+        np.isnan([epoch.loss, epoch.macro_f1, epoch.micro_f1]).all() for epoch in trained.epochs
+    )
     assert all(np.isfinite(epoch.train_loss) for epoch in trained.epochs)
     assert np.isfinite(predict(trained.model, train)).all()
 
@@ -225,14 +228,37 @@ def test_learning_rate_rises_then_falls_linearly(step: int, factor: float) -> No
 
 def test_best_epoch_follows_the_setting() -> None:
     """`select_on` decides which epoch is kept; among equal ones, the earliest."""
-    epochs = [Epoch(1, 0, 0.5, 0.7), Epoch(2, 0, 0.4, 0.6), Epoch(3, 0, 0.4, 0.7)]
+    epochs = [Epoch(1, 0, 0.5, 0.7, 0.8), Epoch(2, 0, 0.4, 0.6, 0.9), Epoch(3, 0, 0.4, 0.7, 0.7)]
     assert best_epoch(epochs, config(select_on="loss").training).number == 2
     assert best_epoch(epochs, config(select_on="macro_f1").training).number == 1
     assert best_epoch(epochs, config(select_on="last").training).number == 3
 
 
-def test_macro_f1_ignores_unknown_labels() -> None:
-    """F1 at 0.5 is averaged over heads; unknown labels are ignored."""
+def test_f1_ignores_unknown_labels() -> None:
+    """Macro-F1 averages the heads and micro-F1 their predictions; unknown labels are ignored."""
     labels = np.array([[1, 1], [1, 0], [0, np.nan]], dtype=np.float32)
     probabilities = np.array([[0.9, 0.9], [0.1, 0.9], [0.1, 0.9]])
     assert macro_f1(labels, probabilities) == pytest.approx((2 / 3 + 2 / 3) / 2)
+    labels[2, 1] = 0  # another false alarm of the second head
+    assert macro_f1(labels, probabilities) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert micro_f1(labels, probabilities) == pytest.approx(2 * 2 / (2 * 2 + 1 + 2))
+
+
+def test_binary_labels_are_one_attempt_of_the_trained_rows() -> None:
+    """`labels: binary` trains on 0 or 1 drawn with the share, so the epochs' losses differ.
+
+    It equals training on the drawn labels, and leaves the given tables unchanged.
+    """
+    train = rows(64, 1)
+    soft = with_labels(train, np.full_like(train.labels, 0.3))
+    binary = config(labels="binary", max_epochs=1)
+    losses = [
+        [epoch.loss for epoch in train_router(encoder(), settings, given, given).epochs]
+        for settings, given in (
+            (binary, soft),
+            (config(max_epochs=1), soft.one_attempt(binary.seed)),
+            (config(max_epochs=1), soft),
+        )
+    ]
+    assert losses[0] == losses[1] != losses[2]
+    assert np.unique(soft.labels).tolist() == [np.float32(0.3)]

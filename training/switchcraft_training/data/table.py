@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +131,23 @@ class Table:
             padded = np.pad(getattr(self, name), ((0, 0), (0, 1)), constant_values=missing)
             layers[name] = np.ascontiguousarray(padded[:, places])
         return replace(self, arms=tuple(arms), **layers)
+
+    def one_attempt(self, seed: int) -> Table:
+        """Return the table with the outcome of one attempt, drawn at random, as each label.
+
+        A label becomes 1 with the probability that it had, and otherwise 0. A query's draws depend
+        only on its id, the number of arms and `seed`, so every part of a table has the same labels.
+        """
+        draws = [
+            np.random.default_rng((seed, crc32(example.id.encode()))).random(len(self.arms))
+            for example in self.examples
+        ]
+        drawn = np.reshape(draws, self.correct.shape) < self.correct
+        return replace(
+            self,
+            correct=np.where(np.isnan(self.correct), np.nan, drawn),
+            attempts=np.minimum(self.attempts, 1),
+        )
 
     def pick(self, choices: Choices) -> tuple[Floats, Floats]:
         """Return the correctness and the cost in USD of each row's chosen arm, (rows,) each."""

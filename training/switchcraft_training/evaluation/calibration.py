@@ -31,6 +31,7 @@ from switchcraft_training.evaluation.metrics import (
     bin_of,
     brier_measure,
     calibration_measure,
+    f1_measures,
     mean_measure,
 )
 
@@ -270,8 +271,9 @@ class Bin:
 class ArmCalibration:
     """Calibration of one arm, or of all arms together.
 
-    `confidence` is the mean probability, `error` the expected calibration error, and `brier` the
-    Brier score.
+    `confidence` is the mean probability, `error` the expected calibration error, `brier` the Brier
+    score, and `f1` the F1 of the prediction "correct" at probability 0.5: of all arms together, the
+    micro-F1.
     """
 
     name: str
@@ -280,25 +282,31 @@ class ArmCalibration:
     auc: Measure
     error: Measure
     brier: Measure
+    f1: Measure
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFigures:
-    """Reliability bins, and the calibration of all arms together, then of each arm."""
+    """Reliability bins, the calibration of all arms together and then of each arm, and macro-F1."""
 
     bins: tuple[Bin, ...]
     arms: tuple[ArmCalibration, ...]
+    macro_f1: Measure
 
 
 def calibration_figures(table: Table, probabilities: Floats) -> CalibrationFigures:
     """Return how well predicted probabilities (queries, arms) match the recorded correctness."""
-    labels = table.correct
+    labels, f1 = table.correct, f1_measures(table.correct, probabilities)
     return CalibrationFigures(
         bins=reliability(labels, probabilities),
         arms=(
-            _arm("all arms", labels, probabilities),
-            *(_arm(arm, labels[:, [i]], probabilities[:, [i]]) for i, arm in enumerate(table.arms)),
+            _arm("all arms", labels, probabilities, f1.micro),
+            *(
+                _arm(arm, labels[:, [i]], probabilities[:, [i]], f1.arms[i])
+                for i, arm in enumerate(table.arms)
+            ),
         ),
+        macro_f1=f1.macro,
     )
 
 
@@ -316,7 +324,7 @@ def reliability(labels: Floats, probabilities: Floats) -> tuple[Bin, ...]:
     )
 
 
-def _arm(name: str, labels: Floats, probabilities: Floats) -> ArmCalibration:
+def _arm(name: str, labels: Floats, probabilities: Floats, f1: Measure) -> ArmCalibration:
     return ArmCalibration(
         name=name,
         accuracy=mean_measure(labels.mean(axis=1)),
@@ -324,4 +332,5 @@ def _arm(name: str, labels: Floats, probabilities: Floats) -> ArmCalibration:
         auc=auc_measure(labels, probabilities),
         error=calibration_measure(labels, probabilities),
         brier=brier_measure(labels, probabilities),
+        f1=f1,
     )

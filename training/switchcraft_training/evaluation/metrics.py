@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ Block sums of independent queries have the same variance as the queries themselv
 them give standard errors within about 1%. Draws of 150,000 single queries would need 2.4 GB.
 """
 CALIBRATION_BINS = 10
+CORRECT_FROM = 0.5
+"""F1 counts probabilities and labels of at least this value as correct, as with theta=0.5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +196,69 @@ def brier_measure(labels: Floats, probabilities: Floats) -> Measure:
     return mean_measure(np.nanmean((probabilities - labels) ** 2, axis=1))
 
 
+def micro_f1(labels: NDArray[np.floating[Any]], probabilities: Floats) -> float:
+    """Return the F1 of all predictions together, for labels and probabilities (n, arms).
+
+    F1 is that of the prediction that an answer is correct, at threshold 0.5. Unknown labels (NaN)
+    are ignored, and a share of correct attempts counts as correct from 0.5.
+    """
+    hits, positives = _f1_counts(labels, probabilities)
+    return float(_f1(hits.sum(), positives.sum()))
+
+
+def macro_f1(labels: NDArray[np.floating[Any]], probabilities: Floats) -> float:
+    """Return the mean of the arms' F1, which are computed as in `micro_f1`.
+
+    As usual, F1 is 0 for an arm without true positives, even if it has no positives at all.
+    """
+    hits, positives = _f1_counts(labels, probabilities)
+    return float(_f1(hits.sum(0), positives.sum(0)).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class F1Measures:
+    """Micro-F1, macro-F1, and the F1 of each arm."""
+
+    micro: Measure
+    macro: Measure
+    arms: tuple[Measure, ...]
+
+
+def f1_measures(labels: Floats, probabilities: Floats) -> F1Measures:
+    """Return F1 with standard errors from resampled queries; `micro_f1` explains the arguments."""
+    queries, arms = labels.shape
+    means = mean_and_draws(*np.hstack(_f1_counts(labels, probabilities)).T)
+    hits, positives = means[:arms], means[arms:]
+    by_arm = _f1(hits, positives)
+
+    def measure(drawn: Floats) -> Measure:
+        return Measure(value=float(drawn[0]), stderr=float(drawn[1:].std()), n=queries)
+
+    return F1Measures(
+        micro=measure(_f1(hits.sum(0), positives.sum(0))),
+        macro=measure(by_arm.mean(0)),
+        arms=tuple(measure(drawn) for drawn in by_arm),
+    )
+
+
 def bin_of(probabilities: Floats, bins: int = CALIBRATION_BINS) -> NDArray[np.int64]:
     """Return the index of each probability's equal-width bin; the probability 1 is in the last."""
     return np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+
+
+def _f1_counts(labels: NDArray[np.floating[Any]], probabilities: Floats) -> tuple[Floats, Floats]:
+    """Return whether each prediction is a true positive, and how many positives it has: (n, arms).
+
+    A prediction has two positives if it is predicted and labelled as correct.
+    """
+    predicted = (probabilities >= CORRECT_FROM) & ~np.isnan(labels)
+    correct = labels >= CORRECT_FROM
+    return (predicted & correct).astype(np.float64), predicted.astype(np.float64) + correct
+
+
+def _f1(hits: Floats, positives: Floats) -> Floats:
+    """Return F1: twice the true positives, divided by predicted plus actual positives; or 0."""
+    return np.divide(2 * hits, positives, out=np.zeros_like(positives), where=positives > 0)
 
 
 def _ranks(probabilities: Floats) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import matplotlib as mpl
@@ -445,20 +446,32 @@ def parts_svg(rows: Sequence[Ablation]) -> str:
         return to_svg(figure)
 
 
-def curves_svg(epochs: Sequence[Epoch]) -> str:
-    """Draw the training and validation loss by epoch."""
+def curves_svg(runs: Sequence[Sequence[Epoch]]) -> str:
+    """Draw the losses and the validation F1 by epoch of every run, and their means.
+
+    A mean is over the runs that are still training (paper, appendix on fine-tuning curves). Without
+    validation rows, only the training loss is drawn.
+    """
+    losses = {"train_loss": ("training", GREY), "loss": ("validation", COLOURS["router"])}
+    scores = {"micro_f1": ("micro-F1", COLOURS["router"]), "macro_f1": ("macro-F1", BLUE)}
+    panels = [("cross-entropy", losses), ("validation F1", scores)]
+    if all(math.isnan(epoch.loss) for run in runs for epoch in run):
+        panels = [("cross-entropy", {"train_loss": losses["train_loss"]})]
     with style():
         figure = new_figure(2.8)
-        axes = figure.subplots()
-        numbers = [epoch.number for epoch in epochs]
-        axes.plot(numbers, [e.train_loss for e in epochs], label="training", color="#7c8798")
-        if not all(math.isnan(e.loss) for e in epochs):
-            losses = [e.loss for e in epochs]
-            axes.plot(numbers, losses, label="validation", color=COLOURS["router"])
-        axes.set(xlabel="epoch", ylabel="cross-entropy")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(visible=True)
-        axes.legend()
+        for axes, (label, lines) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
+            for name, (shown, colour) in lines.items():
+                curves = [[getattr(epoch, name) for epoch in run] for run in runs]
+                for curve in curves:
+                    axes.plot(range(1, len(curve) + 1), curve, color=colour, alpha=0.2, lw=0.8)
+                means = np.nanmean(list(zip_longest(*curves, fillvalue=np.nan)), axis=1)
+                axes.plot(range(1, len(means) + 1), means, color=colour, lw=1.6, label=shown)
+            axes.set(xlabel="epoch", ylabel=label)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.grid(visible=True)
+            axes.legend()
         return to_svg(figure)
 
 

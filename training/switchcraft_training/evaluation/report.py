@@ -198,7 +198,7 @@ def draw_plots(report: Report) -> dict[str, str]:
     """Draw every plot whose data the report contains; return SVG elements by name."""
     drawn = {"pareto": plots.pareto_svg(report.test), "sweep": plots.sweep_svg(report.test)}
     if report.epochs:
-        drawn["curves"] = plots.curves_svg(report.epochs)
+        drawn["curves"] = plots.curves_svg([report.epochs])
     if isinstance(report.verified, VerifiedFigures):
         drawn["verified"] = plots.verified_svg(report.verified)
     sections = report.sections

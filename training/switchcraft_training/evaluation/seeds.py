@@ -16,15 +16,22 @@ from pathlib import Path
 from typing import Final
 
 import orjson
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 from rich.console import Console
 from rich.table import Table
 
 from router_service.core.artifact import Manifest, Measure
 from switchcraft_training.config import RunConfig
-from switchcraft_training.evaluation.plots import BLUE, COLOURS, GREY, new_figure, style, to_svg
+from switchcraft_training.evaluation.plots import (
+    BLUE,
+    COLOURS,
+    curves_svg,
+    new_figure,
+    style,
+    to_svg,
+)
 from switchcraft_training.evaluation.report import write_page
+from switchcraft_training.models.checkpoints import Epoch
 
 RULES: Final = (
     *("theta=0.5", "theta=0.75"),
@@ -49,7 +56,7 @@ class FinishedRun:
     """Results of one run on its test rows; `entrants_on_validation` are on validation rows.
 
     `rules` are the results of `RULES`, and `datasets` the router's accuracy and number of queries
-    of each dataset. `epochs` are the run's epochs, as in `report.json`.
+    of each dataset. `epochs` are those of the run's encoder.
     """
 
     variant: str
@@ -62,7 +69,7 @@ class FinishedRun:
     entrants: Mapping[str, Point] = field(default_factory=dict)
     entrants_on_validation: Mapping[str, Point] = field(default_factory=dict)
     datasets: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    epochs: tuple[Mapping[str, float | None], ...] = ()
+    epochs: tuple[Epoch, ...] = ()
 
     @classmethod
     def read(cls, folder: Path, variant: str, config: RunConfig, manifest: Manifest) -> FinishedRun:
@@ -95,7 +102,7 @@ class FinishedRun:
             entrants=dict(_entries(folder / "report.json")),
             entrants_on_validation=dict(entries),
             datasets=datasets,
-            epochs=tuple(report["epochs"]),
+            epochs=tuple(Epoch.read(values) for values in report["epochs"]),
         )
 
 
@@ -248,8 +255,8 @@ def write_summary(summary: SweepSummary, out: Path) -> None:
     plots = {"seeds": seeds_svg(summary)}
     if all(variant.rules for variant in summary.variants):
         plots["rules"] = rules_svg(summary)
-    if any(run.epochs for variant in summary.variants for run in variant.runs):
-        plots["curves"] = curves_svg(summary)
+    if runs := [run.epochs for run in summary.variants[0].runs if run.epochs]:
+        plots["curves"] = curves_svg(runs)
     write_page(
         "sweep.html.j2", out / "sweep.html", plots, summary=summary, rules=RULES, metric=VALIDATION
     )
@@ -322,50 +329,3 @@ def rules_svg(summary: SweepSummary) -> str:
         axes.grid(visible=True)
         axes.legend()
         return to_svg(figure)
-
-
-def curves_svg(summary: SweepSummary) -> str:
-    """Draw the losses and the validation F1 of every seed, and of the mean of the first variant."""
-    runs = [run for run in summary.variants[0].runs if run.epochs]
-    names = [
-        name
-        for name in ("train_loss", "loss", "macro_f1", "micro_f1")
-        if any(epoch.get(name) is not None for run in runs for epoch in run.epochs)
-    ]
-    labels = {"train_loss": "training loss", "loss": "validation loss"}
-    with style():
-        figure = new_figure(2.8)
-        left, right = figure.subplots(1, 2)
-        colours = dict(zip(names, (GREY, COLOURS["router"], BLUE, COLOURS["oracle"]), strict=False))
-        for name in names:
-            axes = right if name.endswith("f1") else left
-            label = labels.get(name, f"validation {name.replace('_f1', '-F1')}")
-            _draw_curves(
-                axes, [[e.get(name) for e in run.epochs] for run in runs], label, colours[name]
-            )
-        left.set(xlabel="epoch", ylabel="cross-entropy")
-        right.set(xlabel="epoch", ylabel="F1")
-        for axes in (left, right):
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.grid(visible=True)
-            if axes.lines:
-                axes.legend()
-        return to_svg(figure)
-
-
-def _draw_curves(
-    axes: Axes, curves: Sequence[Sequence[float | None]], label: str, colour: str
-) -> None:
-    """Draw each seed's curve, and the mean of the seeds that are still training at an epoch."""
-    for curve in curves:
-        drawn = [float("nan") if value is None else value for value in curve]
-        axes.plot(range(1, len(curve) + 1), drawn, color=colour, alpha=0.2, linewidth=0.8)
-    means = []
-    for epoch in range(max(map(len, curves))):
-        known = [c[epoch] for c in curves if epoch < len(c) and c[epoch] is not None]
-        means.append(
-            statistics.fmean(value for value in known if value is not None)
-            if known
-            else float("nan")
-        )
-    axes.plot(range(1, len(means) + 1), means, color=colour, linewidth=1.6, label=label)

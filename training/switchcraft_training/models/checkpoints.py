@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -28,9 +29,6 @@ FINISHED = "finished.safetensors"
 
 END_OF_ROW = -1
 
-CORRECT_FROM = 0.5
-"""Probabilities and labels of at least this value count as correct, as with theta=0.5."""
-
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
@@ -40,6 +38,13 @@ class Epoch:
     train_loss: float
     loss: float
     macro_f1: float
+    micro_f1: float
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Epoch:
+        """Return an epoch of a `report.json`, where null stands for NaN."""
+        known: dict[str, Any] = {name: math.nan if v is None else v for name, v in values.items()}
+        return cls(**known)
 
 
 def best_epoch(epochs: Sequence[Epoch], settings: TrainingConfig) -> Epoch:
@@ -57,22 +62,6 @@ def is_finished(epochs: Sequence[Epoch], settings: TrainingConfig) -> bool:
         return False
     epochs_waited = epochs[-1].number - best_epoch(epochs, settings).number
     return len(epochs) >= settings.max_epochs or epochs_waited >= settings.patience_epochs
-
-
-def macro_f1(labels: NDArray[np.float32], probabilities: NDArray[np.float64]) -> float:
-    """Return the heads' mean F1 at threshold 0.5, for labels and probabilities (n, heads).
-
-    Unknown labels are ignored. A label that is a share of correct attempts counts as correct from
-    0.5. As usual, F1 is 0 for a head without true positives, even if it has no positives at all.
-    """
-    predicted = probabilities >= CORRECT_FROM
-    correct = labels >= CORRECT_FROM  # NaN is neither correct nor wrong.
-    wrong = labels < CORRECT_FROM
-    hits = (correct & predicted).sum(0)
-    misses = (correct & ~predicted).sum(0)
-    false_alarms = (wrong & predicted).sum(0)
-    scores = 2 * hits / np.maximum(2 * hits + misses + false_alarms, 1)
-    return float(scores.mean())
 
 
 def mean_loss(labels: NDArray[np.float32], probabilities: NDArray[np.float64]) -> float:

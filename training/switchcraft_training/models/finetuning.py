@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from switchcraft_training.config import RunConfig, TrainingConfig
 from switchcraft_training.data.table import Table
+from switchcraft_training.evaluation.metrics import macro_f1, micro_f1
 from switchcraft_training.models.checkpoints import (
     Checkpoints,
     Epoch,
@@ -22,7 +23,6 @@ from switchcraft_training.models.checkpoints import (
     best_epoch,
     fingerprint,
     is_finished,
-    macro_f1,
     mean_loss,
 )
 from switchcraft_training.models.encoders import PretrainedEncoder
@@ -182,12 +182,13 @@ def _fit(task: Task, state: RunState, accelerator: Accelerator, checkpoints: Che
                 losses.append(stepper.step(joint))
                 progress.update()
             train_loss = accelerator.reduce(torch.stack(losses).mean(), reduction="mean")
-            loss = f1 = float("nan")
+            loss = macro = micro = float("nan")
             if task.validation.rows:
                 probabilities = _probabilities(task, accelerator)[:, : task.arms]
                 labels = task.validation.labels[:, : task.arms]
-                loss, f1 = mean_loss(labels, probabilities), macro_f1(labels, probabilities)
-            epoch = Epoch(len(state.epochs) + 1, float(train_loss), loss, f1)
+                loss = mean_loss(labels, probabilities)
+                macro, micro = macro_f1(labels, probabilities), micro_f1(labels, probabilities)
+            epoch = Epoch(len(state.epochs) + 1, float(train_loss), loss, macro, micro)
             state.epochs.append(epoch)
             if best_epoch(state.epochs, task.settings) is epoch:
                 state.keep_best(task.module)
