@@ -5,17 +5,20 @@ System prompts, tools and tool results do not count: many rows with different qu
 and the same question under another prompt is still the same question. A group that is too large is
 divided again by the whole content of its conversations.
 
-Time and memory grow as n log n: MinHash signatures are cut into bands, and a row is compared only
-with a few rows that have an equal band [Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets",
-3.4].
+Time grows as n log n: MinHash signatures are cut into bands, and a row is compared only with a few
+rows that have an equal band [Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets", 3.4].
+Memory holds the texts, their words and their signatures (1 KB each), and the n-grams of each
+distinct word; the n-grams of texts are computed in batches.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from array import array
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -53,8 +56,10 @@ with the same band are sorted by two more values of the signature, so that simil
 Groups = NDArray[np.int64]
 """The group of each row, (rows,); rows of one group have the same number."""
 
-BATCH: Final = 10_000
-"""Rows or pairs that are processed at once, which limits the memory."""
+BATCH_PAIRS: Final = 10_000
+BATCH_NGRAMS: Final = 2_000_000
+"""Pairs whose signatures are compared at once, and n-grams of texts that are computed at once, to
+limit the memory."""
 
 Sparse = Any
 """A sparse matrix in CSR format, (rows, n-grams); scipy has no types."""
@@ -170,24 +175,17 @@ def _similar(texts: Sequence[str], least: float, *, weighted: bool = False) -> G
     `weighted`, n-grams that are rare in these texts weigh more (TF-IDF), and those that more than
     half of the texts contain are not used to find texts to compare.
     """
-    # Imported here: the container images that serve and publish lack these packages.
-    from sklearn.feature_extraction.text import (  # noqa: PLC0415
-        HashingVectorizer,
-        TfidfTransformer,
-    )
-
     normalized = [" ".join(text.casefold().split()) for text in texts]
     distinct = sorted(set(normalized))
     places = {text: place for place, text in enumerate(distinct)}
-    counts = HashingVectorizer(
-        analyzer="char_wb", ngram_range=(3, 5), alternate_sign=False, norm=None, dtype=np.float32
-    ).transform(distinct)
-    vectors = TfidfTransformer(sublinear_tf=True, use_idf=weighted).fit_transform(counts)
+    ngrams = _NGrams.of(distinct)
+    idf = np.ones(ngrams.of_words.shape[1], dtype=np.float32)
+    compared = ngrams
     if weighted:
-        is_rare = np.bincount(counts.indices, minlength=counts.shape[1]) <= len(distinct) / 2
-        counts.data *= is_rare[counts.indices]
-        counts.eliminate_zeros()
-    signatures = _signatures(counts)
+        frequencies = ngrams.document_frequencies()
+        idf += np.log(np.float32(len(distinct) + 1) / (frequencies + 1).astype(np.float32))
+        compared = ngrams.without(frequencies > len(distinct) / 2)
+    signatures = compared.signatures()
     groups = np.arange(len(distinct))
     for start in range(0, SIGNATURE, BAND):
         one, other = _candidates(signatures[:, np.arange(start, start + BAND + 2) % SIGNATURE])
@@ -195,23 +193,112 @@ def _similar(texts: Sequence[str], least: float, *, weighted: bool = False) -> G
         one, other = one[is_new], other[is_new]
         is_likely = _agreements(signatures, one, other) >= LEAST_AGREEMENT
         one, other = one[is_likely], other[is_likely]
-        is_near = _cosines(vectors, one, other) >= least
+        is_near = ngrams.cosines(idf, one, other) >= least
         one, other = groups[one[is_near]], groups[other[is_near]]
         groups = _components(len(distinct), one, other)[groups]
     return groups[[places[text] for text in normalized]]
 
 
-def _signatures(counts: Sparse) -> NDArray[np.uint32]:
-    """Return the MinHash signature of each row's set of columns, (rows, SIGNATURE)."""
-    from rensa import RMinHash  # noqa: PLC0415 - of the `train` extra
+@dataclass(frozen=True, slots=True)
+class _NGrams:
+    """The character n-grams of texts, as the words of each text and the n-grams of each word.
 
-    signatures = np.empty((counts.shape[0], SIGNATURE), dtype=np.uint32)
-    for start in range(0, len(signatures), BATCH):
-        part = counts[start : start + BATCH]
-        signatures[start : start + BATCH] = RMinHash.digest_matrix_from_flat_token_hashes(
-            part.indices.astype(np.uint64), part.indptr.astype(np.uint64), SIGNATURE, 0
-        ).to_rows()
-    return signatures
+    No n-gram spans two words, so that the product of both matrices has the n-grams of the texts. It
+    is much larger than its factors, and is only computed for the texts in use.
+    """
+
+    words: Sparse
+    """How often a text has a word, (texts, words)."""
+    of_words: Sparse
+    """How often a word has an n-gram, (words, n-grams)."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> _NGrams:
+        # Imported here: the container images that serve and publish lack these packages.
+        from scipy.sparse import csr_matrix  # noqa: PLC0415
+        from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
+
+        numbers: dict[str, int] = {}
+        indices, offsets = array("i"), array("q", [0])
+        for text in texts:
+            indices.extend(numbers.setdefault(word, len(numbers)) for word in text.split())
+            offsets.append(len(indices))
+        ones = np.ones(len(indices), dtype=np.float32)
+        shape = (len(texts), max(1, len(numbers)))
+        words = csr_matrix((ones, np.asarray(indices), np.asarray(offsets)), shape=shape)
+        words.sum_duplicates()
+        vectorizer = HashingVectorizer(
+            analyzer="char_wb",
+            ngram_range=(3, 5),
+            alternate_sign=False,
+            norm=None,
+            dtype=np.float32,
+        )
+        return cls(words, vectorizer.transform(list(numbers) or [""]))
+
+    def counts(self, texts: Groups) -> Sparse:
+        """Return how often these texts have an n-gram, (texts, n-grams)."""
+        return self.words[texts] @ self.of_words
+
+    def without(self, is_left_out: NDArray[np.bool_]) -> _NGrams:
+        """Return the n-grams without some of them; the argument has shape (n-grams,)."""
+        kept = self.of_words.copy()
+        kept.data *= ~is_left_out[kept.indices]
+        kept.eliminate_zeros()
+        return replace(self, of_words=kept)
+
+    def document_frequencies(self) -> NDArray[np.int64]:
+        """Return the number of texts that have each n-gram, (n-grams,)."""
+        total = np.zeros(self.of_words.shape[1], dtype=np.int64)
+        for texts in _batches(self._sizes()):
+            total += np.bincount(self.counts(texts).indices, minlength=len(total))
+        return total
+
+    def signatures(self) -> NDArray[np.uint32]:
+        """Return the MinHash signature of each text's set of n-grams, (texts, SIGNATURE)."""
+        from rensa import RMinHash  # noqa: PLC0415 - of the `train` extra
+
+        signatures = np.empty((self.words.shape[0], SIGNATURE), dtype=np.uint32)
+        for texts in _batches(self._sizes()):
+            counts = self.counts(texts)
+            signatures[texts] = RMinHash.digest_matrix_from_flat_token_hashes(
+                counts.indices.astype(np.uint64), counts.indptr.astype(np.uint64), SIGNATURE, 0
+            ).to_rows()
+        return signatures
+
+    def cosines(self, idf: NDArray[np.float32], one: Groups, other: Groups) -> NDArray[np.float32]:
+        """Return the cosine similarities of pairs of texts, (pairs,).
+
+        An n-gram counts by the logarithm of its number in the text, times its weight in `idf`.
+        """
+        from sklearn.preprocessing import normalize  # noqa: PLC0415
+
+        found = np.empty(len(one), dtype=np.float32)
+        sizes = self._sizes()
+        order = np.argsort(one, kind="stable")  # pairs with the same text are in one batch
+        for batch in _batches((sizes[one] + sizes[other])[order]):
+            pairs = order[batch]
+            texts, places = np.unique([one[pairs], other[pairs]], return_inverse=True)
+            vectors = self.counts(texts)
+            vectors.sort_indices()
+            vectors.data = (np.log(vectors.data) + 1) * idf[vectors.indices]
+            vectors = normalize(vectors, copy=False)
+            first, second = places.reshape(2, -1)
+            products = vectors[first].multiply(vectors[second])
+            found[pairs] = np.asarray(products.sum(axis=1)).ravel()
+        return found
+
+    def _sizes(self) -> Groups:
+        """Return the number of n-grams of each text, at most, (texts,)."""
+        return np.asarray(self.words @ np.diff(self.of_words.indptr)).astype(np.int64)
+
+
+def _batches(sizes: Groups) -> list[Groups]:
+    """Return the places of rows in batches of about `BATCH_NGRAMS`; `sizes` has shape (rows,)."""
+    if not len(sizes):
+        return []
+    numbers = np.cumsum(sizes) // BATCH_NGRAMS
+    return np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(numbers)) + 1)
 
 
 def _candidates(columns: NDArray[np.uint32]) -> tuple[Groups, Groups]:
@@ -236,19 +323,9 @@ def _candidates(columns: NDArray[np.uint32]) -> tuple[Groups, Groups]:
 def _agreements(signatures: NDArray[np.uint32], one: Groups, other: Groups) -> NDArray[np.float64]:
     """Return the share of equal values in the signatures of pairs of rows, (pairs,)."""
     found = np.empty(len(one))
-    for start in range(0, len(one), BATCH):
-        pairs = slice(start, start + BATCH)
+    for start in range(0, len(one), BATCH_PAIRS):
+        pairs = slice(start, start + BATCH_PAIRS)
         found[pairs] = (signatures[one[pairs]] == signatures[other[pairs]]).mean(axis=1)
-    return found
-
-
-def _cosines(vectors: Sparse, one: Groups, other: Groups) -> NDArray[np.float32]:
-    """Return the cosine similarities of pairs of rows, which have unit length, (pairs,)."""
-    found = np.empty(len(one), dtype=np.float32)
-    for start in range(0, len(one), BATCH):
-        pairs = slice(start, start + BATCH)
-        products = vectors[one[pairs]].multiply(vectors[other[pairs]])
-        found[pairs] = np.asarray(products.sum(axis=1)).ravel()
     return found
 
 
