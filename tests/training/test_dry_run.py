@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ def test_every_experiment_of_the_paper_can_start(
     folder = tmp_path / "data" / str(source.answers)
     write_labelled(folder, config.arms)
     (folder / "rows.jsonl").rename(tmp_path / "data" / source.path)
+    if (chat := config.evaluation.chat_preferences) is not None:
+        row = {"prompt": "Hi", "model_a": chat.strong, "model_b": chat.weak, "winner": "model_a"}
+        (tmp_path / "data" / chat.path).write_text(json.dumps(row))
     assert dry_run("sweep", own, tmp_path / "data") == 0, capsys.readouterr().out
     printed = capsys.readouterr().out
     assert "50 measured queries, split into" in printed

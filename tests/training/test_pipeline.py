@@ -85,7 +85,15 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     values["encoder"]["distilled"] = narrow
     for entry in values["pool"]:
         entry["profile"] = f"A made-up model called {entry['arm']}."
-    values["evaluation"] = {"folds": 3, "seeds": [2], "baselines": True, "truncated": True}
+    chat = {"prompt": "Rain in Oslo?", "model_a": "gpt", "model_b": "mix", "winner": "model_a"}
+    (benchmark / "chats.jsonl").write_text(json.dumps(chat))
+    values["evaluation"] = {
+        "folds": 3,
+        "seeds": [2],
+        "baselines": True,
+        "truncated": True,
+        "chat_preferences": {"path": "chats.jsonl", "strong": "gpt", "weak": "mix"},
+    }
     config.write_text(yaml.safe_dump(values))
     status, printed = train()
     assert status == 0, printed
@@ -99,7 +107,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     every_section_is_there(report["sections"])
     kinds = {entry["name"]: entry["kind"] for entry in report["test"]["entries"]}
     assert kinds["number of tools"] == "heuristic"
-    assert {"kNN", "MIRT", "MLP, truncated input"} <= {
+    assert {"kNN", "MIRT", "MLP, truncated input", "chat-trained (RouteLLM)"} <= {
         n for n, k in kinds.items() if k == "baseline"
     }
     assert (report["folds"], report["teaching"]) == (3, 7)

@@ -182,6 +182,31 @@ class TrainingConfig(_Frozen):
         return {name: share / total for name, share in self.shares.items()}
 
 
+class ChatPreferencesConfig(_Frozen):
+    """Preferences between chat answers, for the baseline that is trained as RouteLLM."""
+
+    path: Path = Field(
+        description="JSON lines with the strings `prompt`, `model_a`, `model_b`, and `winner`"
+        " (`model_a`, `model_b`, `tie` or `tie (bothbad)`); other fields are ignored. The path is"
+        " relative to the folder of the option `--data`, and may end in `.gz`."
+    )
+    strong: str = Field(description="The model of the file that the pool's best arm stands for.")
+    weak: str = Field(description="The model of the file that the cheapest arm stands for.")
+    strong_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="The share of training queries that go to the best arm. It determines the"
+        " threshold for the win probability.",
+    )
+
+    @model_validator(mode="after")
+    def _two_models(self) -> ChatPreferencesConfig:
+        if self.strong == self.weak:
+            raise ValueError("`strong` and `weak` must be different models")
+        return self
+
+
 class EvaluationConfig(_Frozen):
     """Measurements of a run, in addition to those of its own router; all use held-out rows."""
 
@@ -219,9 +244,14 @@ class EvaluationConfig(_Frozen):
         description="Whether to also measure with conversations that are truncated at the encoder's"
         " window instead of packed. This takes minutes if the inputs are long.",
     )
+    chat_preferences: ChatPreferencesConfig | None = Field(
+        None, description="Adds a baseline that is trained on preferences between chat answers."
+    )
 
     @model_validator(mode="after")
     def _check_protocol(self) -> EvaluationConfig:
+        if self.chat_preferences is not None and not self.baselines:
+            raise ValueError("`chat_preferences` requires `baselines: true`")
         if self.protocol == "split" and self.seeds:
             raise ValueError("`seeds` is only allowed for the protocol `folds`; use `sweep.seeds`")
         if self.protocol == "folds" and (self.held_out or not self.grouped):

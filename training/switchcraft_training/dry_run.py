@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 from router_service.core.errors import ConfigError, DataError, SwitchcraftError
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer
+from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import unique
@@ -99,6 +100,10 @@ def dry_run(configs: Mapping[str, RunConfig], data: Path, out: Path, seeds: int 
         with found.noting():
             examples = read[key] = read.get(key) or _measured(config, data)
             rows = _trained_rows(name, config, examples, data, found)
+        if (chat := config.evaluation.chat_preferences) is not None:
+            with found.noting():
+                battles = len(read_preferences(chat, data).battles)
+                found.fact(f"chat preferences {chat.path}: {battles:,} battles with a winner")
         if config.verifier:
             with found.noting():
                 require_answers(config, data)

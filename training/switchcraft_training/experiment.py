@@ -23,6 +23,7 @@ from router_service.core.messages import parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Classifier, sigmoid
 from router_service.core.packing import Ids, Packed, Packer
 from switchcraft_training.baselines.base import held_out
+from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines_to_fit
 from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
@@ -81,12 +82,14 @@ def experiment_stages(config: RunConfig) -> tuple[str, ...]:
 class TrainingData:
     """A table whose queries are packed as in the gateway, and the configuration for training on it.
 
-    `workspace` holds checkpoints and other files that later runs reuse.
+    `workspace` holds checkpoints and other files that later runs reuse. `preferences` train a
+    baseline, if the configuration names a file of them.
     """
 
     config: RunConfig
     table: Table
     workspace: Path
+    preferences: ChatPreferences | None = None
 
     @property
     def needs_validation(self) -> bool:
@@ -470,7 +473,10 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
     rule = config.policies["default"]
     profiles = None if config.unprofiled_arms else config.profiles
     truncated = config.evaluation.truncated
-    for baseline in baselines_to_fit(views, embed, profiles, truncated=truncated):
+    fitted = baselines_to_fit(
+        views, embed, profiles, truncated=truncated, preferences=data.preferences
+    )
+    for baseline in fitted:
         log.info("fitting baseline: %s", baseline.name)
         with step(baseline.name):
             predicted = held_out(baseline, table, splits, (rule,))

@@ -24,6 +24,7 @@ import numpy as np
 
 from router_service.core.artifact import TOKENIZER, Encoder, Measure, Provenance
 from router_service.core.model import Calibration, Classifier
+from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import RunConfig, dump_config
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.outcomes import CheckedAnswers
@@ -89,8 +90,9 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
 
     Checkpoints and other files that later runs reuse go to `workspace` (default: `out/work`). If
     several processes train, only the main one continues after training. Raises DataError if a row
-    of a source cannot be parsed or if too few queries can be measured, and ConfigError if an arm of
-    the pool has no recorded answers, or if a verifier is wanted and no answers are recorded.
+    of a source or of the chat preferences cannot be parsed or if too few queries can be measured,
+    and ConfigError if an arm of the pool has no recorded answers, if a verifier is wanted and no
+    answers are recorded, or if the chat preferences lack the strong or the weak model.
     """
     if config.verifier:
         require_answers(config, data)
@@ -119,12 +121,14 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
 def _run_stages(config: RunConfig, data: Path, out: Path, workspace: Path) -> Path:
     provenance = trace(config, data)
     workspace.mkdir(parents=True, exist_ok=True)
+    chat = config.evaluation.chat_preferences
     with stage(READING):
+        preferences = None if chat is None else read_preferences(chat, data)
         table = load_dataset(config, data, workspace / "labels")
     require_measured_rows(table, config, data)
     encoder = load_encoder(config.encoder.source)
     config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
-    training = pack_table(config, table, encoder, workspace)
+    training = replace(pack_table(config, table, encoder, workspace), preferences=preferences)
     if config.evaluation.protocol == "split":
         return _run_split(training, out, provenance)
     result = run_experiment(training)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from switchcraft_training.baselines.base import Baseline
+from switchcraft_training.baselines.chat import ChatPreferences, ChatTrained
 from switchcraft_training.baselines.inputs import Embedder, Views, turns
 from switchcraft_training.baselines.predictors import (
     Fitting,
@@ -45,16 +46,22 @@ def baselines(
     embed: Embedder,
     profiles: Mapping[str, str] | None = None,
     seed: int = 0,
+    *,
+    preferences: ChatPreferences | None = None,
 ) -> tuple[Baseline, ...]:
     """Return all baselines for a pool, in the order of the report's main table.
 
-    MIRT is included only with `profiles`, which must describe every arm that it is fitted on.
+    MIRT is included only with `profiles`, which must describe every arm that it is fitted on. The
+    baseline that is trained on chats is included only with `preferences`.
     """
     network = partial(Network, embed=embed, weigh=equal_weights, seed=seed)
     mirt: tuple[Baseline, ...] = ()
     if profiles is not None:
         build = item_response(views, embed, profiles)
         mirt = (network("MIRT", views.vanilla, build=build, fitting=ITEM_RESPONSE_FITTING),)
+    chat: tuple[Baseline, ...] = ()
+    if preferences is not None:
+        chat = (ChatTrained(preferences, views, embed, seed),)
     return (
         *(SingleModel(arm) for arm in arms),
         Heuristic("number of turns", turns),
@@ -78,6 +85,7 @@ def baselines(
             fitting=FACTORIZATION_FITTING,
         ),
         *mirt,
+        *chat,
         Oracle(),
     )
 
@@ -89,6 +97,7 @@ def baselines_to_fit(
     seed: int = 0,
     *,
     truncated: bool = True,
+    preferences: ChatPreferences | None = None,
 ) -> tuple[Baseline, ...]:
     """Return the baselines that an evaluation must fit.
 
@@ -98,6 +107,6 @@ def baselines_to_fit(
     need_no_fitting = {"random", "oracle"}
     return tuple(
         each
-        for each in baselines((), views, embed, profiles, seed)
+        for each in baselines((), views, embed, profiles, seed, preferences=preferences)
         if each.name not in need_no_fitting and (truncated or "truncated" not in each.name)
     )
