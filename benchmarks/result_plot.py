@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10})
     figure, axes = plt.subplots(figsize=(8.4, 4.2), layout="constrained")
-    axes.set_ylim(0.74, 0.96)
+    axes.set_ylim(0.73, 0.96)
     draw_models(axes, arguments.data)
     draw_policies(axes, Artifact.load(SHIPPED).manifest)
     axes.set_xscale("log")

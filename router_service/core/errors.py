@@ -227,7 +227,7 @@ class NotFoundError(SwitchcraftError):
 
 
 class TrainingProcessError(SwitchcraftError):
-    """A process of a training run that waited in vain for the other processes."""
+    """A process of a training run that waited too long for another process."""
 
     def __init__(self, rank: int, timeout_s: float) -> None:
         self.rank = rank

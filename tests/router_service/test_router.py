@@ -13,7 +13,7 @@ from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
-from router_service.core.model import IDENTITY
+from router_service.core.model import Platt
 from router_service.core.resources import CacheCounts, Timer
 from router_service.core.selection import (
     Drift,
@@ -318,7 +318,9 @@ def test_another_calibration_shares_no_predictions(
     router: Router, conversations: list[Conversation]
 ) -> None:
     """The same graph under another calibration answers for itself."""
-    manifest = router.artifact.manifest.model_copy(update={"calibration": IDENTITY})
+    arms = len(router.arms)
+    calibration = Platt(slopes=(0.5,) * arms, intercepts=(0.1,) * arms)
+    manifest = router.artifact.manifest.model_copy(update={"calibration": calibration})
     other = Router(replace(router.artifact, manifest=manifest), relatives=[router])
     router.decide_conversation(conversations[0])
     assert other.cached(conversations[0]) is None

@@ -148,6 +148,19 @@ MESSAGES: dict[SwitchcraftError, str] = {
     ),
     errors.DataError(Path("rows.jsonl"), 7, "is not JSON"): "rows.jsonl:7: is not JSON",
     errors.DataError(Path("rows.jsonl"), None, "has no rows"): "rows.jsonl: has no rows",
+    errors.UnbalancedFoldsError((70, 10, 10), 60, "I have updated some more functions"): (
+        "The 90 measured queries cannot be divided into 3 folds of nearly equal size: the folds "
+        "would have 70, 10, 10 queries. The largest group of near-duplicates or of turns of one "
+        "conversation, which must stay in one fold, has 60 queries (67%), for example 'I have "
+        "updated some more functions'. Remove most of these queries, add other queries, or lower "
+        "evaluation.folds."
+    ),
+    errors.TrainingProcessError(1, 600): (
+        "process 1: another process of this training ended or did not answer within 600 s. Its own "
+        "error is above or in its log. Start the run again: it continues from its checkpoints. If "
+        "the other process was only slow, set SWITCHCRAFT_COLLECTIVE_TIMEOUT_S to a larger number "
+        "of seconds"
+    ),
     errors.SchemaError("$ref '#/x' points at nothing"): (
         "The tool's schema cannot be interpreted: $ref '#/x' points at nothing. Correct the tool's "
         "'parameters'."
