@@ -16,8 +16,8 @@ from switchcraft_training.datasets.rows import read_rows
 FEW, MANY = 2_000, 10_000
 SLACK = 2.5
 """Factor for the noise of a busy machine, and for what single queries need in addition."""
-QUERY_MB = 0.08
-"""What a query needs at the peak, which is the search for near-duplicates: mostly its n-grams."""
+QUERY_MB = 0.03
+"""What a query needs at the peak, which is the calibration."""
 FIXED_S, FIXED_MB = 0.3, 60.0
 """What does not depend on the number of queries, and what allocators keep."""
 
