@@ -274,7 +274,7 @@ class VerificationSettings(Frozen):
 
     @property
     def allows_goals(self) -> bool:
-        """Whether goals may choose verified policies, by what the file says."""
+        """Whether goals may choose verified policies, unless a request says otherwise."""
         return self.goals and self.limits.allow_goals
 
     @property

@@ -378,7 +378,7 @@ def test_request_parameters_are_read(load: Load) -> None:
 
 
 def test_efforts_of_one_model_are_different_deployments(load: Load) -> None:
-    """So the circuit of a slow effort opens alone."""
+    """A slow effort opens its own circuit breaker and not that of the other effort."""
     efforts = ("low", "high", "high")
     local = "{{model: openai/x, api_base: 'http://h/v1', reasoning_effort: {}}}"
     entries = (entry(local.format(effort), name=f"m{i}") for i, effort in enumerate(efforts))

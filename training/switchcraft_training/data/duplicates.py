@@ -127,7 +127,7 @@ def _warn(
 ) -> None:
     """Log what joined a group that is too large, and into how many parts it was divided.
 
-    What joined it is the text that most of its conversations have.
+    The warning quotes the text that most of its conversations have in common.
     """
     pairs = set(zip((texts[row] for row in rows), conversations.tolist(), strict=True))
     text, _ = min(Counter(text for text, _ in pairs).items(), key=lambda item: (-item[1], item[0]))

@@ -254,7 +254,7 @@ def _notes(found: Replay) -> Iterator[str]:
         " Regret: the loss compared with the logged choices by DR, paired; negative is better."
         " Brackets: 95% intervals over conversations."
     )
-    # A verdict on a verified answer is none on its first candidate.
+    # A verdict on a verified answer says nothing about its first candidate.
     unjudged = ", or its answer has no verdict" if found.verified else ""
     if not found.accuracy.policies:
         yield "No feedback: accuracy is unknown. Clients send feedback to POST /v1/feedback."
