@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +34,8 @@ from tests.training.decisions.cases import Line, decision, expects, right, write
 CITIES = ("Oslo", "Lima", "Bern", "Rome", "Kyiv", "Riga", "Baku", "Doha")
 REQUESTS = 40
 DECISIONS = 240
-LOGGED_USD, LOWER_USD = 1e-3, 5e-4
-"""Prices of the verified policy that writes the log, and of one that asks fewer models."""
+PRICES_USD = [float(f"{price:.2g}") for price in np.geomspace(5e-5, 5e-3, 13)]
+"""Prices of verified policies, from one that asks one model to one that often asks several."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +84,25 @@ class World:
             found = known.follow(self.router, Verified(price_usd))
             if found.accepted is not None:
                 return found.accepted, found.asked
+        raise AssertionError
+
+    @cached_property
+    def lower_usd(self) -> float:
+        """A price at which some requests need one model and others several."""
+        for price_usd in PRICES_USD:
+            asked = [self.follow(row, price_usd)[1] for row in range(REQUESTS)]
+            if 0.1 < np.mean([len(arms) == 1 for arms in asked]) < 0.9:
+                return price_usd
+        raise AssertionError
+
+    @cached_property
+    def logged_usd(self) -> float:
+        """A higher price, whose log shows what the lower one does for most but not all requests."""
+        lower = [self.follow(row, self.lower_usd)[1] for row in range(REQUESTS)]
+        for price_usd in PRICES_USD[PRICES_USD.index(self.lower_usd) + 1 :]:
+            logged = [self.follow(row, price_usd)[1] for row in range(REQUESTS)]
+            if 0.8 < np.mean(list(map(is_shown, lower, logged))) < 1:
+                return price_usd
         raise AssertionError
 
     def truth(self, price_usd: float, rows: list[int] | None = None) -> tuple[float, float]:
@@ -195,8 +214,8 @@ def contains(estimate: PolicyEstimate, name: str, truth: float) -> bool:
 
 def test_logged_policy_is_covered_completely(world: World, tmp_path: Path) -> None:
     """The policy that wrote a log of verified answers gets exactly the logged accuracy and cost."""
-    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=False)))
-    name = f"verified={LOGGED_USD:g}"
+    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=False)))
+    name = f"verified={world.logged_usd:g}"
     found = replay_log(log, [name], world.router)
     for reward in (found.accuracy, found.cost_usd):
         estimate = reward.policies[name]
@@ -213,18 +232,21 @@ def test_logged_policy_is_covered_completely(world: World, tmp_path: Path) -> No
 
 def test_lower_price_is_estimated_from_longer_trajectories(world: World, tmp_path: Path) -> None:
     """With expected calls, every candidate has a verdict, so fewer candidates are covered."""
-    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=True)))
-    name = f"verified={LOWER_USD:g}"
+    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=True)))
+    name = f"verified={world.lower_usd:g}"
     found = replay_log(log, [name], world.router)
     covered = []
     for row in range(REQUESTS):
-        (_, logged), (_, asked) = world.follow(row, LOGGED_USD), world.follow(row, LOWER_USD)
+        (_, logged), (_, asked) = (
+            world.follow(row, world.logged_usd),
+            world.follow(row, world.lower_usd),
+        )
         if is_shown(asked, logged):
             covered.append(row)
     shares = [row in covered for row in logged_rows(log)]
     assert 0.8 < np.mean(shares) < 1
-    truth = world.truth(LOWER_USD, covered)
-    assert truth[1] < 0.9 * world.truth(LOGGED_USD, covered)[1], "the policies differ"
+    truth = world.truth(world.lower_usd, covered)
+    assert truth[1] < 0.9 * world.truth(world.logged_usd, covered)[1], "the policies differ"
     for reward, value in zip((found.accuracy, found.cost_usd), truth, strict=True):
         estimate = reward.policies[name]
         assert estimate.coverage == pytest.approx(np.mean(shares))
@@ -233,12 +255,15 @@ def test_lower_price_is_estimated_from_longer_trajectories(world: World, tmp_pat
 
 def test_verdict_does_not_judge_other_candidates(world: World, tmp_path: Path) -> None:
     """A verdict on the delivered answer covers another candidate only if its calls are the same."""
-    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=False)))
-    name = f"verified={LOWER_USD:g}"
+    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=False)))
+    name = f"verified={world.lower_usd:g}"
     found = replay_log(log, [name], world.router)
     judged = []
     for row in logged_rows(log):
-        (one, logged), (other, asked) = world.follow(row, LOGGED_USD), world.follow(row, LOWER_USD)
+        (one, logged), (other, asked) = (
+            world.follow(row, world.logged_usd),
+            world.follow(row, world.lower_usd),
+        )
         is_same = world.content(row, one) == world.content(row, other)
         judged.append(is_shown(asked, logged) and is_same)
     estimate = found.accuracy.policies[name]
@@ -252,24 +277,24 @@ def test_log_of_choices_covers_what_is_accepted_at_once(world: World, tmp_path: 
     The cost is a lower bound, because the answers of further models are not in the log.
     """
     log = read_log(write_log(tmp_path, world.chosen_lines()))
-    name = f"verified={LOGGED_USD:g}"
+    name = f"verified={world.lower_usd:g}"
     found = replay_log(log, [name], world.router)
-    at_once = [row for row in range(REQUESTS) if len(world.follow(row, LOGGED_USD)[1]) == 1]
+    at_once = [row for row in range(REQUESTS) if len(world.follow(row, world.lower_usd)[1]) == 1]
     assert 0.1 < len(at_once) / REQUESTS < 0.9
     accuracy, cost = found.accuracy.policies[name], found.cost_usd.policies[name]
     assert accuracy.coverage == cost.coverage == pytest.approx(len(at_once) / REQUESTS, abs=0.2)
     assert (accuracy.snips, accuracy.ips) == (None, None)
-    truth = world.truth(LOGGED_USD, at_once)
+    truth = world.truth(world.lower_usd, at_once)
     assert contains(accuracy, "covered", truth[0])
     assert contains(cost, "covered", truth[1])
     assert cost.dr is not None
-    assert cost.dr.value < world.truth(LOGGED_USD)[1]
+    assert cost.dr.value < world.truth(world.lower_usd)[1]
 
 
 def test_choosing_once_counts_the_first_candidate(world: World, tmp_path: Path) -> None:
     """Beside a verified policy, one that chooses the first candidate's arm costs only that arm."""
-    log = read_log(write_log(tmp_path, world.verified_lines(LOGGED_USD, is_checked=True)))
-    found = replay_log(log, [f"verified={LOGGED_USD:g}", "theta=0"], world.router)
+    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=True)))
+    found = replay_log(log, [f"verified={world.logged_usd:g}", "theta=0"], world.router)
     firsts = {line.candidates[0].arm for line in log.decisions if line.candidates}
     cheapest = min(world.arms, key=world.costs_usd.__getitem__)
     assert cheapest in firsts
