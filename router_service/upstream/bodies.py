@@ -59,6 +59,10 @@ MAX_PART_BYTES = 64 * 1024
 """Longest part that is decompressed at a time, which takes 0.2 ms. Between two parts, other
 requests are served."""
 
+MAX_EMPTY_BYTES = 1024 * 1024
+"""Most compressed data in a row that unpacks to nothing. A gzip header may hold a name of any
+length, and empty blocks may follow each other without end."""
+
 ACCEPTED_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 """Content codings that can be read (RFC 9110, section 8.4.1). `deflate` is zlib's format."""
 
@@ -316,7 +320,8 @@ class Decompressor:
     thousand times its size, so no more is unpacked than is read.
 
     The format is recognized by its header. `read` raises httpx.DecodingError if the body has
-    neither format, ends too early, or continues after its end. A second gzip member is not read.
+    neither format, ends too early, continues after its end, or has more than `MAX_EMPTY_BYTES` in a
+    row that unpack to nothing. A second gzip member is not read.
     """
 
     def __init__(self, read_compressed: Callable[[], Awaitable[bytes]]) -> None:
@@ -329,6 +334,7 @@ class Decompressor:
 
     async def read(self) -> bytes:
         """Return the next part of the body, or no bytes at its end."""
+        empty_bytes = 0
         while not self._decompressor.eof:
             compressed = self._decompressor.unconsumed_tail
             if not compressed and not self._has_more:
@@ -338,6 +344,9 @@ class Decompressor:
                 if not compressed:
                     raise httpx.DecodingError("the compressed data ends too early")
                 self._is_empty = False
+                empty_bytes += len(compressed)
+                if empty_bytes > MAX_EMPTY_BYTES:
+                    raise httpx.DecodingError("the compressed data unpacks to nothing")
             try:
                 part = self._decompressor.decompress(compressed, MAX_PART_BYTES)
             except zlib.error as exc:

@@ -24,6 +24,7 @@ from router_service.core.answers import (
 )
 from router_service.core.errors import InvalidRequestError
 from router_service.upstream.bodies import (
+    MAX_EMPTY_BYTES,
     MAX_PART_BYTES,
     MAX_VALUES,
     BodyTemplate,
@@ -337,6 +338,20 @@ def test_incomplete_or_overlong_body_is_an_error(
     for damaged in (packed[:cut], packed + packed[:cut]):
         with pytest.raises(httpx.DecodingError):
             asyncio.run(iterate(Parts(damaged, size)))
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"\x1f\x8b\x08\x08" + bytes(6) + b"x" * 3 * MAX_EMPTY_BYTES,
+     b"\x1f\x8b\x08\0" + bytes(6) + b"\0\0\0\xff\xff" * MAX_EMPTY_BYTES],
+    ids=["name", "blocks"],
+)  # fmt: skip
+def test_data_that_unpacks_to_nothing_is_not_read_without_end(packed: bytes) -> None:
+    """A header's endless name, or endless empty blocks, are refused after a fixed amount."""
+    parts = Parts(packed, 65_536)
+    with pytest.raises(httpx.DecodingError, match="unpacks to nothing"):
+        asyncio.run(iterate(parts))
+    assert parts.position <= MAX_EMPTY_BYTES + 65_536
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))
