@@ -5,9 +5,9 @@
 Each model of the reference pool is left out in turn. `onboarding` then estimates its position among
 the other recorded models from some of its answers, and trains its predictor on the position's
 probabilities. Its AUC, and the accuracy of the default policy with the pool, are compared with
-training on all its answers, on the same five folds. Predictors are trees alone, because a whole
-router takes minutes. The second part needs no router: for every recorded model, it compares the
-estimated accuracy with the recorded one, for queries chosen by `onboarding` and for random ones.
+training on all its answers, on the same five folds. Each predictor has only the trees, because a
+whole router takes minutes. The second part needs no router: for every recorded model, it compares
+the estimated accuracy with the recorded one, for queries that `onboarding` chose and random ones.
 """
 
 from __future__ import annotations

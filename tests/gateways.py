@@ -59,7 +59,7 @@ def record_of(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
 
 
 def metric(http: httpx.Client, beginning: str) -> float:
-    """Return the sum of all series that begin with this text, 0 if there is none."""
+    """Return the sum of all series that begin with this text, or 0 without such a series."""
     lines = http.get("/metrics").text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(beginning))
 

@@ -272,7 +272,7 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
 
 
 def least_probability(probabilities: Sequence[float], policy: Policy) -> float:
-    """Return the probability that an arm must reach under a policy; 0 if there is none."""
+    """Return the probability that an arm must reach under a policy, or 0 without a minimum."""
     match policy:
         case Threshold(theta):
             return theta

@@ -35,7 +35,7 @@ class VerificationLimits:
 
     @property
     def allow_goals(self) -> bool:
-        """Whether goals may choose verified policies: these were measured with three candidates."""
+        """Whether goals may choose verified policies, which were measured with 3 candidates."""
         return self.max_candidates >= NO_LIMITS.max_candidates
 
 

@@ -182,7 +182,7 @@ def grouped_folds(strata: Sequence[str], groups: Groups, folds: int, seed: int) 
 
     Groups are placed from the largest to the smallest, and in random order among equal sizes. A
     group goes to the fold with the fewest rows of its strata, among the folds that it does not fill
-    beyond the mean size; if there is none, it goes to the smallest fold.
+    beyond the mean size; if no fold has room, the group goes to the smallest one.
     """
     _, columns = np.unique(strata, return_inverse=True)
     _, groups, group_sizes = np.unique(groups, return_inverse=True, return_counts=True)

@@ -105,6 +105,8 @@ def export_onnx(model: RouterModel, features: int, path: Path, line: Line = UNCH
         )
     assert program is not None  # noqa: S101 - the dynamo exporter always returns a program
     written = program.model_proto
+    for node in written.graph.node:
+        node.ClearField("metadata_props")  # stack traces with the paths of this machine
     use_tree_kernel(written)
     written.metadata_props.add(key=BATCHING_KEY, value=INDEPENDENT_ROWS)
     onnx.save(written, str(path))

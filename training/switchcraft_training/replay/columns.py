@@ -328,7 +328,7 @@ class KnownArm(NamedTuple):
 
 
 def known_arms(router: Router, log: DecisionLog) -> dict[str, KnownArm]:
-    """Return the log's arms that an artifact knows; raises DataError if there is none."""
+    """Return the log's arms that an artifact knows; raises DataError if it knows no arm."""
     manifest = router.artifact.manifest
     known = zip(manifest.arms, manifest.costs_usd(), strict=True)
     shared = {arm: KnownArm(i, usd) for i, (arm, usd) in enumerate(known) if arm in log.arms}
