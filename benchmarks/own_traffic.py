@@ -7,9 +7,10 @@ logs content. A line has 3 KB on average: a system text, one to five turns, thre
 and the answer's calls. Half of the decisions get feedback, one verdict in five as expected calls.
 One decision in ten repeats an earlier query. Files have up to 100 MB, like a gateway's.
 
-Each command runs in its own process. The table has its time, its time on a processor, its peak
-resident memory, and its memory per decision above that of a log with 100 decisions. The log is
-deleted afterwards.
+`predict` is `replay` with the shipped artifact, which predicts every request again and looks for it
+among the queries that it has learned from. Each command runs in its own process. The table has its
+time, its time on a processor, its peak resident memory, and its memory per decision above that of a
+log with 100 decisions. The log is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -29,16 +30,21 @@ from typing import NamedTuple
 import orjson
 
 from benchmarks.stamp import stamp
+from router_service.core.artifact import SHIPPED
 from router_service.core.messages import Json
 from router_service.core.selection import Drift, explore, select
 
+COMMANDS = ("replay", "predict", "import")
 FILE_BYTES = 100_000_000
 EXPLORED_SHARE = 0.1
 REPEATED_SHARE = 0.1
 COSTS_USD = {
-    "gpt-4o": 1.2e-3, "claude-sonnet": 1.6e-3, "gemini-pro": 9e-4, "mistral-large": 7e-4,
-    "gpt-4o-mini": 8e-5, "claude-haiku": 3e-4, "gemini-flash": 6e-5, "mistral-nemo": 3e-5,
+    "gpt-4o-2024-08-06-FC": 1.2e-3, "claude-3-5-sonnet-20240620-FC": 1.6e-3,
+    "gpt-4-turbo-2024-04-09-FC": 4e-3, "gpt-3.5-turbo-0125-FC": 3e-4,
+    "gpt-4o-mini-2024-07-18-FC": 8e-5, "claude-3-haiku-20240307-FC": 3e-4,
+    "gemini-1.5-flash-preview-0514": 6e-5, "open-mistral-nemo-2407-FC-Auto": 3e-5,
 }  # fmt: skip
+"""The arms of the shipped artifact, so that it can be replayed."""
 ARMS = tuple(COSTS_USD)
 SKILL = (0.88, 0.87, 0.85, 0.82, 0.78, 0.8, 0.76, 0.7)
 TEXT = (
@@ -206,17 +212,21 @@ def run_command(arguments: list[str]) -> Figures:
 
 
 def main() -> None:
-    """Print a table of both commands by the number of decisions."""
+    """Print a table of the commands by the number of decisions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--decisions", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--work", type=Path, required=True, help="folder for the generated log")
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     log, rows = arguments.work / "log", arguments.work / "rows.jsonl"
+    policies = ["--policy", "drift=0.05", "--policy", "theta=0.8"]
     commands = {
-        "replay": ["replay", str(log), "--policy", "drift=0.05", "--policy", "theta=0.8"],
+        "replay": ["replay", str(log), *policies],
+        "predict": ["replay", str(log), *policies, "--artifact", str(SHIPPED)],
         "import": ["import", f"decisions:{log}", "--out", str(rows)],
     }
+    commands = {name: commands[name] for name in arguments.commands}
     start: dict[str, Figures] = {}
     figures: list[Mapping[str, Json]] = []
     print(f"{'decisions':>9} {'log, MB':>8} {'command':<8} {'seconds':>8} {'CPU, s':>7}", end=" ")

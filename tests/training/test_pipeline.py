@@ -20,7 +20,7 @@ from router_service.core.selection import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, load_config
-from switchcraft_training.data.learned import LearnedQueries
+from switchcraft_training.data.learned import LearnedQueries, digests_of
 from switchcraft_training.dataset import load_dataset, open_source, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.pipeline import STAGES, run_stages
@@ -123,7 +123,8 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     # All 87 rows are recorded, and none of them was seen by the fold's router that predicted it.
     learned = LearnedQueries.read(router.artifact)
     assert learned is not None
-    assert learned.count(load_dataset(trained, benchmark).examples) == len(learned.digests) == 87
+    digests = digests_of(load_dataset(trained, benchmark).examples)
+    assert learned.count(digests) == len(learned.digests) == 87
     assert report["overlap"] == {"queries": 80, "learned": 0, "share": 0.0}
     assert "80 measured queries, 7 used only for training" in printed
     usages = json.loads((tmp_path / "out" / STAGES).read_text())

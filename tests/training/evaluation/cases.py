@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from router_service.core.artifact import Provenance
+from router_service.core.artifact import (
+    LEARNED,
+    SHIPPED,
+    Artifact,
+    Provenance,
+    file_hashes,
+    save_manifest,
+)
 from router_service.core.model import sigmoid
 from router_service.core.selection import Price
-from switchcraft_training.data.learned import TrainingOverlap
+from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run
 from switchcraft_training.records import Example
@@ -110,3 +119,14 @@ def simulated_experiment(queries: int = 300, skill: float = 1.0, seed: int = 0) 
     correct = (rng.random(true.shape) < true).astype(float)
     table = Table(examples, arms, correct, np.tile(costs_usd, (queries, 1)))
     return Experiment(table, probabilities, costs_usd, {"default": "drift=0.1"})
+
+
+def copy_shipped(directory: Path, learned: LearnedQueries | None) -> Artifact:
+    """Copy the shipped artifact with other queries that it has learned from, or without any."""
+    shutil.copytree(SHIPPED, directory)
+    (directory / LEARNED).unlink()
+    if learned is not None:
+        learned.write(directory)
+    manifest = Artifact.load(SHIPPED).manifest
+    save_manifest(directory, manifest.model_copy(update={"files": file_hashes(directory)}))
+    return Artifact.load(directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,11 @@ import pytest
 import yaml
 from playwright.sync_api import sync_playwright
 
-from router_service.core.artifact import LEARNED, SHIPPED, Artifact, file_hashes, save_manifest
+from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.messages import Json
 from switchcraft_training.cli import main
-from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
+from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap, digests_of
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.evaluation.calibration import choose_calibration
 from switchcraft_training.evaluation.evaluate import Experiment
@@ -30,6 +29,7 @@ from tests.training.evaluation.cases import (
     NEW,
     PROVENANCE,
     complete_experiment,
+    copy_shipped,
     minimal_experiment,
     simulated_experiment,
 )
@@ -289,24 +289,13 @@ def test_overlap_with_an_artifact_that_does_not_record_its_queries_is_unknown(
 ) -> None:
     """The page says so in a banner, and does not call the queries unseen."""
     artifact = copy_shipped(tmp_path / "artifact", None)
-    overlap = TrainingOverlap.of_artifact(artifact, [forecast(0).example])
+    overlap = TrainingOverlap.of_artifact(artifact, digests_of([forecast(0).example]))
     assert overlap == TrainingOverlap(1, None, None)
     figures = main_figures(minimal_experiment())
     write_report(Report("made-up", figures, PROVENANCE, overlap), tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "It is unknown whether these queries are new to the router" in page
     assert "that the router has not seen" not in page
-
-
-def copy_shipped(directory: Path, learned: LearnedQueries | None) -> Artifact:
-    """Copy the shipped artifact with other queries that it has learned from, or without any."""
-    shutil.copytree(SHIPPED, directory)
-    (directory / LEARNED).unlink()
-    if learned is not None:
-        learned.write(directory)
-    manifest = Artifact.load(SHIPPED).manifest
-    save_manifest(directory, manifest.model_copy(update={"files": file_hashes(directory)}))
-    return Artifact.load(directory)
 
 
 def shouted(example: Example) -> Example:

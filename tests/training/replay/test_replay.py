@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,9 @@ from router_service.core.decision_log import CandidateRecord, Content
 from router_service.core.messages import Json
 from router_service.router import Router
 from switchcraft_training.cli import main
+from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.decisions.log import read_log
+from switchcraft_training.decisions.queries import logged_example
 from switchcraft_training.replay.replay import replay_log
 from tests.training.decisions.cases import (
     Line,
@@ -27,6 +28,7 @@ from tests.training.decisions.cases import (
     write_log,
     wrong,
 )
+from tests.training.evaluation.cases import copy_shipped
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 
@@ -265,30 +267,32 @@ def test_single_conversation_is_an_error(
     assert "fewer than two conversations" in error
 
 
-def test_replay_warns_if_the_artifact_was_trained_on_a_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("learned", "overlap", "banner"),
+    [
+        (0, {"queries": 20, "learned": 0, "share": 0.0}, ""),
+        (5, {"queries": 20, "learned": 5, "share": 0.25}, "learned from 5 of these 20 queries (25"),
+        (None, {"queries": 20, "learned": None, "share": None}, "it is unknown whether these"),
+    ],
+)
+def test_replay_says_how_many_queries_the_artifact_has_learned_from(
+    learned: int | None,
+    overlap: Json,
+    banner: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command warns if the artifact was trained on logs and decisions are older than it."""
+    """Output and JSON name the learned queries, or say that the artifact does not record them."""
     pair = (ARMS[0], ARMS[2])
-    log = read_log(write_log(tmp_path, log_lines(20, 0.4, arms=pair, text="Book a table")))
-    router = Router(Artifact.load(SHIPPED))
-    with caplog.at_level(logging.WARNING):
-        replay_log(log, ["theta=0.5"], router)
-    assert not caplog.records
-    trained = trained_on_a_log(router)
-    with caplog.at_level(logging.WARNING):
-        replay_log(log, ["theta=0.5"], trained)
-    assert "20 of these 20 decisions are older" in caplog.text
-
-
-def trained_on_a_log(router: Router) -> Router:
-    """Return the same router, with a provenance that names a decision log."""
-    artifact = router.artifact
-    manifest = artifact.manifest
-    config = "source: {format: labelled}\nalso: [{format: decisions, path: log}]\n"
-    provenance = manifest.provenance.model_copy(update={"config": config})
-    changed = manifest.model_copy(update={"provenance": provenance})
-    return Router(Artifact(artifact.directory, changed, artifact.tokenizer))
+    log = write_log(tmp_path / "log", log_lines(20, 0.4, arms=pair, text="Book a table"))
+    examples = (logged_example(line) for line in read_log(log).decisions[: learned or 0])
+    known = None if learned is None else LearnedQueries.of(examples)
+    copy_shipped(tmp_path / "artifact", known)
+    options = ["--artifact", tmp_path / "artifact", "--policy", "theta=0.5", "--out", tmp_path]
+    _, printed, _ = run(capsys, log, *options)
+    assert json.loads((tmp_path / "replay.json").read_bytes())["overlap"] == overlap
+    assert ("WARNING" in printed) == bool(banner)
+    assert banner in printed
 
 
 def test_partly_read_request_goes_to_the_most_probable_arm(tmp_path: Path) -> None:

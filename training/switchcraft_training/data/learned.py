@@ -18,21 +18,31 @@ from switchcraft_training.records import Example
 DIGEST_BYTES = 8
 _DIGEST = np.dtype(f"<u{DIGEST_BYTES}")
 
+Digests = NDArray[np.uint64]
+"""Digests of (query, tools), (queries,). A digest ignores case and spacing of the query, and the
+dataset."""
+
+
+def digests_of(examples: Iterable[Example]) -> Digests:
+    """Return the digest of each query, in the same order."""
+    keys = (key_of(replace(example, dataset="")).row[:DIGEST_BYTES] for example in examples)
+    return np.frombuffer(b"".join(keys), dtype=_DIGEST)
+
 
 @dataclass(frozen=True, slots=True)
 class LearnedQueries:
-    """Sorted digests of (query, tools), (queries,).
+    """Sorted digests of queries.
 
     A digest has 8 bytes, so 150,000 queries take 1.2 MB, and a query collides with one of them by
-    chance with a probability of 1e-14. It ignores case and spacing of the query, and the dataset.
+    chance with a probability of 1e-14.
     """
 
-    digests: NDArray[np.uint64]
+    digests: Digests
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> Self:
         """Return the digests of these queries."""
-        return cls(np.unique(_digests(examples)))
+        return cls(np.unique(digests_of(examples)))
 
     @classmethod
     def read(cls, artifact: Artifact) -> Self | None:
@@ -56,9 +66,9 @@ class LearnedQueries:
         """Return the digests of both."""
         return LearnedQueries(np.union1d(self.digests, other.digests))
 
-    def count(self, examples: Iterable[Example]) -> int:
-        """Return how many of these queries were learned from."""
-        return int(np.isin(_digests(examples), self.digests).sum())
+    def count(self, digests: Digests) -> int:
+        """Return how many of the queries with these digests were learned from."""
+        return int(np.isin(digests, self.digests).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +80,10 @@ class TrainingOverlap:
     share: float | None
 
     @classmethod
-    def of_artifact(cls, artifact: Artifact, examples: Sequence[Example]) -> Self:
+    def of_artifact(cls, artifact: Artifact, digests: Digests) -> Self:
         """Return the overlap of an artifact's training with queries that it is measured on."""
         known = LearnedQueries.read(artifact)
-        return cls._counted(len(examples), None if known is None else known.count(examples))
+        return cls._counted(len(digests), None if known is None else known.count(digests))
 
     @classmethod
     def of_splits(cls, examples: Sequence[Example], splits: Sequence[Split]) -> Self:
@@ -82,14 +92,9 @@ class TrainingOverlap:
         for split in splits:
             known = (*split.train, *split.validation, *split.teaching)
             seen = LearnedQueries.of(examples[row] for row in known)
-            learned += seen.count(examples[row] for row in split.test)
+            learned += seen.count(digests_of(examples[row] for row in split.test))
         return cls._counted(sum(len(split.test) for split in splits), learned)
 
     @classmethod
     def _counted(cls, queries: int, learned: int | None) -> Self:
         return cls(queries, learned, None if learned is None else learned / queries)
-
-
-def _digests(examples: Iterable[Example]) -> NDArray[np.uint64]:
-    keys = (key_of(replace(example, dataset="")).row[:DIGEST_BYTES] for example in examples)
-    return np.frombuffer(b"".join(keys), dtype=_DIGEST)

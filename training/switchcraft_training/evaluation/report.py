@@ -20,7 +20,7 @@ from router_service.core.errors import ConfigError, DataError
 from router_service.core.messages import Json, parse_conversation
 from router_service.router import Router
 from switchcraft_training.config import RunConfig
-from switchcraft_training.data.learned import TrainingOverlap
+from switchcraft_training.data.learned import TrainingOverlap, digests_of
 from switchcraft_training.data.table import Table, concatenate
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation import plots
@@ -270,7 +270,7 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
     pool = tuple(entries[arm] for arm in manifest.arms)
     config = config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
     table = concatenate([read_table(config, folder) for folder in data])
-    overlap = TrainingOverlap.of_artifact(router.artifact, table.examples)
+    overlap = TrainingOverlap.of_artifact(router.artifact, digests_of(table.examples))
     if overlap.learned:
         log.warning(
             "the artifact has learned from %s of these %s queries, so its results are better than"

@@ -25,6 +25,7 @@ from router_service.core.selection import (
     select,
 )
 from router_service.router import Prediction, Router
+from switchcraft_training.data.learned import digests_of
 from switchcraft_training.data.table import Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import judge_decision, read_example
@@ -69,12 +70,12 @@ class ReplayedDecisions:
 
 
 def columns_of(arms: int) -> np.dtype[np.void]:
-    """Return the type of a replayed decision: 120 bytes, and 32 for each arm.
+    """Return the type of a replayed decision: 128 bytes, and 32 for each arm.
 
     `chosen` is the arm that was asked first. `correct` and `cost_usd` are those of the whole
     request, and NaN if they are unknown; those that start with `first` are those of the first
     answer, or a prediction if they are not observed. What is predicted of an arm is NaN if it could
-    not serve the request.
+    not serve the request. `digest` is that of (query, tools), and 0 without a router.
     """
     return np.dtype(
         [
@@ -90,6 +91,7 @@ def columns_of(arms: int) -> np.dtype[np.void]:
             ("is_first_judged", "?"),
             ("first_cost_usd", "f8"),
             ("is_first_priced", "?"),
+            ("digest", "u8"),
             *((name, "f8", (arms,)) for name in _BY_ARM),
         ]
     )
@@ -129,6 +131,7 @@ class Predicted(NamedTuple):
     question: Question
     prediction: Prediction
     is_unread: bool
+    digest: int
 
 
 def read_decisions(
@@ -166,6 +169,7 @@ def read_decisions(
         fill_logged(row, log, decision, arms)
         if router is not None and predicted is not None:
             row["is_unread"] = predicted.is_unread
+            row["digest"] = predicted.digest
             for arm in able:
                 probability = predicted.prediction.probabilities[shared[arm].output]
                 row["predicted_probabilities"][arms[arm]] = probability
@@ -233,12 +237,13 @@ def asked_first(decision: LoggedDecision) -> str:
 def predict_again(router: Router, decision: LoggedDecision) -> Predicted | None:
     """Return a logged request with a router's prediction; None if it cannot be read."""
     try:
-        request = read_example(decision).request
-        conversation = parse_conversation(request)
+        example = read_example(decision)
+        conversation = parse_conversation(example.request)
     except ValueError:
         return None
-    question = Question(conversation, request["tools"])
-    return Predicted(question, router.predict(conversation), bool(conversation.unread))
+    question = Question(conversation, example.request["tools"])
+    (digest,) = digests_of([example]).tolist()
+    return Predicted(question, router.predict(conversation), bool(conversation.unread), digest)
 
 
 def fill_logged(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 import numpy as np
-import yaml
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from router_service.core.artifact import Provenance
 from router_service.core.errors import PolicyError
 from router_service.core.selection import Policy, Verified, parse_policy
 from router_service.router import VERIFIED, Router
+from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.table import Choices, Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.evaluation.evaluate import policy_names
@@ -30,8 +27,6 @@ from switchcraft_training.replay.estimators import (
     estimate_logged,
     estimate_policies,
 )
-
-logger = logging.getLogger(__name__)
 
 MARK = "*"
 """Marks estimates with a limitation, which a note below the table explains."""
@@ -67,12 +62,14 @@ class Replay:
     """Estimates for policies, and counts of the decisions that they rest on.
 
     `left` counts the omitted decisions by reason. `artifact` is None if the logged probabilities
-    were used. `verified` names the policies that verify answers. Costs are in USD per request; if
+    were used; otherwise `overlap` says how many of the replayed decisions' queries it has learned
+    from. `verified` names the policies that verify answers. Costs are in USD per request; if
     the coverage of a verified policy is below 1, its `dr` and `regret` are lower bounds of them.
     """
 
     log: str
     artifact: str | None
+    overlap: TrainingOverlap | None
     decisions: int
     replayed: int
     conversations: int
@@ -97,8 +94,9 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
     verified = {name: rule for name, rule in rules.items() if isinstance(rule, Verified)}
     read = read_decisions(log, router, verified)
     columns = read.columns
+    overlap = None
     if router is not None:
-        _warn_if_trained_on(columns["created"], router.artifact.manifest.provenance)
+        overlap = TrainingOverlap.of_artifact(router.artifact, columns["digest"])
     predicted = "logged" if router is None else "predicted"
     predictions = Predictions(
         probabilities=columns[f"{predicted}_probabilities"],
@@ -131,6 +129,7 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
     return Replay(
         log=str(log.path),
         artifact=None if router is None else router.artifact.manifest.name,
+        overlap=overlap,
         decisions=len(log.decisions),
         replayed=len(columns),
         conversations=len(np.unique(conversations)),
@@ -166,27 +165,6 @@ def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, 
     return parsed
 
 
-def _warn_if_trained_on(created: Floats, provenance: Provenance) -> None:
-    """Log a warning if the artifact may have been trained on the decisions that are replayed.
-
-    `created`, (n,), are the decisions' times in Unix seconds.
-    """
-    config = yaml.safe_load(provenance.config) or {}
-    sources = [config.get("source") or {}, *config.get("also", ())]
-    if not any(source.get("format") in {"decisions", "outcomes"} for source in sources):
-        return
-    trained = datetime.fromisoformat(provenance.created).timestamp()
-    older = int((created < trained).sum())
-    if older:
-        logger.warning(
-            "the artifact was trained on a decision log, and %s of these %s decisions are older"
-            " than the artifact. If it was trained on them, the estimates are too good; replay"
-            " only newer decisions",
-            f"{older:,}",
-            f"{len(created):,}",
-        )
-
-
 def _estimate(
     choices: LoggedChoices, reward: Reward, targets: Mapping[str, Outcomes]
 ) -> RewardEstimates:
@@ -211,6 +189,23 @@ def print_replay(found: Replay, console: Console | None = None) -> None:
     for reason, count in found.left.items():
         console.print(f"left out: {count:,} {reason}", soft_wrap=True)
     console.print(f"probabilities: {found.artifact or 'as logged'}", soft_wrap=True)
+    overlap = found.overlap
+    if overlap is not None and overlap.learned is None:
+        console.print(
+            "WARNING: it is unknown whether these queries are new to the artifact, because it does"
+            " not record the queries that it has learned from. If it has learned from these, its"
+            " results on new traffic are worse.",
+            style="bold",
+            soft_wrap=True,
+        )
+    elif overlap is not None and overlap.learned:
+        console.print(
+            f"WARNING: the artifact has learned from {overlap.learned:,} of these"
+            f" {overlap.queries:,} queries ({overlap.share:.1%}). Its results on new traffic are"
+            " worse. Replay decisions that were logged after its training data.",
+            style="bold",
+            soft_wrap=True,
+        )
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("policy")
