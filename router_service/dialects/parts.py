@@ -69,6 +69,8 @@ class Thinking:
     `encrypted_content`."""
     is_hidden: bool = False
     """Whether `proof` contains the reasoning itself (Anthropic's `redacted_thinking`)."""
+    origin: Dialect | None = None
+    """The API whose provider made the proof, or the text if there is no proof."""
 
 
 @dataclass(frozen=True, slots=True)
