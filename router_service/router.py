@@ -265,11 +265,13 @@ class Router:
         prediction: Prediction,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
+        *,
+        floor: float = 0.0,
     ) -> Decision:
         """Return the decision that a policy makes from a prediction; takes some 0.03 ms.
 
         By default, `policy` is the artifact's default policy, and `arms` are all of the router's
-        arms.
+        arms. `floor` is the probability that the arm must reach, if any arm does.
         """
         indexes = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
         return decide_among(
@@ -279,6 +281,7 @@ class Router:
             policy or choose_once(self.policy()),
             prediction,
             is_unread=bool(conversation.unread),
+            floor=floor,
         )
 
     def next_step(
@@ -399,7 +402,7 @@ class Router:
             raise ArtifactError(self.artifact.directory, f"{problem}; use some of {list(known)}")
 
 
-def decide_among(
+def decide_among(  # noqa: PLR0913
     arms: Sequence[str],
     probabilities: Sequence[float],
     costs_usd: Sequence[float],
@@ -407,22 +410,32 @@ def decide_among(
     prediction: Prediction,
     *,
     is_unread: bool,
+    floor: float = 0.0,
 ) -> Decision:
     """Return the policy's decision among these arms, with all of them ranked.
 
     `probabilities` and `costs_usd` have one value for each arm. `prediction` provides the features
     and the length of the input; it may cover more arms. If part of the request is unread, because
     it could not be parsed, the most probable arm is chosen: a probability for part of a request
-    does not justify using a cheaper arm.
+    does not justify using a cheaper arm. Arms that do not reach `floor` come last, the most
+    probable first.
     """
     chosen = select(probabilities, costs_usd, policy)
     order = ranking(probabilities, costs_usd, None if is_unread else policy)
+    reason = Reason.UNREAD if is_unread else chosen.reason
+    if probabilities[order[0]] < floor:
+        likely = ranking(probabilities, costs_usd, None)
+        order = (
+            *(arm for arm in order if probabilities[arm] >= floor),
+            *(arm for arm in likely if probabilities[arm] < floor),
+        )
+        reason = Reason.RISK
     return Decision(
         arm=arms[order[0]],
         probabilities=dict(zip(arms, probabilities, strict=True)),
         cost_usd=dict(zip(arms, costs_usd, strict=True)),
         policy=str(policy),
-        reason=Reason.UNREAD if is_unread else chosen.reason,
+        reason=reason,
         packed_tokens=prediction.packed_tokens,
         ranking=tuple(arms[index] for index in order),
         features=prediction.features,

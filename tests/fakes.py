@@ -98,6 +98,8 @@ class FakeRouter:
         prediction: Prediction,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
+        *,
+        floor: float = 0.0,
     ) -> Decision:
         """Choose among these arms by the real selection."""
         manifest = self.artifact.manifest
@@ -111,6 +113,7 @@ class FakeRouter:
             policy or choose_once(self.policy()),
             prediction,
             is_unread=bool(conversation.unread),
+            floor=floor,
         )
 
     def next_step(

@@ -128,8 +128,9 @@ def _decisions() -> list[Panel]:
 def _reasons() -> Panel:
     return rates(
         "Decisions by reason",
-        "threshold and drift: the policy's choice; argmax: no arm was good enough; unread: a part"
-        " of the request could not be read; explored: chosen at random.",
+        "threshold and drift: the policy's choice; argmax: no arm was good enough; risk: the"
+        " offered tools demand a higher probability; unread: a part of the request could not be"
+        " read; explored: chosen at random.",
         DECISIONS,
         "reason",
         is_stacked=True,

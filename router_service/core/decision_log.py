@@ -133,6 +133,9 @@ class DecisionRecord(StoredRecord):
     """From the request to the upstream until the first byte of its answer."""
     unverified: str | None = None
     """Why the answer was not verified, although the policy was `verified`."""
+    risk: str | None = None
+    """How much harm the offered tools can do: `read_only`, `writing` or `destructive`; None if the
+    configuration does not ask."""
     candidates: tuple[CandidateRecord, ...] | None = None
     """All candidate answers, in the order in which they were asked; None if the policy is not
     `verified`. `actual_cost_usd` is the cost of all of them."""

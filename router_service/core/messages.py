@@ -107,6 +107,9 @@ class ToolSpec:
     name: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
+    hints: tuple[bool | None, bool | None] | None = None
+    """MCP's `readOnlyHint` and `destructiveHint`, None for one that is not stated; None if the tool
+    has neither."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +123,7 @@ class ToolSpec:
 
     def __reduce__(self) -> tuple[type[ToolSpec], tuple[object, ...]]:
         """Pickle without the hash, because every process hashes the same text differently."""
-        return ToolSpec, (self.name, self.description, self.parameters)
+        return ToolSpec, (self.name, self.description, self.parameters, self.hints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +387,8 @@ def read_tools(body: Mapping[str, Json], unread: list[str]) -> tuple[ToolSpec, .
                 else:
                     schema = parse_schema(tool.get("parameters"), f"{path}.parameters")
                     description = as_text(tool.get("description"))
-                    tools.append(ToolSpec(tool["name"], description, schema.properties))
+                    hints = _read_hints(entry) or _read_hints(tool)
+                    tools.append(ToolSpec(tool["name"], description, schema.properties, hints))
             if readable < len(entries):
                 paths.append(f"{param}[{readable}:]")
             parsed = tuple(tools), tuple(paths)
@@ -393,6 +397,19 @@ def read_tools(body: Mapping[str, Json], unread: list[str]) -> tuple[ToolSpec, .
         found.append(parsed[0])
         unread.extend(parsed[1])
     return found[0] if len(found) == 1 else tuple(tool for tools in found for tool in tools)
+
+
+def _read_hints(tool: Json) -> tuple[bool | None, bool | None] | None:
+    """Return the MCP annotations of a tool, which clients pass on as `annotations`, if any."""
+    annotations = tool.get("annotations") if isinstance(tool, dict) else None
+    if not isinstance(annotations, dict):
+        return None
+    read_only, destructive = annotations.get("readOnlyHint"), annotations.get("destructiveHint")
+    hints = (
+        read_only if isinstance(read_only, bool) else None,
+        destructive if isinstance(destructive, bool) else None,
+    )
+    return None if hints == (None, None) else hints
 
 
 def _count_readable(entries: Sequence[Json]) -> int:

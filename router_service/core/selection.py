@@ -143,6 +143,9 @@ class Reason(StrEnum):
     """The most probable arm, because no arm reaches the threshold."""
     UNREAD = "unread"
     """The most probable arm, because part of the request could not be read."""
+    RISK = "risk"
+    """The policy's choice among the arms that reach the probability which the offered tools demand,
+    or the most probable arm, because none reaches it."""
     EXPLORED = "explored"
     """An arm drawn at random, to learn about arms that the policy does not choose."""
 

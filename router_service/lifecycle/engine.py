@@ -325,12 +325,21 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
         )
     except PolicyError as exc:
         raise ConfigError(settings.source, "router.default_policy", exc.problem) from exc
+    for name in ("writing", "destructive"):
+        policy = getattr(settings.router.risk, name).policy
+        try:
+            if policy is not None:
+                router.policy(policy)
+        except PolicyError as exc:
+            where = f"router.risk.{name}.policy"
+            raise ConfigError(settings.source, where, exc.problem) from exc
     return Planner(
         router,
         pool,
         model_name=settings.router.model_name,
         default_policy=settings.router.default_policy,
         exploration_share=settings.router.exploration_share,
+        risk=settings.router.risk,
     )
 
 

@@ -231,6 +231,8 @@ class Exchange:
             values["x-switchcraft-policy"] = str(plan.verified or plan.policy)
         if plan.unverified is not None:
             values["x-switchcraft-unverified"] = plan.unverified
+        if plan.risk is not None:
+            values["x-switchcraft-risk"] = plan.risk
         if self.accepted is not None:
             values["x-switchcraft-candidates"] = str(len(self.candidates))
             if self.accepted.p_correct is not None:
@@ -253,7 +255,7 @@ def answer_cost_usd(model: Model, usage: Usage | None, upstream_s: float) -> flo
 _LOGGED = (
     "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
     "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
-    "actual_cost_usd", "first_byte_s", "unverified",
+    "actual_cost_usd", "first_byte_s", "unverified", "risk",
 )  # fmt: skip
 """Fields of the decision record that are in the log line."""
 
@@ -315,6 +317,7 @@ class Recorder:
             latency_s=time.perf_counter() - info.started_s,
             first_byte_s=exchange.first_byte_s,
             unverified=plan.unverified,
+            risk=plan.risk,
             candidates=candidates,
         )
         self._store.save(record)

@@ -6,7 +6,7 @@ Nothing is sent to an upstream, and nothing is stored.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -15,7 +15,7 @@ from router_service.core.answer_features import Question
 from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
-from router_service.core.selection import Policy, Verified, parse_policy
+from router_service.core.selection import Policy, Reason, Verified, parse_policy
 from router_service.core.verification import VerificationState
 from router_service.requests.planning import (
     DecidingRouter,
@@ -131,12 +131,16 @@ class Explainer:
             plan = self._planner.choose(plan, prediction)
         is_pinned = plan.reason is GatewayReason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
-        rule = self._planner.policy(suffix, headers)
+        rule = self._planner.policy(suffix, headers, plan.risk)
         chosen_by = plan.policy or self._planner.choosing_policy(rule)
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )
         timer.end(StageName.SELECT)
+        chosen = next(choices(decision, (chosen_by,)))
+        if decision.reason is Reason.RISK:
+            floor = self._planner.risk.min_probability(plan.risk)
+            chosen = replace(chosen, arm=decision.arm, reason=Reason.RISK, floor=floor)
         views = (
             ArmView(arm, self._pool.by_arm[arm].name, probability, decision.cost_usd[arm])
             for arm, probability in decision.probabilities.items()
@@ -144,7 +148,7 @@ class Explainer:
         return Explained(
             reason=plan.reason,
             candidates=tuple(model.name for model in plan.candidates),
-            chosen=next(choices(decision, (chosen_by,))),
+            chosen=chosen,
             arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
             excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
             choices=tuple(choices(decision, self._policies)),

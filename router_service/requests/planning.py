@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +38,7 @@ from router_service.core.messages import (
 from router_service.core.packing import PackedView
 from router_service.core.resources import Cache, Stage, StageName, Timer
 from router_service.core.responses import find_references, parse_responses_request
+from router_service.core.risk import Risk
 from router_service.core.selection import Policy, Reason, Verified, choose_once
 from router_service.core.verification import (
     Step,
@@ -47,7 +48,7 @@ from router_service.core.verification import (
 )
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import VERIFIED, Decision, Prediction, explored
-from router_service.settings import Model
+from router_service.settings import Model, RiskSettings
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import BodyTemplate
 
@@ -77,6 +78,7 @@ class PolicyHeaders:
 
 
 NO_HEADERS = PolicyHeaders()
+NO_DEMANDS = RiskSettings()
 
 
 async def plan_request(  # noqa: PLR0913
@@ -288,8 +290,13 @@ class DecidingRouter(Protocol):
         prediction: Prediction,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
+        *,
+        floor: float = 0.0,
     ) -> Decision:
-        """Return the decision that a policy makes among these arms."""
+        """Return the decision that a policy makes among these arms.
+
+        `floor` is the probability that the arm must reach, if any arm does.
+        """
 
     def next_step(
         self, question: Question, prediction: Prediction, state: VerificationState
@@ -326,6 +333,8 @@ class Plan:
     """The planner of the release that decides."""
     arms: frozenset[str] = frozenset()
     """The arms that the router chooses among; empty if the request is not routed."""
+    risk: Risk | None = None
+    """How much harm the offered tools can do; None if the configuration does not ask."""
     policy_headers: PolicyHeaders = NO_HEADERS
     """Each release looks up the wanted policy among its own policies."""
     policy: Policy | None = None
@@ -368,11 +377,12 @@ class Planner:
         model_name: str,
         default_policy: str | None,
         exploration_share: float = 0.0,
+        risk: RiskSettings = NO_DEMANDS,
     ) -> None:
         """Plan with a router for a pool.
 
         `model_name` is the name that requests routing. `default_policy` is the policy of requests
-        that name none (default: the artifact's).
+        that name none (default: the artifact's). `risk` says what risky tools demand.
         """
         self.router = router
         self._pool = pool
@@ -380,6 +390,8 @@ class Planner:
         self._default_policy = default_policy
         self._unverified_policy = choose_once(router.policy())
         self.exploration_share = exploration_share
+        self.risk = risk
+        self._highest_risk = lru_cache(1000)(risk.rules.highest)
         manifest = router.artifact.manifest
         policies = [name for name in manifest.policies if name != "default"]
         if manifest.verifier is not None:
@@ -421,7 +433,9 @@ class Planner:
                 return plan(candidates=(), reason=GatewayReason.CONTINUED)
             candidates = self._pool.pinned(pinned, needs)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
-        rule = self.policy(suffix or None, headers)
+        risk = self._highest_risk(chat.conversation.tools) if self.risk.has_demands else None
+        rule = self.policy(suffix or None, headers, risk)
+        plan = partial(plan, risk=risk)
         if isinstance(rule, Verified):
             unverified = request.unverifiable
             verified = rule if unverified is None else None
@@ -468,7 +482,8 @@ class Planner:
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
         """Return the plan with the arm that its policy chooses."""
         conversation = plan.request.chat.conversation
-        decision = self.router.choose(conversation, prediction, plan.policy, plan.arms)
+        floor = self.risk.min_probability(plan.risk)
+        decision = self.router.choose(conversation, prediction, plan.policy, plan.arms, floor=floor)
         return replace(
             plan,
             candidates=self._pool.models_for(decision.ranking),
@@ -486,20 +501,26 @@ class Planner:
         """Return the plan with a random arm for the exploration share of requests.
 
         The plan's decision has the propensity: the probability with which its arm was chosen.
+        Requests whose tools demand a probability are not explored.
         """
-        if plan.decision is None:
+        if plan.decision is None or self.risk.min_probability(plan.risk) > 0:
             return plan
         draw = random.random()  # noqa: S311 - not a secret
         decision = explored(plan.decision, self.exploration_share, draw)
         candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
-    def policy(self, suffix: str | None, headers: PolicyHeaders) -> Policy | Verified:
-        """Return the policy of the header, else of the model name's suffix; raises PolicyError."""
+    def policy(
+        self, suffix: str | None, headers: PolicyHeaders, risk: Risk | None = None
+    ) -> Policy | Verified:
+        """Return the policy of the header, else of the model name's suffix; raises PolicyError.
+
+        A request that names no policy has the one for its tools' `risk`, or else the default.
+        """
         is_in_header = headers.policy is not None
         text, param = (headers.policy, POLICY_HEADER) if is_in_header else (suffix, "model")
         if text in {None, "default"}:
-            text = self._default_policy
+            text = self.risk.policy(risk) or self._default_policy
         return self.router.policy(text, param=param, verified_goals=headers.verified_goals)
 
     def choosing_policy(self, policy: Policy | Verified) -> Policy:

@@ -38,6 +38,7 @@ from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
 from router_service.core.keys import digest_of
 from router_service.core.messages import Json
+from router_service.core.risk import Risk, RiskRules
 from router_service.core.selection import Price
 from router_service.core.verification import VerificationLimits
 
@@ -284,6 +285,69 @@ class VerificationSettings(Frozen):
         return VerificationLimits(self.max_candidates, max_cost_usd, self.max_added_latency_s)
 
 
+class RiskLevelSettings(Frozen):
+    """Which tools have one level of risk, and what a request that offers such a tool demands."""
+
+    tools: tuple[Name, ...] = ()
+    """Patterns of the names of tools that have this level, such as `delete_*`. They take precedence
+    over the tools' annotations."""
+    min_probability: Share = 0.0
+    """Probability (0 to 1) of a correct answer that the chosen arm must reach. If no arm reaches
+    it, the most probable arm is chosen."""
+    policy: str | None = Field(None, json_schema_extra={"x-default": "`router.default_policy`"})
+    """Policy of requests that do not name one, such as `verified` or `quality`."""
+
+
+class RiskSettings(Frozen):
+    """What a request demands if it offers tools that write or destroy.
+
+    The most severe tool that a request offers decides. A tool's level is that of a pattern that
+    matches its name, else that of its MCP annotations (`readOnlyHint`, `destructiveHint`), else a
+    guess.
+    """
+
+    guess: bool = True
+    """Whether to guess the level of other tools by the verbs in their names and by their
+    descriptions. Without it, they demand nothing."""
+    read_only: tuple[Name, ...] = ()
+    """Patterns of the names of tools that change nothing."""
+    writing: RiskLevelSettings = RiskLevelSettings()
+    """Tools that add or change something in a way that can be undone."""
+    destructive: RiskLevelSettings = RiskLevelSettings()
+    """Tools that may delete, overwrite, spend or send something, or that run any command."""
+
+    @cached_property
+    def has_demands(self) -> bool:
+        """Whether any level demands anything, so that the risk of tools has to be known."""
+        levels = (self.writing, self.destructive)
+        return any(level.min_probability > 0 or level.policy is not None for level in levels)
+
+    @property
+    def rules(self) -> RiskRules:
+        """How the levels of tools are found."""
+        patterns = {
+            Risk.READ_ONLY: self.read_only,
+            Risk.WRITING: self.writing.tools,
+            Risk.DESTRUCTIVE: self.destructive.tools,
+        }
+        return RiskRules(patterns, guesses=self.guess)
+
+    def min_probability(self, risk: Risk | None) -> float:
+        """Return the probability that an arm must reach if the offered tools have this level."""
+        level = self._level(risk)
+        return 0.0 if level is None else level.min_probability
+
+    def policy(self, risk: Risk | None) -> str | None:
+        """Return the policy of requests whose tools have this level and that name no policy."""
+        level = self._level(risk)
+        return None if level is None else level.policy
+
+    def _level(self, risk: Risk | None) -> RiskLevelSettings | None:
+        return {Risk.WRITING: self.writing, Risk.DESTRUCTIVE: self.destructive}.get(
+            risk or Risk.READ_ONLY
+        )
+
+
 class RouterSettings(Frozen):
     """The routing decision, and the models it can choose."""
 
@@ -333,6 +397,7 @@ class RouterSettings(Frozen):
     serve the request, all equally likely. A log of such decisions can evaluate arms that the policy
     never picks. Requests with the policy `verified` are not explored."""
     verification: VerificationSettings = VerificationSettings()
+    risk: RiskSettings = RiskSettings()
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers to send to upstreams, in addition to the standard ones."""
 

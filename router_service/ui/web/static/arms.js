@@ -21,7 +21,7 @@ export function arms(explained, choice) {
 /** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
 function caption(explained, choice, hasFloor) {
   if (!hasFloor) return "Sorted by cost. The policy sets no threshold for this request.";
-  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the threshold of ${choice.policy}: ${percent(choice.floor)}`;
+  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the threshold of ${choice.reason === "risk" ? "risky tools" : choice.policy}: ${percent(choice.floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 

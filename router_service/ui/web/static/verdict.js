@@ -61,6 +61,7 @@ function reason(explained, choice, likeliest) {
     case "threshold": return `${among} with a predicted probability of at least ${percent(value)}.`;
     case "utility": return `The highest probability for its cost, with ${usd(value)} for one more correct answer.`;
     case "verified": return `Its answer is checked: the verifier estimates the probability that it is correct. Another model is asked only if this is expected to pay, with ${usd(value)} for one more correct answer.`;
+    case "risk": return passing > 0 ? `The request offers tools that can do harm, so the arm must reach ${percent(choice.floor)}. The policy chooses among the ${passing} that do.` : `The request offers tools that can do harm, so the arm must reach ${percent(choice.floor)}. None does, so the most probable arm is chosen.`;
     case "argmax": return `No arm reaches ${percent(value)}, so the most probable arm is chosen.`;
     default: return `The router could not read a part of the request (${explained.unread.join(", ")}). It chooses the most probable arm for the rest, regardless of the policy.`;
   }
