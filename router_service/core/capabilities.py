@@ -109,9 +109,12 @@ class Capabilities(BaseModel):
         ]
         return (*exceeded, *sorted(required.features & self.unsupported))
 
-    def is_too_short(self, required: Requirements) -> bool:
-        """Return whether the length of the input is the only requirement that is not met."""
-        return bool(self.lacks(required)) and not self.lacks(replace(required, input_tokens=0))
+    def excess_tokens(self, required: Requirements) -> int | None:
+        """Return by how many tokens the input is too long, if only its length is at fault."""
+        window_tokens = self.context_window_tokens
+        if window_tokens is None or self.lacks(replace(required, input_tokens=0)):
+            return None
+        return max(0, required.input_tokens - window_tokens) or None
 
 
 def read_requirements(

@@ -123,22 +123,28 @@ class ModelNotFoundError(InvalidRequestError):
 class NoCapableModelError(InvalidRequestError):
     """A request that no model can serve.
 
-    `lacks` has, by model, the requirements that the model does not meet. `is_too_long` is true if a
-    shorter input could be served.
+    `lacks` has, by model, the requirements that the model does not meet. `excess_tokens` is by how
+    many tokens, at the least, the input has to be shortened so that a model can serve it; None if
+    no shorter input could be served.
     """
 
-    def __init__(self, lacks: Mapping[str, tuple[str, ...]], *, is_too_long: bool) -> None:
+    def __init__(
+        self, lacks: Mapping[str, tuple[str, ...]], *, excess_tokens: int | None = None
+    ) -> None:
         details = "; ".join(
             f"{model!r} does not support {', '.join(words)}" for model, words in lacks.items()
         )
-        remedy = "Shorten the input" if is_too_long else "Remove what is not supported"
+        is_too_long = excess_tokens is not None
+        remedy = "Remove what is not supported"
+        if is_too_long:
+            remedy = f"Shorten the input by about {excess_tokens} tokens"
         super().__init__(
             f"No available model can serve this request: {details}. {remedy}, or name another "
             "model.",
             code="context_length_exceeded" if is_too_long else "unsupported_feature",
         )
         self.lacks = lacks
-        self.is_too_long = is_too_long
+        self.excess_tokens = excess_tokens
 
 
 class ResponseNotFoundError(InvalidRequestError):
@@ -294,6 +300,9 @@ class Failure(StrEnum):
     """The upstream refused this request, perhaps because of the client. Another may accept it."""
     UNFIT = "unfit"
     """The model cannot serve this request, but another model may."""
+    TOO_LONG = "too_long"
+    """The request is longer than the model's context window; a model with a larger one may serve
+    it."""
     BUSY = "busy"
     """The upstream was not tried, because all of its connections are in use."""
     COOLING_DOWN = "cooling_down"
@@ -308,6 +317,7 @@ _REMEDIES = {
     Failure.COOLING_DOWN: "Try again later, or name another model.",
     Failure.REFUSED: _CHANGE,
     Failure.UNFIT: _CHANGE,
+    Failure.TOO_LONG: "Shorten the request, or name a model with a larger context window.",
 }
 
 
@@ -340,7 +350,7 @@ class UpstreamError(SwitchcraftError):
     @property
     def may_be_client_fault(self) -> bool:
         """Return whether the client may have caused the failure, so that no upstream is blamed."""
-        return self.failure in {Failure.REFUSED, Failure.UNFIT}
+        return self.failure in {Failure.REFUSED, Failure.UNFIT, Failure.TOO_LONG}
 
 
 class UpstreamRefusedError(UpstreamError):

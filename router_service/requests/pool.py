@@ -108,8 +108,9 @@ def capable_models(models: Sequence[Model], wanted: Requirements) -> tuple[Model
     lacks = {model.name: model.capabilities.lacks(wanted) for model in models}
     able = tuple(model for model in models if not lacks[model.name])
     if not able:
-        is_too_long = any(model.capabilities.is_too_short(wanted) for model in models)
-        raise NoCapableModelError(lacks, is_too_long=is_too_long)
+        excesses = [model.capabilities.excess_tokens(wanted) for model in models]
+        least = min((excess for excess in excesses if excess is not None), default=None)
+        raise NoCapableModelError(lacks, excess_tokens=least)
     return able
 
 

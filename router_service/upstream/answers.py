@@ -73,13 +73,24 @@ _TOO_LARGE = b"Request too large"
 """The start of OpenAI's message for a single request that exceeds the tokens per minute. Its status
 is 429, but waiting does not help."""
 
-_UNFIT_CODES = {"context_length_exceeded", "request_too_large", "string_above_max_length"}
+_UNFIT_CODES = {"request_too_large", "string_above_max_length"}
+
+_TOO_LONG_CODE = "context_length_exceeded"
+_TOO_LONG_MESSAGE = re.compile(
+    "prompt is too long|exceed context limit|maximum context length|exceeds? the (?:model's )?"
+    "(?:available )?context|input token count|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+"""Messages of requests that exceed the context window, for providers without a code for it:
+Anthropic (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini, Cohere."""
+
+MAX_MESSAGE = 500
+"""Characters of an error's message that are searched. Servers may quote the request after them."""
 
 _CLIENTS_CODES = frozenset(
     (
         "content_filter",
         "content_policy_violation",
-        "context_length_exceeded",
         "empty_image_file",
         "failed_to_download_image",
         "unsupported_image_media_type",
@@ -184,9 +195,11 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
             break
     body = b"" if len(parts) > MAX_ERROR_BYTES or answer.has_secrets else bytes(parts)
     value = decode_json(body)
-    error = value.get("error") if isinstance(value, dict) else None
+    error = value.get("error", value) if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
-    if answer.status == 429 and _TOO_LARGE in body:
+    if answer.status in {400, 413, 422} and _is_too_long(error):
+        failure = Failure.TOO_LONG
+    elif answer.status == 429 and _TOO_LARGE in body:
         failure = Failure.UNFIT
     elif answer.status >= 500 or answer.status in _UPSTREAMS_FAULT:
         failure = Failure.STATUS
@@ -204,6 +217,15 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
         failure=failure,
         retry_after_s=answer.retry_after_s,
     )
+
+
+def _is_too_long(error: Json) -> bool:
+    """Return whether a decoded error says that the request exceeds the model's context window."""
+    if not isinstance(error, dict):
+        return False
+    message = error.get("message")
+    text = message[:MAX_MESSAGE] if isinstance(message, str) else ""
+    return error.get("code") == _TOO_LONG_CODE or bool(_TOO_LONG_MESSAGE.search(text))
 
 
 async def _read_rest(
@@ -249,6 +271,8 @@ def failure_of_error(value: Json) -> Failure:
     inner = value.get("response", value) if isinstance(value, dict) else None
     error = inner.get("error", inner) if isinstance(inner, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
+    if _is_too_long(error):
+        return Failure.TOO_LONG
     if isinstance(code, int):
         is_clients = 400 <= code < 500 and code not in _NOT_CLIENTS_STATUSES
     else:

@@ -52,9 +52,15 @@ because members contain paths, which clients choose."""
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 """Statuses after which the same deployment may succeed. 529 is Anthropic's "overloaded"."""
 
-_NEVER_RETRIED = {Failure.COOLING_DOWN, Failure.UNFIT}
+_NEVER_RETRIED = {Failure.COOLING_DOWN, Failure.UNFIT, Failure.TOO_LONG}
 
-_FREE = {Failure.COOLING_DOWN, Failure.BUSY, Failure.UNFIT, Failure.REFUSED}
+_FREE = {
+    Failure.COOLING_DOWN,
+    Failure.BUSY,
+    Failure.UNFIT,
+    Failure.TOO_LONG,
+    Failure.REFUSED,
+}
 """Failures after which a fallback costs no retry budget. The request was not sent, or was refused
 unread, so it adds nothing to the load during an outage."""
 
@@ -116,18 +122,25 @@ class RetryingClient:
         """Yield the first answer that starts well, and append each attempt to `attempts`.
 
         The connection is closed when the block is left. If no deployment answers, raise the
-        UpstreamError of the first model that was tried.
+        UpstreamError of the first model that was tried. After a model refused the request as too
+        long, only models with larger context windows are tried, and those whose window is unknown.
         """
         self._budget.earn()
         first: UpstreamError | None = None
         last: UpstreamError | None = None
+        exceeded_tokens = 0
         for model in request.candidates:
+            window_tokens = model.capabilities.context_window_tokens
+            if window_tokens is not None and window_tokens <= exceeded_tokens:
+                continue
             if last is not None and not self.may_fall_back(last, request):
                 break
             try:
                 answer, connection = await self._try_model(model, request, attempts)
             except UpstreamError as exc:
                 last = exc
+                if exc.failure is Failure.TOO_LONG:
+                    exceeded_tokens = max(exceeded_tokens, window_tokens or 0)
                 # The chosen model's failure is reported, unless it was not tried at all.
                 if first is None or first.failure is Failure.COOLING_DOWN:
                     first = exc

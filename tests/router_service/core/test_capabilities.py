@@ -142,7 +142,7 @@ def test_unknown_capabilities_exclude_nothing() -> None:
     """A model without known limits meets all requirements."""
     everything = Requirements(10**9, 10**9, 10**6, frozenset(Feature))
     assert Capabilities().lacks(everything) == ()
-    assert not Capabilities().is_too_short(everything)
+    assert Capabilities().excess_tokens(everything) is None
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ def test_unmet_requirements_are_described(known: dict[str, Any], missing: tuple[
 def test_only_the_length_is_too_long() -> None:
     """A shorter input does not help a model that also lacks a feature."""
     long = Requirements(input_tokens=100, features=frozenset({Feature.IMAGES}))
-    assert Capabilities(context_window_tokens=10).is_too_short(long)
+    assert Capabilities(context_window_tokens=10).excess_tokens(long) == 90
     blind = Capabilities(context_window_tokens=10, unsupported=frozenset({Feature.IMAGES}))
-    assert not blind.is_too_short(long)
-    assert not Capabilities(context_window_tokens=1000).is_too_short(long)
+    assert blind.excess_tokens(long) is None
+    assert Capabilities(context_window_tokens=1000).excess_tokens(long) is None
 
 
 @pytest.mark.parametrize("junk", [None, 3, "x", [], {}, [1], [{"type": []}], {"type": 3}, True])

@@ -48,18 +48,17 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
     ),
     errors.NoCapableModelError(
-        {"small": ("about 9000 tokens of input (limit: 8000)",), "large": ("images", "audio")},
-        is_too_long=False,
+        {"small": ("about 9000 tokens of input (limit: 8000)",), "large": ("images", "audio")}
     ): (
         "No available model can serve this request: 'small' does not support about 9000 tokens of "
         "input (limit: 8000); 'large' does not support images, audio. Remove what is not "
         "supported, or name another model."
     ),
     errors.NoCapableModelError(
-        {"small": ("about 9000 tokens of input (limit: 8000)",)}, is_too_long=True
+        {"small": ("about 9000 tokens of input (limit: 8000)",)}, excess_tokens=1000
     ): (
         "No available model can serve this request: 'small' does not support about 9000 tokens of "
-        "input (limit: 8000). Shorten the input, or name another model."
+        "input (limit: 8000). Shorten the input by about 1000 tokens, or name another model."
     ),
     errors.ResponseNotFoundError("resp_1", param="previous_response_id"): (
         "The previous response 'resp_1' was not found. This gateway has not relayed it for your "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 import re
@@ -14,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
+from router_service.core.capabilities import Capabilities
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings
 from router_service.upstream.answers import StartedAnswer
@@ -393,6 +395,59 @@ def test_only_refusals_cost_no_retry_budget(
             with suppress(UpstreamError):
                 await gateway.ask(model("a", first), model("b", second))
             assert len(second.bodies) == next_model
+
+    run(scenario)
+
+
+TOO_LONG_ERRORS = [
+    {"error": {"code": "context_length_exceeded", "message": "Too long."}},
+    {"error": {"code": None, "message": "Your input exceeds the context window of this model."}},
+    {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}},
+    {"object": "error", "message": "This model's maximum context length is 8 tokens.", "code": 400},
+    {"error": {"code": 400, "message": "The input token count (9) exceeds the maximum."}},
+]
+"""Errors of OpenAI's two APIs, Anthropic, vLLM and Gemini for a request that is too long."""
+
+
+@pytest.mark.parametrize("error", TOO_LONG_ERRORS)
+def test_too_long_request_goes_to_a_model_with_a_larger_window(error: dict[str, Any]) -> None:
+    """Models whose window is not larger are skipped, and one with an unknown window is tried."""
+
+    async def scenario() -> None:
+        too_long = response(400, json.dumps(error).encode())
+        async with upstreams([too_long], [OK], [OK], [OK]) as (first, same, large, unknown):
+            models = [
+                model(name, place).model_copy(
+                    update={"capabilities": Capabilities(context_window_tokens=window_tokens)}
+                )
+                for name, place, window_tokens in (
+                    ("first", first, 8),
+                    ("same", same, 8),
+                    ("large", large, 9),
+                    ("unknown", unknown, None),
+                )
+            ]
+            gateway = Gateway(NO_BUDGET)
+            answer = await gateway.ask(*models)
+            assert (answer.model.name, len(same.bodies)) == ("large", 0)
+            assert gateway.failures() == [("first", Failure.TOO_LONG), ("large", None)]
+            assert gateway.waits == []
+            answer = await gateway.ask(models[0], models[1], models[3])
+            assert answer.model.name == "unknown"
+            failure = await failure_of(gateway.ask(models[0], models[1]))
+            assert (failure.model, failure.failure) == ("first", Failure.TOO_LONG)
+
+    run(scenario)
+
+
+def test_quoted_request_is_no_sign_of_its_length() -> None:
+    """Only the beginning of an error's message is searched, because servers quote requests."""
+
+    async def scenario() -> None:
+        quoting = {"error": {"message": "Bad field. " + "x" * 500 + "prompt is too long"}}
+        async with upstreams([response(400, json.dumps(quoting).encode())]) as (place,):
+            answer = await Gateway().ask(model("a", place))
+            assert answer.status == 400
 
     run(scenario)
 

@@ -22,7 +22,7 @@ const UNVERIFIED = {
 
 /** Kinds of failures of models. */
 const FAILURES = {
-  unreachable: "not reachable", broken: "the connection broke", status: "error status", error_body: "error in the answer", malformed: "unreadable answer",
+  unreachable: "not reachable", broken: "the connection broke", status: "error status", error_body: "error in the answer", malformed: "unreadable answer", too_long: "request too long",
   unfit: "cannot serve this request", busy: "all connections in use", cooling_down: "not tried, because its circuit is open", cancelled: "cancelled, because it took too long",
 };
 
