@@ -126,6 +126,10 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "The upstream of model 'small' blocked the content. Change the request, or name another "
         "model."
     ),
+    UpstreamError("small", "refused the request as too long", Failure.TOO_LONG): (
+        "The upstream of model 'small' refused the request as too long. Shorten the request, or "
+        "name a model with a larger context window."
+    ),
     UpstreamError("small", "has a shorter context window", Failure.UNFIT): (
         "The upstream of model 'small' has a shorter context window. Change the request, or name "
         "another model."
