@@ -42,14 +42,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """An image, a document or a recording. Exactly one of `url`, `data` and `file_id` is set."""
+    """An image, a document or a recording. Either `url` or `data` is set."""
 
     kind: Literal["image", "document", "audio"]
     url: str | None = None
     data: str | None = None
-    """Base64, without the prefix of a data URL; or the text of a plain-text document."""
-    file_id: str | None = None
-    """The id of a file that one provider stores."""
+    """Base64, without the prefix of a data URL; the text itself if `media_type` is `text/plain`."""
     media_type: str | None = None
     """Such as `image/png`; None if it is not stated."""
     name: str | None = None
@@ -117,7 +115,11 @@ class Tool:
     """Whether arguments must match the schema exactly; None if the request does not say."""
     is_custom: bool = False
     grammar: Json = None
-    """The `format` of a custom tool."""
+    """A custom tool's grammar: an object with `syntax` and `definition`; None for free text."""
+    namespace: str = ""
+    """The group that Responses names beside the tool; `name` then begins with `namespace__`."""
+    is_search: bool = False
+    """Whether the client searches its own tools with it (`tool_search` of Responses)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,10 @@ class Request:
 
     model: str
     messages: tuple[Message, ...]
+    dialect: Dialect = Dialect.CHAT
+    """The API in which the client asked."""
+    lost: tuple[str, ...] = ()
+    """Paths of what only the client's API can express, so that a translation would lose it."""
     stream: bool = False
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice | None = None
@@ -170,7 +176,6 @@ class Request:
     cache_key: str | None = None
     """OpenAI's `prompt_cache_key`."""
     service_tier: str | None = None
-    metadata: Json = None
     wants_usage: bool = False
     """Whether a chat stream ends with an event that has the usage."""
 
