@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import SecretStr
 
-from router_service.core.errors import ConfigError
 from router_service.core.keys import KeyRing, is_weak
 from router_service.settings import ADMIN, METRICS, KeySettings, ServerSettings, Settings
 
@@ -96,7 +95,7 @@ def permitted_listen_host(settings: Settings) -> str:
         )
         if not is_loopback(host):
             remedy = f"or set server.host or --host to {LOOPBACK}"
-            raise ConfigError(settings.source, path, f"{problem}, {remedy}")
+            raise settings.error(path, f"{problem}, {remedy}")
         _log.warning("%s: %s: %s", settings.source, path, problem)
     return host
 

@@ -6,6 +6,7 @@ Each error has its facts as attributes. Only `http.errors` turns errors into HTT
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -272,14 +273,43 @@ class ReloadRefusedError(SwitchcraftError):
         self.reason = reason
 
 
-class ConfigError(SwitchcraftError):
-    """A configuration that cannot be used. `where` is the dotted path inside the file."""
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One mistake in a configuration."""
 
-    def __init__(self, source: str, where: str, problem: str) -> None:
-        super().__init__(f"{source}: {where}: {problem}" if where else f"{source}: {problem}")
+    where: str
+    """The setting's dotted path; empty if the mistake is not in one setting."""
+    problem: str
+    """What is wrong, and what to do."""
+    line: int | None = None
+    """The setting's line in the file, from 1, if it is known."""
+
+
+class ConfigError(SwitchcraftError):
+    """A configuration that cannot be used: one problem in `source`, or all that were found."""
+
+    def __init__(
+        self,
+        source: str,
+        where: str = "",
+        problem: str = "",
+        *,
+        problems: Sequence[ConfigProblem] = (),
+    ) -> None:
+        """Take the dotted path of one setting and its problem, or several problems."""
+        problems = tuple(problems) or (ConfigProblem(where, problem),)
+        lines = [
+            ": ".join(
+                filter(None, (f"{source}:{p.line}" if p.line else source, p.where, p.problem))
+            )
+            for p in problems
+        ]
+        head = [] if len(lines) == 1 else [f"{len(lines)} problems:"]
+        super().__init__("\n  ".join([*head, *lines]))
         self.source = source
-        self.where = where
-        self.problem = problem
+        self.problems = problems
+        self.where = problems[0].where
+        self.problem = problems[0].problem
 
 
 class Failure(StrEnum):

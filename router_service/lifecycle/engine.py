@@ -19,7 +19,7 @@ from typing import Protocol
 
 from router_service.access import Access
 from router_service.core.artifact import MANIFEST, Artifact, sha256
-from router_service.core.errors import ArtifactError, ConfigError, PolicyError, SwitchcraftError
+from router_service.core.errors import ArtifactError, PolicyError, SwitchcraftError
 from router_service.core.messages import Conversation
 from router_service.core.releases import (
     Canary,
@@ -324,7 +324,7 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
             verified_goals=settings.router.verification.allows_goals,
         )
     except PolicyError as exc:
-        raise ConfigError(settings.source, "router.default_policy", exc.problem) from exc
+        raise settings.error("router.default_policy", exc.problem) from exc
     for name in ("writing", "destructive"):
         policy = getattr(settings.router.risk, name).policy
         try:
@@ -332,7 +332,7 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
                 router.policy(policy)
         except PolicyError as exc:
             where = f"router.risk.{name}.policy"
-            raise ConfigError(settings.source, where, exc.problem) from exc
+            raise settings.error(where, exc.problem) from exc
     return Planner(
         router,
         pool,

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from router_service import signals
 from router_service.access import permitted_listen_host
-from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
+from router_service.core.errors import ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.lifecycle.engine import (
     Engine,
@@ -290,7 +290,7 @@ def load_first_router(
     place = settings.router.publication
     if place == "redis" and settings.server.redis_url is None:
         problem = "a publication in Redis needs server.redis_url; set it too"
-        raise ConfigError(settings.source, "router.publication", problem)
+        raise settings.error("router.publication", problem)
     if place is None:
         return builder.router(settings, None), None
 
@@ -335,7 +335,7 @@ def _check_listen_address(present: Settings, new: Settings) -> None:
     host = permitted_listen_host(new)
     if present.keys.by_path() and host != present.server.host:
         problem = "the last key was removed, but other machines can connect; keep a key, or restart"
-        raise ConfigError(new.source, "keys", problem)
+        raise new.error("keys", problem)
 
 
 def _differences(old: Settings, new: Settings) -> Iterator[str]:

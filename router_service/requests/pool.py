@@ -9,7 +9,7 @@ from typing import Literal
 
 from router_service.core.artifact import Manifest
 from router_service.core.capabilities import Requirements
-from router_service.core.errors import ConfigError, NoCapableModelError
+from router_service.core.errors import NoCapableModelError
 from router_service.core.selection import Price
 from router_service.prices import Listing, look_up
 from router_service.settings import Deployment, Model, Settings
@@ -132,10 +132,10 @@ def _assign_arms(
     for arm, name in mapping.items():
         if arm not in manifest.arms:
             problem = f"the artifact has no such arm; it has {', '.join(manifest.arms)}"
-            raise ConfigError(settings.source, f"router.arms.{arm}", problem)
+            raise settings.error(f"router.arms.{arm}", problem)
         if name not in models:
             problem = f"there is no model {name!r} in model_list; it has {known}"
-            raise ConfigError(settings.source, f"router.arms.{arm}", problem)
+            raise settings.error(f"router.arms.{arm}", problem)
     named = {arm: mapping.get(arm, arm) for arm in manifest.arms}
     by_arm = {arm: models[name] for arm, name in named.items() if name in models}
     if not by_arm:
@@ -143,7 +143,7 @@ def _assign_arms(
             f"no arm has a model; map at least one of the arms {', '.join(manifest.arms)} to one "
             f"of the models {known}"
         )
-        raise ConfigError(settings.source, "router.arms", problem)
+        raise settings.error("router.arms", problem)
     return by_arm
 
 
@@ -167,7 +167,7 @@ def _priced_models(
         listing = next((found for found in listings if found is not None), unlisted)
         price = model.price or listing.price or profiled.get(model.name)
         if price is None and settings.router.unknown_prices == "refuse":
-            raise ConfigError(settings.source, f"model_list: {model.name}", UNPRICED)
+            raise settings.error(f"model_list: {model.name}", UNPRICED)
         known = model.capabilities
         window_tokens = known.context_window_tokens or listing.context_window_tokens
         capabilities = known.model_copy(update={"context_window_tokens": window_tokens})
@@ -194,7 +194,7 @@ def _model_named_by(
     if name is not None and name not in models:
         known = ", ".join(sorted(models))
         problem = f"there is no model {name!r} in model_list; it has {known}"
-        raise ConfigError(settings.source, f"router.{field}", problem)
+        raise settings.error(f"router.{field}", problem)
     return None if name is None else models[name]
 
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from router_service.core.addresses import check_http_address
 from router_service.core.capabilities import Capabilities
-from router_service.core.errors import ConfigError
+from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.settings.litellm import (
     Entry,
     File,
@@ -85,11 +85,10 @@ FIREWORKS_MODELS = "accounts/fireworks/models/"
 
 def read_models(
     file: File, timeouts: Timeouts, source: str, environ: Mapping[str, str]
-) -> Iterator[Model]:
-    """Yield the pool's models, without wildcards.
+) -> Iterator[Model | ConfigProblem]:
+    """Yield the pool's models, without wildcards, and the problems of unusable entries.
 
-    Entries with the same name are deployments of one model. Raise ConfigError, which names the
-    entry.
+    Entries with the same name are deployments of one model.
     """
     groups: dict[str, list[_Place]] = {}
     for index, entry in enumerate(file.model_list):
@@ -111,12 +110,17 @@ def read_models(
             *_of_kind("context_window_fallbacks", name, router, litellm),
         ]
         fallbacks = dict.fromkeys(known[other] for other in wanted if other in known)
+        deployments = []
+        for place, weight in zip(places, weights, strict=True):
+            try:
+                deployments.append(place.deployment(weight, timeouts))
+            except ConfigError as exc:
+                yield from exc.problems
+        if not deployments:
+            continue
         yield Model(
             name=name,
-            deployments=tuple(
-                place.deployment(weight, timeouts)
-                for place, weight in zip(places, weights, strict=True)
-            ),
+            deployments=tuple(deployments),
             price=next((price for price in prices if price is not None), None),
             capabilities=Capabilities.shared_by(
                 [place.entry.model_info.capabilities() for place in places]

@@ -2,8 +2,8 @@
 
 The file's `model_list` and the sections that end with `_settings` have LiteLLM's format, so that a
 LiteLLM user's file works without changes. The other sections are ours. Environment variables named
-`SWITCHCRAFT_*` override a few settings. Every mistake raises a ConfigError with the file, the
-dotted path, the problem and the remedy.
+`SWITCHCRAFT_*` override a few settings. A ConfigError has all mistakes, each with its file, line,
+dotted path, problem and remedy.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from router_service.core.addresses import check_proxy_address, read_port
-from router_service.core.errors import ConfigError
+from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.messages import Json
 from router_service.settings.deployments import known_aliases, override, read_models
+from router_service.settings.files import read_file
 from router_service.settings.litellm import (
     File,
     GeneralSection,
@@ -33,19 +33,16 @@ from router_service.settings.litellm import (
     RouterSection,
     Section,
 )
-from router_service.settings.unsupported import unsupported_settings
+from router_service.settings.unsupported import IGNORED_SECTIONS, unsupported_settings
 from router_service.settings.values import (
     Count,
     Frozen,
+    Model,
     Port,
     RedisAddress,
     Settings,
     UpstreamSettings,
 )
-
-MAX_NODES = 100_000
-"""Largest number of values in a file. Aliases may repeat values exponentially; the settings of
-1,000 deployments have about 10,000 values."""
 
 REFERENCE = "os.environ/"
 """Prefix in LiteLLM's files: `os.environ/NAME` stands for the value of an environment variable."""
@@ -58,9 +55,10 @@ LITELLM_SECTIONS: Mapping[str, type[Section]] = {
 }
 
 _PROXY_NAMES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
-_QUOTED = re.compile(r"(alias|anchor|tag|handle) ['\"].*", re.DOTALL)
-"""Quote from the file in an error message of PyYAML. It is removed, because it may be an API key
-that starts with `!` or `*`."""
+_LIKE_REFERENCE = re.compile(
+    r"\$\{?[A-Z][A-Z0-9_]*\}?|\$?\{?\{? *(?:os[._]?en\w*|env)[./:\[(].*", re.IGNORECASE
+)
+"""Values that are meant as references to environment variables: `os.envrion/X`, `${X}`, `env:X`."""
 
 S = TypeVar("S", bound=Frozen)
 T = TypeVar("T")
@@ -104,9 +102,8 @@ def read_settings(
     try:
         overrides = Overrides()
     except ValidationError as exc:
-        error = config_error("the environment", exc)
-        where = f"SWITCHCRAFT_{error.where.upper()}"
-        raise ConfigError("the environment", where, error.problem) from exc
+        named = (replace(p, where=f"SWITCHCRAFT_{p.where.upper()}") for p in problems_of(exc))
+        raise ConfigError("the environment", problems=list(named)) from exc
     for name, address in environ.items():
         if name.lower() in _PROXY_NAMES and address:
             try:
@@ -131,32 +128,40 @@ def read_settings(
         problem = (
             "several workers share their state in Redis; set server.redis_url, or use 1 worker"
         )
-        raise ConfigError(settings.source, "server.workers", problem)
+        raise settings.error("server.workers", problem)
     return settings.model_copy(update={"server": server})
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Return the settings in a file; `environ` resolves `os.environ/NAME`. Raise ConfigError."""
-    source = str(path)
-    tree = {name: section for name, section in _read_yaml(path).items() if section is not None}
-    references = References(source, environ)
+    """Return the settings in a file; `environ` resolves `os.environ/NAME`.
+
+    Raise ConfigError with all problems that can be found at once: those of YAML, of names and of
+    variables, and then either those of single values or those of models.
+    """
+    config = read_file(path)
+    problems = list(config.repeated)
+    tree = {name: section for name, section in config.tree.items() if section is not None}
+    references = References(environ, problems)
     variables = references.resolved(tree.pop("environment_variables", {}), "environment_variables")
     if isinstance(variables, Mapping):
         own = {str(name): str(value) for name, value in variables.items()}
-        references = References(source, {**environ, **own})
+        references = References({**environ, **own}, problems)
     tree = references.resolved_file(tree)
+    problems += unknown_sections(tree)
     try:
         file = File.model_validate(tree)
         master_key = file.general_settings.master_key
         if master_key is not None:
             if file.keys.admin is not None:
                 problem = "keys.admin is set too, and both are the admin key; remove one of them"
-                raise ConfigError(source, "general_settings.master_key", problem)
-            file = File.model_validate(
-                tree | {"keys": tree.get("keys", {}) | {"admin": master_key}}
-            )
+                problems.append(ConfigProblem("general_settings.master_key", problem))
+            else:
+                keys = tree.get("keys", {}) | {"admin": master_key}
+                file = File.model_validate(tree | {"keys": keys})
     except ValidationError as exc:
-        raise config_error(source, exc, tree) from exc
+        known = {problem.where for problem in problems}
+        found = [problem for problem in problems_of(exc, tree) if problem.where not in known]
+        raise config.error([*problems, *found]) from exc
     reserved = file.router.model_name
     names = {f"model_list.{i}.model_name": e.model_name for i, e in enumerate(file.model_list)}
     names |= {f"router_settings.model_group_alias.{a}": a for a in file.router_settings.aliases()}
@@ -166,14 +171,22 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
                 f"the name {name!r} is reserved for requests to the router; rename the model, or "
                 "change router.model_name"
             )
-            raise ConfigError(source, where, problem)
+            problems.append(ConfigProblem(where, problem))
     upstreams = merged_upstreams(file)
-    models = tuple(read_models(file, upstreams.timeouts, source, references.environ))
-    if not models:
+    known = {problem.where for problem in problems}
+    models = []
+    for found_model in read_models(file, upstreams.timeouts, config.source, references.environ):
+        if isinstance(found_model, Model):
+            models.append(found_model)
+        elif found_model.where not in known:
+            problems.append(found_model)
+    if not (models or problems):
         problem = "there is no model, not counting wildcards; add at least one"
-        raise ConfigError(source, "model_list", problem)
+        problems.append(ConfigProblem("model_list", problem))
+    if problems:
+        raise config.error(problems)
     return Settings(
-        models=models,
+        models=tuple(models),
         aliases=known_aliases(file),
         router=file.router,
         server=unless_set(file.server, redis_url=file.router_settings.redis()),
@@ -182,9 +195,24 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         tracing=file.tracing,
         logging=file.logging,
         decision_log=file.decision_log,
-        source=source,
+        source=config.source,
+        lines=config.lines,
         unsupported=tuple(unsupported_settings(file)),
     )
+
+
+def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:
+    """Yield a problem for each section that neither Switchcraft nor LiteLLM has.
+
+    Names that start with `x-`, `.` or `_` may hold YAML anchors, as in Docker Compose.
+    """
+    known = File.model_fields.keys() | IGNORED_SECTIONS
+    for name in map(str, tree):
+        if name in known or name.startswith(("x-", ".", "_")):
+            continue
+        similar = difflib.get_close_matches(name, File.model_fields, n=1)
+        hint = f"did you mean {similar[0]!r}?" if similar else "remove it"
+        yield ConfigProblem(name, f"is unknown; {hint}")
 
 
 def merged_upstreams(file: File) -> UpstreamSettings:
@@ -227,21 +255,29 @@ def _first(*values: T | None) -> T | None:
 class References:
     """Replacement of `os.environ/NAME` by the variable's value."""
 
-    source: str
     environ: Mapping[str, str]
+    problems: list[ConfigProblem]
+    """Gets a problem for each variable that is not set, and for each misspelled reference."""
 
     def resolved(self, value: Json, where: str) -> Json:
-        """Return a value with all references replaced; raise ConfigError if a variable is unset."""
+        """Return a value with all references replaced."""
         if isinstance(value, Mapping):
             return {name: self.resolved(inner, f"{where}.{name}") for name, inner in value.items()}
         if isinstance(value, list):
             return [self.resolved(inner, f"{where}.{i}") for i, inner in enumerate(value)]
-        if isinstance(value, str) and value.startswith(REFERENCE):
-            name = value.removeprefix(REFERENCE)
-            if not self.environ.get(name):
-                problem = f"the environment variable {name} is not set; set it, or write the value"
-                raise ConfigError(self.source, where, problem)
+        if not isinstance(value, str):
+            return value
+        name = value.removeprefix(REFERENCE)
+        if name != value and self.environ.get(name):
             return self.environ[name]
+        if name != value:
+            problem = f"the environment variable {name} is not set; set it, or write the value"
+            self.problems.append(ConfigProblem(where, problem))
+        elif _LIKE_REFERENCE.fullmatch(value):
+            problem = (
+                f"looks like a reference to an environment variable; write it as {REFERENCE}NAME"
+            )
+            self.problems.append(ConfigProblem(where, problem))
         return value
 
     def used(self, values: Json, names: Collection[str], where: str) -> Json:
@@ -284,53 +320,6 @@ class References:
         return resolved
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but an error about an unusable value has a line number."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Json:
-        """Return a node's value; raise ConstructorError."""
-        try:
-            return super().construct_object(node, deep=deep)
-        except (ValueError, AttributeError, KeyError, TypeError) as exc:
-            problem = "the value does not fit its type, such as the date 2001-99-99; quote it"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from exc
-
-
-def _read_yaml(path: Path) -> Mapping[str, Json]:
-    source = str(path)
-    try:
-        tree = yaml.load(path.read_bytes(), _Loader)  # noqa: S506 - a safe loader
-    except OSError as exc:
-        raise ConfigError(source, "", f"cannot be read: {exc.strerror}; check the path") from exc
-    except yaml.MarkedYAMLError as exc:
-        where = f"line {exc.problem_mark.line + 1}" if exc.problem_mark else ""
-        problem = _QUOTED.sub(r"\1; quote a text that starts with *, & or !", exc.problem or "")
-        raise ConfigError(source, where, f"is not valid YAML: {problem}") from exc
-    except yaml.YAMLError as exc:
-        raise ConfigError(source, "", "is not valid YAML; save it as UTF-8 text") from exc
-    except RecursionError as exc:
-        raise ConfigError(source, "", "is nested too deeply; flatten it") from exc
-    except (ValueError, OverflowError) as exc:  # PyYAML's scanner raises these too
-        problem = "is not valid YAML: the number in an escape or a version is too large; correct it"
-        raise ConfigError(source, "", problem) from exc
-    if not isinstance(tree, dict):
-        raise ConfigError(source, "", "must be a mapping of sections; add a model_list")
-    count, waiting = 0, [tree]
-    while waiting and count <= MAX_NODES:  # the limit ends the loop if a tree contains itself
-        value = waiting.pop()
-        inner = list(value.values()) if isinstance(value, dict) else value
-        if isinstance(inner, list):
-            count += len(inner)
-            waiting.extend(inner)
-    if count > MAX_NODES:
-        problem = (
-            f"has more than {MAX_NODES:,} values, counting each use of an alias (*name);"
-            " use fewer aliases"
-        )
-        raise ConfigError(source, "", problem)
-    return tree
-
-
 _REQUIREMENTS = {
     "missing": "is missing; add it",
     "int_type": "must be a whole number",
@@ -357,12 +346,12 @@ _REQUIREMENTS = {
 """Our messages by pydantic's type of error; `{...}` is filled from the error's context."""
 
 
-def config_error(source: str, exc: ValidationError, tree: Json = None) -> ConfigError:
-    """Return the error for the first mistake, without values, because they may be keys.
+def problems_of(exc: ValidationError, tree: Json = None) -> Iterator[ConfigProblem]:
+    """Yield the mistakes that pydantic found, without values, because they may be keys.
 
     `tree` is the input that was validated. pydantic adds the names of union members to an error's
     location. So a part of the location belongs to the path only if it occurs in the tree, or if it
-    is the name of a missing setting.
+    is the name of a missing setting. The errors of a union's members become one problem.
     """
     found: list[tuple[tuple[str, ...], str]] = []
     for error in exc.errors(include_url=False):
@@ -386,13 +375,16 @@ def config_error(source: str, exc: ValidationError, tree: Json = None) -> Config
         if error["loc"][-1:] == ("[key]",):
             problem = f"is unknown; the name {problem}"
         found.append((tuple(path), problem))
-    first = found[0][0]
-    where = max((path for path, _ in found if path[: len(first)] == first), key=len)
-    problems = list(dict.fromkeys(problem for path, problem in found if path == where))
-    if all(problem.startswith("must be ") for problem in problems):  # members of a union
-        choices = (problem.removeprefix("must be ") for problem in problems)
-        problems = ["must be " + " or ".join(choices)]
-    return ConfigError(source, ".".join(where), problems[0])
+    while found:
+        first = found[0][0]
+        same = [(path, problem) for path, problem in found if path[: len(first)] == first]
+        found = [each for each in found if each not in same]
+        where = max((path for path, _ in same), key=len)
+        problems = list(dict.fromkeys(problem for path, problem in same if path == where))
+        if all(problem.startswith("must be ") for problem in problems):  # members of a union
+            choices = (problem.removeprefix("must be ") for problem in problems)
+            problems = ["must be " + " or ".join(choices)]
+        yield ConfigProblem(".".join(where), problems[0])
 
 
 def _unknown_setting(path: Sequence[str]) -> str:

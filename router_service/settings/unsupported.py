@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 
@@ -72,6 +71,14 @@ _CONSEQUENCES: Mapping[str, str] = {
 """Consequence by setting, for settings that concern keys, budgets, limits or retries. All other
 settings that are not implemented get `_UNSUPPORTED`."""
 
+IGNORED_SECTIONS = frozenset(
+    "agent_list assistant_settings callback_settings credential_list cache_params "
+    "default_vertex_config environment_variables files_settings finetune_settings guardrails "
+    "include mcp_aliases mcp_servers mcp_tools policies policy_attachments prompts search_tools "
+    "vector_store_registry worker_config worker_registry".split()
+)
+"""Sections that LiteLLM's file may have and that have no effect here."""
+
 _SAME_HERE: Mapping[str, Json] = {
     "router_settings.routing_strategy": "simple-shuffle",
     "router_settings.enable_pre_call_checks": True,
@@ -104,9 +111,8 @@ def unsupported_settings(file: File) -> Iterator[str]:
         "general_settings": file.general_settings,
     }
     for name in file.model_extra or {}:
-        similar = difflib.get_close_matches(name, File.model_fields, n=1, cutoff=0.8)
-        hint = f"; did you mean {similar[0]!r}?" if similar else ""
-        yield f"{name}: {_CONSEQUENCES.get(name, _UNSUPPORTED)}{hint}"
+        if name in IGNORED_SECTIONS:
+            yield f"{name}: {_CONSEQUENCES.get(name, _UNSUPPORTED)}"
     for name, section in sections.items():
         yield from _undeclared(name, section)
     yield from _missing_models(file)

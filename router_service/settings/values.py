@@ -36,11 +36,13 @@ from router_service.core.addresses import (
 )
 from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
+from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import digest_of
 from router_service.core.messages import Json
 from router_service.core.risk import Risk, RiskRules
 from router_service.core.selection import Price
 from router_service.core.verification import VerificationLimits
+from router_service.settings.files import line_of
 
 NEVER_FORWARDED = frozenset(
     "authorization api-key x-api-key cookie proxy-authorization openai-organization openai-project "
@@ -588,9 +590,16 @@ class Settings(Frozen):
     decision_log: DecisionLogSettings = DecisionLogSettings()
     source: str = "the default configuration"
     """File that the settings were read from, for error messages."""
+    lines: Mapping[str, int] = Field(default_factory=dict, repr=False)
+    """The line of each setting in the file, by its dotted path."""
     unsupported: tuple[str, ...] = ()
     """A line for each LiteLLM setting of the file that behaves differently here: its dotted path
     and the consequence."""
+
+    def error(self, where: str, problem: str) -> ConfigError:
+        """Return the error for a setting that cannot be used; `where` is its dotted path."""
+        line = line_of(where, self.lines)
+        return ConfigError(self.source, problems=[ConfigProblem(where, problem, line)])
 
     @classmethod
     def sandbox(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,19 @@ from router_service.core.errors import ConfigError
 from router_service.settings import read_settings
 
 MODEL = "{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}"
+MISSPELLED = "looks like a reference to an environment variable; write it as os.environ/NAME"
 FILES = [
     ("", "must be a mapping of sections; add a model_list"),
-    ("a: [", "line 1: is not valid YAML: expected the node content, but found '<stream end>'"),
+    ("a: [", "is not valid YAML: expected the node content, but found '<stream end>'"),
     ("\x00", "is not valid YAML; save it as UTF-8 text"),
     (
         "keys: {admin: *secret}",
-        "line 1: is not valid YAML: found undefined alias; quote a text that starts with *, & or !",
+        "is not valid YAML: found undefined alias; quote a text that starts with *, & or !",
     ),
     (
         "a: 2001-99-99",
         (
-            "line 1: is not valid YAML: the value does not fit its type, such as the date "
+            "is not valid YAML: the value does not fit its type, such as the date "
             "2001-99-99; quote it"
         ),
     ),
@@ -45,7 +47,7 @@ FILES = [
         "model_list.0.model_name: must not be empty",
     ),
     (
-        "model_list: [{model_name: 'switchcraft:x', litellm_params: {model: openai/m}}]",
+        "model_list: [{model_name: 'switchcraft:x', litellm_params: {model: m, api_base: 'http://h'}}]",
         (
             "model_list.0.model_name: the name 'switchcraft:x' is reserved for requests to the "
             "router; rename the model, or change router.model_name"
@@ -124,6 +126,33 @@ ENTRIES = [
 ]
 
 SECTIONS = [
+    ("key: {admin: k}", "key: is unknown; did you mean 'keys'?"),
+    ("servers: {port: 1}", "servers: is unknown; did you mean 'server'?"),
+    ("decisions_log: {path: d}", "decisions_log: is unknown; did you mean 'decision_log'?"),
+    ("model_lst: []", "model_lst: is unknown; did you mean 'model_list'?"),
+    ("fantasy: 1", "fantasy: is unknown; remove it"),
+    ("router: {chatmodel: m}", "router.chatmodel: is unknown; did you mean 'chat_model'?"),
+    ("router: {risk: {writting: {}}}", "router.risk.writting: is unknown; did you mean 'writing'?"),
+    (
+        "server: {port: 1}\nserver: {port: 2}",
+        "server: is set twice, first in line 2; merge the two",
+    ),
+    (
+        "server:\n  port: 1\n  host: a\n  port: 2",
+        "server.port: is set twice, first in line 3; merge the two",
+    ),
+    (
+        "keys: {admin: os.envrion/ADMIN}",
+        "keys.admin: " + MISSPELLED,
+    ),
+    (
+        "keys: {admin: '${ADMIN_KEY}'}",
+        "keys.admin: " + MISSPELLED,
+    ),
+    (
+        "keys: {api: {a: 'env:ADMIN'}}",
+        "keys.api.a: " + MISSPELLED,
+    ),
     ("server: 3", "server: must be a mapping of names to values"),
     ("server: {prot: 1}", "server.prot: is unknown; did you mean 'port'?"),
     (
@@ -272,7 +301,65 @@ def test_message_names_path_problem_and_remedy(tmp_path: Path, text: str, messag
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_settings(path, environ={})
-    assert str(caught.value) == f"{path}: {message}"
+    assert re.sub(r":\d+:", ":", str(caught.value), count=1) == f"{path}: {message}"
+
+
+def test_all_problems_are_reported_with_their_lines(tmp_path: Path) -> None:
+    """Names, variables, repeated settings and values are reported at once, in their order."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "model_list:\n"
+        "  - model_name: m\n"
+        "    litellm_params: {model: openai/m, api_key: os.environ/UNSET}\n"
+        "key: {admin: k}\n"
+        "server:\n"
+        "  port: high\n"
+        "  prot: 1\n"
+        "router: {}\n"
+        "router: {theta: 1}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path, environ={})
+    first, *lines = str(caught.value).replace(f"{path}:", "").splitlines()
+    assert first == "6 problems:"
+    assert [line.strip().split(": ")[:2] for line in lines] == [
+        ["3", "model_list.0.litellm_params.api_key"],
+        ["4", "key"],
+        ["6", "server.port"],
+        ["7", "server.prot"],
+        ["9", "router"],
+        ["9", "router.theta"],
+    ]
+
+
+def test_problems_of_all_models_are_reported(tmp_path: Path) -> None:
+    """Each unusable entry has its own problem, and an unset variable is reported once."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "model_list:\n"
+        "  - {model_name: a, litellm_params: {model: mistral/a}}\n"
+        "  - {model_name: b, litellm_params: {model: mystery}}\n"
+        "  - {model_name: c, litellm_params: {model: openai/c, api_key: os.environ/UNSET}}\n"
+        "  - {model_name: d, litellm_params: {model: d, api_base: 'http://h'}}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path, environ={})
+    assert [(problem.line, problem.where) for problem in caught.value.problems] == [
+        (2, "model_list.0.litellm_params.api_key"),
+        (3, "model_list.1.litellm_params.model"),
+        (4, "model_list.2.litellm_params.api_key"),
+    ]
+
+
+def test_sections_for_anchors_are_allowed(tmp_path: Path) -> None:
+    """A section whose name begins with x- may hold what anchors repeat."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "x-defaults: &defaults {api_base: 'http://h', timeout: 5}\n"
+        "model_list: [{model_name: m, litellm_params: {<<: *defaults, model: m, timeout: 6}}]\n"
+    )
+    [model] = read_settings(path, environ={}).models
+    assert model.deployments[0].timeouts.total_s == 6
 
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
