@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router_service import signals
+from router_service import __version__, signals
 from router_service.core.addresses import read_port
 from router_service.core.errors import SwitchcraftError
 
@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="switchcraft", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"switchcraft {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     serve = commands.add_parser("serve", help="run the gateway")
@@ -51,6 +52,23 @@ def _create_parser() -> argparse.ArgumentParser:
         "--port", type=_port, help="port to listen on (default: from the configuration)"
     )
     serve.set_defaults(command=serve_command)
+
+    check = commands.add_parser(
+        "check",
+        help="check a configuration without serving: the file, the artifact, arms, prices, keys,"
+        " Redis, the port and the folders; exit with status 1 if the gateway could not serve",
+    )
+    check.add_argument(
+        "config",
+        type=Path,
+        nargs="?",
+        help="YAML configuration (default: SWITCHCRAFT_CONFIG)",
+    )
+    check.add_argument(
+        "--ask", action="store_true", help="also send one short request to each deployment"
+    )
+    check.add_argument("--json", action="store_true", help="print the findings as JSON")
+    check.set_defaults(command=check_command)
 
     route = commands.add_parser(
         "route",
@@ -129,6 +147,24 @@ def serve_command(arguments: argparse.Namespace) -> int:
 
     serve(arguments.config, host=arguments.host, port=arguments.port)
     return 0
+
+
+def check_command(arguments: argparse.Namespace) -> int:
+    """Print what was found; return 1 if the gateway could not serve."""
+    from router_service.check import Status, check  # noqa: PLC0415
+
+    findings = []
+    for finding in check(arguments.config, asks=arguments.ask):
+        findings.append(finding)
+        if not arguments.json:
+            print(f"{finding.status:<6}  {finding.subject}: {finding.detail}", flush=True)
+    has_failed = any(finding.status is Status.FAILED for finding in findings)
+    if arguments.json:
+        import orjson  # noqa: PLC0415
+
+        report = {"ok": not has_failed, "findings": findings}
+        print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
+    return int(has_failed)
 
 
 def route_command(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,200 @@
+"""`switchcraft check`: find what would stop or disturb a gateway, without serving.
+
+Everything is checked with the code that serves: the configuration, the artifact with its canary
+requests, the arms and their prices, keys, Redis, the port, and the folders that are written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import orjson
+
+from router_service.access import permitted_listen_host, warn_about_open_redis
+from router_service.core.artifact import MANIFEST, read_manifest
+from router_service.core.errors import ConfigError, SwitchcraftError
+from router_service.http.workers import open_listeners
+from router_service.lifecycle.engine import EngineBuilder, make_planner
+from router_service.lifecycle.reloading import load_first_router
+from router_service.requests.pool import Pool
+from router_service.settings import Deployment, Model, Settings, read_settings
+from router_service.upstream.client import OutgoingRequest, UpstreamClient
+
+QUESTION = orjson.dumps(
+    {"model": "", "messages": [{"role": "user", "content": "Reply with the word OK."}]}
+)
+"""The request that `--ask` sends to each deployment."""
+
+MAX_ERROR_BYTES = 300
+"""Bytes of an upstream's error that are shown."""
+
+
+class Status(StrEnum):
+    """Result of one check."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Something that has no effect or may surprise; the gateway serves."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was checked, and what was found; a failure says what to do."""
+
+    subject: str
+    status: Status
+    detail: str
+
+
+def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
+    """Yield the findings of every check, as they are made.
+
+    `asks` sends one short request to each deployment, which costs money.
+    """
+    try:
+        settings = read_settings(config)
+    except ConfigError as exc:
+        for problem in exc.problems:
+            error = ConfigError(exc.source, problems=[problem])
+            yield Finding("configuration", Status.FAILED, str(error))
+        return
+    deployments = [(model, each) for model in settings.models for each in model.deployments]
+    yield Finding(
+        "configuration",
+        Status.OK,
+        f"{settings.source}: {len(settings.models)} models, {len(deployments)} deployments"
+        if settings.models
+        else "no models are configured; a sandbox would answer",
+    )
+    for line in settings.unsupported:
+        yield Finding("configuration", Status.NOTE, line)
+    with _warnings() as warnings:
+        yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
+        warn_about_open_redis(settings.server)
+    yield from _notes("keys", warnings)
+    with _warnings() as warnings:
+        yield from _checked("router", lambda: _describe_router(settings))
+    yield from _notes("router", warnings)
+    if settings.server.redis_url is not None:
+        yield from _checked("redis", lambda: asyncio.run(_ping_redis(settings)))
+    yield from _checked("port", lambda: _try_port(settings))
+    if settings.decision_log.path is not None:
+        folder = settings.decision_log.path
+        yield from _checked("decision log", lambda: _try_folder(settings, folder))
+    if asks:
+        yield from asyncio.run(_ask(deployments))
+
+
+def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
+    """Yield the result of a check, which returns what it found or raises a SwitchcraftError."""
+    try:
+        yield Finding(subject, Status.OK, attempt())
+    except SwitchcraftError as exc:
+        yield Finding(subject, Status.FAILED, str(exc))
+
+
+def _describe_router(settings: Settings) -> str:
+    """Load the router as a gateway does, and return which arms it can choose."""
+    if not settings.models:  # the sandbox answers for every arm
+        arms = read_manifest(settings.router.artifact / MANIFEST).arms
+        settings = Settings.sandbox("http://127.0.0.1", arms, server=settings.server)
+    router, publication = load_first_router(settings, EngineBuilder())
+    manifest = router.artifact.manifest
+    pool = Pool.build(settings, manifest)
+    make_planner(settings, router, pool)
+    served = ", ".join(
+        arm if arm == pool.by_arm[arm].name else f"{arm} by {pool.by_arm[arm].name}"
+        for arm in manifest.arms
+        if arm in pool.by_arm
+    )
+    missing = ", ".join(arm for arm in manifest.arms if arm not in pool.by_arm)
+    place = "published" if publication else str(router.artifact.directory)
+    without = f"; without a model, so never chosen: {missing}" if missing else ""
+    return f"{place}: {len(pool.by_arm)} of {len(manifest.arms)} arms: {served}{without}"
+
+
+async def _ping_redis(settings: Settings) -> str:
+    # Imported here, because the driver is only needed if Redis is configured.
+    from router_service.store.redis import connect, translate_errors  # noqa: PLC0415
+
+    assert settings.server.redis_url is not None  # noqa: S101 - for mypy
+    redis = connect(settings.server.redis_url.get_secret_value())
+    try:
+        with translate_errors("ping Redis"):
+            await redis.ping()
+    finally:
+        await redis.aclose()
+    return "answers"
+
+
+def _try_port(settings: Settings) -> str:
+    with open_listeners(settings.server, settings.source):
+        return f"{settings.server.host}:{settings.server.port} is free"
+
+
+def _try_folder(settings: Settings, folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".check-"):
+            return f"{folder} can be written to"
+    except OSError as exc:
+        problem = f"{folder} cannot be written to: {exc.strerror}; choose another directory"
+        raise settings.error("decision_log.path", problem) from exc
+
+
+async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]:
+    """Send the question to all deployments at once, and return how each answered."""
+    client = UpstreamClient(max_connections=len(deployments) + 1)
+
+    async def ask(model: Model, deployment: Deployment) -> Finding:
+        subject = f"{model.name} ({deployment.id})"
+        body = orjson.dumps(orjson.loads(QUESTION) | {"model": deployment.upstream_model})
+        request = OutgoingRequest(model.name, "/chat/completions", body, {})
+        try:
+            async with client.send(deployment, request) as answer:
+                start = b""
+                async for part in answer.chunks():
+                    start += part[: MAX_ERROR_BYTES - len(start)]
+        except SwitchcraftError as exc:
+            return Finding(subject, Status.FAILED, f"{exc} Address: {deployment.base_url}")
+        if answer.status < 400:
+            return Finding(subject, Status.OK, f"answered with status {answer.status}")
+        said = " ".join(start.decode(errors="replace").split())
+        detail = f"{deployment.base_url} answered with status {answer.status}: {said}"
+        return Finding(subject, Status.FAILED, detail)
+
+    try:
+        return list(await asyncio.gather(*(ask(*pair) for pair in deployments)))
+    finally:
+        await client.aclose()
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect the warnings that are logged within the block, instead of printing them."""
+    lines: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logger, collector = logging.getLogger("switchcraft"), Collector(logging.WARNING)
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(collector)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(collector)
+        logger.propagate = propagates
+
+
+def _notes(subject: str, lines: Sequence[str]) -> Iterator[Finding]:
+    yield from (Finding(subject, Status.NOTE, line) for line in lines)

@@ -1,0 +1,98 @@
+"""`switchcraft check`: what is found, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from router_service.check import Finding, Status, check
+from router_service.cli import main
+from router_service.core.artifact import SHIPPED, read_manifest
+from router_service.sandbox.app import run_in_thread
+
+ARM = read_manifest(SHIPPED / "manifest.json").arms[0]
+KEY = "sk-1f2e3d4c5b6a79880716253443526170"
+
+
+def config(folder: Path, base_url: str, *lines: str) -> Path:
+    """Write a configuration with one model and these lines, and return its path."""
+    path = folder / "config.yaml"
+    entry = f"{{model_name: m, litellm_params: {{model: m, api_base: '{base_url}'}}}}"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    router = f"router: {{arms: {{{ARM}: m}}, unknown_prices: allow}}"
+    server = "" if any(line.startswith("server") for line in lines) else f"server: {{port: {port}}}"
+    path.write_text("\n".join((f"model_list: [{entry}]", router, server, *lines)))
+    return path
+
+
+def found(path: Path, *, asks: bool = False) -> dict[str, Finding]:
+    """Return the last finding for each subject."""
+    return {finding.subject: finding for finding in check(path, asks=asks)}
+
+
+def test_usable_configuration_has_no_failure(tmp_path: Path, redis_url: str) -> None:
+    """The router, Redis, the port, the folder and each deployment are tried, and all work."""
+    with run_in_thread() as sandbox:
+        lines = (f"router_settings: {{redis_url: '{redis_url}'}}", "decision_log: {path: log}")
+        path = config(tmp_path, sandbox, *lines, f"keys: {{admin: {KEY}}}")
+        path.write_text(path.read_text().replace("path: log", f"path: {tmp_path / 'log'}"))
+        findings = found(path, asks=True)
+    [deployment] = [subject for subject in findings if subject.startswith("m (")]
+    assert {subject: finding.status for subject, finding in findings.items()} == dict.fromkeys(
+        ("configuration", "keys", "router", "redis", "port", "decision log", deployment), Status.OK
+    )
+    assert f"1 of 8 arms: {ARM} by m; without a model" in findings["router"].detail
+    assert KEY not in str(findings)
+
+
+def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> None:
+    """A failed check does not end the others, and each says what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = config(
+            tmp_path,
+            "http://127.0.0.1:1/v1",
+            f"server: {{port: {port}, redis_url: 'redis://127.0.0.1:1'}}",
+            "decision_log: {path: /dev/null/log}",
+        )
+        path.write_text(path.read_text().replace(ARM, "no-such-arm"))
+        findings = found(path, asks=True)
+    failed = {name: f.detail for name, f in findings.items() if f.status is Status.FAILED}
+    assert "no such arm" in failed.pop("router")
+    assert "unreachable" in failed.pop("redis")
+    assert "choose another server.port" in failed.pop("port")
+    assert "choose another directory" in failed.pop("decision log")
+    [(_, detail)] = failed.items()
+    assert "could not be reached" in detail
+    assert "http://127.0.0.1:1/v1" in detail
+
+
+def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
+    """Every problem of the file is a finding of its own; a setting without effect is a note."""
+    path = config(tmp_path, "http://h/v1", "key: 3", "sever: 4")
+    assert [(f.status, f.detail.rpartition(": ")[2]) for f in check(path)] == [
+        (Status.FAILED, "is unknown; did you mean 'keys'?"),
+        (Status.FAILED, "is unknown; did you mean 'server'?"),
+    ]
+    path = config(tmp_path, "http://h/v1", "litellm_settings: {max_budget: 3}")
+    notes = [finding.detail for finding in check(path) if finding.status is Status.NOTE]
+    assert any("litellm_settings.max_budget: budgets are not enforced" in note for note in notes)
+    assert any("no key is configured" in note for note in notes)
+
+
+@pytest.mark.parametrize(("extra", "status"), [("", 0), ("key: 3", 1)])
+def test_exit_status_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: str, status: int
+) -> None:
+    """The status is 1 if the gateway could not serve; JSON has the same findings."""
+    path = config(tmp_path, "http://127.0.0.1:1/v1", extra)
+    assert main(["check", str(path)]) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert main(["check", str(path), "--json"]) == status
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is (status == 0)
+    assert lines == [f"{f['status']:<6}  {f['subject']}: {f['detail']}" for f in report["findings"]]
