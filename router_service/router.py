@@ -11,6 +11,7 @@ the model and belongs in a thread; `choose` applies a policy and takes microseco
 
 from __future__ import annotations
 
+import difflib
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -356,9 +357,11 @@ class Router:
         rule = manifest.policies.get(text or "default")
         if rule is None and "=" not in (text or ""):
             known = ", ".join(sorted(manifest.policies))
-            raise PolicyError(
-                text or "", f"no policy has this name; use one of {known}", param=param
-            )
+            problem = f"no policy has this name; use one of {known}"
+            similar = difflib.get_close_matches(text or "", (*manifest.policies, VERIFIED), n=1)
+            if similar:
+                problem = f"did you mean {similar[0]!r}?"
+            raise PolicyError(text or "", problem, param=param)
         rule = rule or text or ""
         goal = parse_goal(rule, param=param)
         if goal is None:

@@ -5,7 +5,8 @@ Each error has its facts as attributes. Only `http.errors` turns errors into HTT
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -196,16 +197,66 @@ class ResponseElsewhereError(InvalidRequestError):
 
 
 class NotServedError(InvalidRequestError):
-    """A path that the gateway neither serves nor passes through."""
+    """A path that the gateway neither serves nor passes through.
 
-    def __init__(self, method: str, path: str) -> None:
+    `served` has the paths that it serves, with their methods.
+    """
+
+    def __init__(
+        self, method: str, path: str, served: Mapping[str, Collection[str]] | None = None
+    ) -> None:
+        served = served or {}
+        allowed = sorted(served.get(path, ()))
+        segments = path.split("/")
+        nearest = difflib.get_close_matches(path, served, n=1, cutoff=0.9)
+        if segments[:3] == ["", "v1", "v1"]:
+            problem = (
+                f"The path {path} has /v1 twice. The client adds it too: remove /v1 from its base "
+                "URL, or remove it from the path"
+            )
+        elif allowed:
+            problem = f"{path} does not support {method}. Use {' or '.join(allowed)}"
+        elif len(segments) > 2 and segments[2] in _OTHER_APIS:
+            problem = (
+                f"The {_OTHER_APIS[segments[2]]} API is not served by this gateway. To pass its "
+                "requests through to an upstream, set router.pass_through to one of the configured "
+                "models"
+            )
+        elif nearest:
+            problem = f"There is no endpoint {path}. Did you mean {nearest[0]}?"
+        else:
+            problem = (
+                f"There is no endpoint {path}. The endpoints are in /openapi.json. To pass other "
+                "requests through to an upstream, set router.pass_through"
+            )
         super().__init__(
-            f"{method} {path} is not supported by this gateway. To pass such requests through to "
-            "an upstream, set router.pass_through to one of the configured models.",
-            code="not_served",
+            problem if problem.endswith("?") else f"{problem}.",
+            code="method_not_allowed" if allowed else "not_served",
         )
         self.method = method
         self.path = path
+        self.allowed = tuple(allowed)
+        """The methods of the path; empty if it is not served at all."""
+
+
+_OTHER_APIS = {
+    "assistants": "Assistants",
+    "audio": "Audio",
+    "batches": "Batch",
+    "containers": "Containers",
+    "conversations": "Conversations",
+    "evals": "Evals",
+    "files": "Files",
+    "fine_tuning": "Fine-tuning",
+    "images": "Images",
+    "moderations": "Moderations",
+    "realtime": "Realtime",
+    "threads": "Assistants",
+    "uploads": "Uploads",
+    "vector_stores": "Vector stores",
+    "videos": "Videos",
+}
+"""OpenAI's APIs by the first segment of their paths."""
 
 
 class PolicyError(InvalidRequestError):
@@ -213,7 +264,8 @@ class PolicyError(InvalidRequestError):
 
     def __init__(self, policy: str, problem: str, *, param: str = "model") -> None:
         super().__init__(
-            f"The policy {policy[:80]!r} cannot be used: {problem[:400]}.",
+            f"The policy {policy[:80]!r} cannot be used: {problem[:400]}"
+            f"{'' if problem.endswith('?') else '.'}",
             param=param,
             code="invalid_policy",
         )

@@ -100,6 +100,11 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
     if not 0.0 <= number < float("inf"):  # false for NaN too
         problem = f"the value must be finite and at least 0, not {wanted}"
         raise PolicyError(text, problem, param=param)
+    if kind == "accuracy" and number > 1:
+        problem = f"an accuracy is between 0 and 1, not {wanted}"
+        if number <= 100:
+            problem += f"; for {wanted}%, write accuracy={number / 100:g}{at}{level}"
+        raise PolicyError(text, problem, param=param)
     goal_type = AccuracyGoal if kind == "accuracy" else BudgetGoal
     return goal_type(number, uses_interval)
 

@@ -6,6 +6,7 @@ arm, or the actual cost of an answer. The paper describes the policies in sectio
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -232,6 +233,9 @@ def parse_policy(text: str, *, param: str = "model") -> Policy | Verified:
             "write theta=P or drift=P with P from 0 to 1, or utility=PRICE or verified=PRICE with "
             "PRICE in USD"
         )
+        similar = difflib.get_close_matches(rule, (*_RULES, "accuracy", "usd_per_1k"), n=1)
+        if similar:
+            problem = f"did you mean {similar[0]}={number}?"
         raise PolicyError(text, problem, param=param)
     try:
         value = float(number)
@@ -242,7 +246,10 @@ def parse_policy(text: str, *, param: str = "model") -> Policy | Verified:
     if is_price and not 0.0 <= value < math.inf:
         raise PolicyError(text, f"the price {number} is not a number of USD", param=param)
     if not is_price and not 0.0 <= value <= 1.0:  # false for NaN too
-        raise PolicyError(text, f"{number} is outside 0 to 1", param=param)
+        problem = f"{number} is outside 0 to 1"
+        if 1 < value <= 100:
+            problem += f"; for {number}%, write {rule}={value / 100:g}"
+        raise PolicyError(text, problem, param=param)
     return kind(value)
 
 

@@ -70,6 +70,8 @@ def status_of(exc: Exception) -> int:
         return _UPSTREAM_STATUSES.get(exc.failure, 502)
     if isinstance(exc, OverloadedError) and exc.is_callers:
         return 429
+    if isinstance(exc, NotServedError) and exc.allowed:
+        return 405
     fitting = (status for kind, status in _STATUSES if isinstance(exc, kind))
     return next(fitting, 500)
 
@@ -146,6 +148,8 @@ def headers_of(exc: Exception) -> dict[str, str]:
         case UnauthorizedError():
             basic = 'Basic realm="Switchcraft", charset="UTF-8"'  # RFC 7617
             return {"www-authenticate": basic if exc.asks_browser else "Bearer"}
+        case NotServedError() if exc.allowed:
+            return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
         case BodyTimeoutError():
             return {"connection": "close"}  # the rest of the body is never read
         case _:

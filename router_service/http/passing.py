@@ -118,7 +118,9 @@ async def other(request: Request) -> Response:
     async def pass_through(engine: Engine) -> Model:
         model = engine.pool.pass_through
         if model is None:
-            raise NotServedError(request.method, request.url.path[:200])
+            paths = request.app.openapi()["paths"]  # FastAPI keeps the schema once it is built
+            served = {path: [method.upper() for method in paths[path]] for path in paths}
+            raise NotServedError(request.method, request.scope["path"][:200], served)
         await _check_owner(gateway, engine, request, named)
         return model
 

@@ -73,12 +73,29 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "The model 'small' cannot continue 'resp_1', because only an upstream of the model 'large' "
         "stores it. Name that model, or send the whole conversation as 'input'."
     ),
-    errors.NotServedError("POST", "/v1/files"): (
-        "POST /v1/files is not supported by this gateway. To pass such requests through to an "
-        "upstream, set router.pass_through to one of the configured models."
+    errors.NotServedError("POST", "/v1/files/file-1"): (
+        "The Files API is not served by this gateway. To pass its requests through to an upstream, "
+        "set router.pass_through to one of the configured models."
+    ),
+    errors.NotServedError("POST", "/v1/nothing"): (
+        "There is no endpoint /v1/nothing. The endpoints are in /openapi.json. To pass other "
+        "requests through to an upstream, set router.pass_through."
+    ),
+    errors.NotServedError("POST", "/v1/v1/chat/completions"): (
+        "The path /v1/v1/chat/completions has /v1 twice. The client adds it too: remove /v1 from "
+        "its base URL, or remove it from the path."
+    ),
+    errors.NotServedError("GET", "/v1/responses", {"/v1/responses": {"POST"}}): (
+        "/v1/responses does not support GET. Use POST."
+    ),
+    errors.NotServedError("POST", "/v1/chat/completion", {"/v1/chat/completions": {"POST"}}): (
+        "There is no endpoint /v1/chat/completion. Did you mean /v1/chat/completions?"
     ),
     errors.PolicyError("theta=2", "2.0 is outside 0 to 1"): (
         "The policy 'theta=2' cannot be used: 2.0 is outside 0 to 1."
+    ),
+    errors.PolicyError("economi", "did you mean 'economy'?"): (
+        "The policy 'economi' cannot be used: did you mean 'economy'?"
     ),
     errors.NotFoundError("decision", "dec_1"): (
         "The decision 'dec_1' was not found. Check the id: it may be wrong, or the record may have "

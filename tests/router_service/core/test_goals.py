@@ -68,6 +68,8 @@ def test_goal_selects_the_best_measured_point(
         ("usd_per_1k=0.01", "drift=0.1, reached 0.100 USD per 1,000"),
         ("accuracy=best@90", "write @95, not @90"),
         ("accuracy=best-x", "'best-x' is not a number"),
+        ("accuracy=87", "an accuracy is between 0 and 1, not 87; for 87%, write accuracy=0.87"),
+        ("accuracy=87@95", "write accuracy=0.87@95"),
         ("usd_per_1k=best", "'best' is not a number"),
         ("usd_per_1k=nan", "must be finite and at least 0, not nan"),
     ],

@@ -263,7 +263,7 @@ def test_invalid_policy_is_quoted(text: str) -> None:
     ("text", "problem"),
     [
         (
-            "cheap=1",
+            "certainty=1",
             (
                 "write theta=P or drift=P with P from 0 to 1, or utility=PRICE or verified=PRICE "
                 "with PRICE in USD"
@@ -271,7 +271,11 @@ def test_invalid_policy_is_quoted(text: str) -> None:
         ),
         ("theta", "'' is not a number"),
         ("theta=0.5=1", "'0.5=1' is not a number"),
-        ("drift=1.5", "1.5 is outside 0 to 1"),
+        ("drift=1.5", "1.5 is outside 0 to 1; for 1.5%, write drift=0.015"),
+        ("theta=87", "87 is outside 0 to 1; for 87%, write theta=0.87"),
+        ("theta=-1", "-1 is outside 0 to 1"),
+        ("drfit=0.1", "did you mean drift=0.1?"),
+        ("acuracy=0.87", "did you mean accuracy=0.87?"),
         ("verified", "'' is not a number"),
         ("verified=-1", "the price -1 is not a number of USD"),
         ("verified=inf", "the price inf is not a number of USD"),

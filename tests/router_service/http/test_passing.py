@@ -218,8 +218,26 @@ def test_without_an_upstream_unrouted_paths_get_404(http: httpx.Client) -> None:
         assert response.status_code == 404
         error = response.json()["error"]
         assert (error["type"], error["code"]) == ("invalid_request_error", "not_served")
-        assert f"{method} {path}" in error["message"]
         assert "router.pass_through" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow", "words"),
+    [
+        ("GET", "/v1/chat/completions", 405, "POST", "does not support GET. Use POST."),
+        ("DELETE", "/v1/models", 405, "GET", "does not support DELETE. Use GET."),
+        ("POST", "/v1/v1/chat/completions", 404, None, "has /v1 twice"),
+        ("POST", "/v1/chat/completion", 404, None, "Did you mean /v1/chat/completions?"),
+        ("GET", "/v1/vector_stores/vs_1", 404, None, "The Vector stores API is not served"),
+    ],
+)
+def test_wrong_paths_and_methods_are_explained(
+    http: httpx.Client, method: str, path: str, status: int, allow: str | None, words: str
+) -> None:
+    """The error names what is wrong with the address, and the methods that are allowed."""
+    response = http.request(method, path)
+    assert (response.status_code, response.headers.get("allow")) == (status, allow)
+    assert words in response.json()["error"]["message"]
 
 
 def test_unknown_pass_through_model_is_a_configuration_error(sandbox: Sandbox) -> None:
