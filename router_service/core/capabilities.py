@@ -32,6 +32,7 @@ class Feature(StrEnum):
 
     CHAT = "the Chat Completions API"
     RESPONSES = "the Responses API"
+    MESSAGES = "the Messages API"
     TOOLS = "tools"
     TOOL_CHOICE = "a tool_choice that requires a call"
     PARALLEL_TOOL_CALLS = "parallel_tool_calls"
@@ -44,11 +45,17 @@ class Feature(StrEnum):
     LOGPROBS = "logprobs"
 
 
-_ENDPOINTS = {"/chat/completions": Feature.CHAT, "/responses": Feature.RESPONSES}
+_ENDPOINTS = {
+    "/chat/completions": Feature.CHAT,
+    "/responses": Feature.RESPONSES,
+    "/messages": Feature.MESSAGES,
+}
 _PARTS = {
+    "image": Feature.IMAGES,  # the Messages API
     "image_url": Feature.IMAGES,
     "input_image": Feature.IMAGES,
     "input_audio": Feature.AUDIO,
+    "document": Feature.FILES,  # the Messages API
     "file": Feature.FILES,
     "input_file": Feature.FILES,
 }
@@ -120,7 +127,10 @@ class Capabilities(BaseModel):
 def read_requirements(
     body: Mapping[str, Json], conversation: Conversation, path: str
 ) -> Requirements:
-    """Return the requirements of a decoded request; `path` is the endpoint's path below `/v1`."""
+    """Return the requirements of a decoded request; `path` is the endpoint's path below `/v1`.
+
+    A Messages request must have been converted by `core.anthropic.to_chat_body`.
+    """
     size_bytes = 0
     for turn in conversation.turns:
         text = turn.text

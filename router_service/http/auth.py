@@ -13,15 +13,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.access import Access, is_loopback
 from router_service.core.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
-from router_service.http.errors import error_response
-from router_service.http.middleware import INFO
+from router_service.http.errors import INFO, error_response
 from router_service.requests.exchange import RequestInfo
 from router_service.telemetry.metrics import Metrics
 
 PUBLIC_PATHS = frozenset(
-    "/healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
+    "/ /healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
 )
-"""Probes, which need no key; their answers contain nothing confidential."""
+"""Probes, which need no key; their answers contain nothing confidential. Claude Code probes `/`."""
 
 METRICS_PATH = "/metrics"
 ADMIN_PATHS = frozenset((METRICS_PATH, "/openapi.json"))
@@ -77,7 +76,7 @@ class Authentication:
             caller = authenticate(self._access(), path, Headers(scope=scope))
         except InvalidRequestError as exc:
             self._metrics.refused_callers.labels(exc.code).inc()
-            await error_response(exc)(scope, receive, outgoing)
+            await error_response(exc, scope)(scope, receive, outgoing)
             return
         info: RequestInfo = scope["state"][INFO]
         info.key = caller

@@ -1,15 +1,17 @@
-"""The translation of errors into HTTP responses, in the error format of OpenAI's API."""
+"""The translation of errors into HTTP responses, in the error format of the client's API."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import orjson
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from router_service.core.errors import (
     BodyTimeoutError,
@@ -33,10 +35,17 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.core.messages import Json
+from router_service.dialects.parts import Dialect
 from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
-from router_service.upstream.answers import is_openai_error
+from router_service.upstream.bodies import decode_json
+
+INFO = "info"
+"""Key of the request's `RequestInfo` in `scope["state"]`."""
 
 Fault = dict[str, str | None]
+
+MESSAGES_PATH = f"/v1{Dialect.MESSAGES.path}"
 
 HANDLED = (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect)
 """Exceptions that `respond` turns into error responses."""
@@ -76,11 +85,84 @@ def status_of(exc: Exception) -> int:
     return next(fitting, 500)
 
 
-def error_body(exc: Exception) -> bytes:
+_MESSAGES_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Types of Anthropic's errors by status (API reference: "Errors"). For other statuses, the type is
+`invalid_request_error` below 500, and `api_error` from there on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFormat:
+    """The format of one request's errors: that of its API."""
+
+    dialect: Dialect | None = None
+    """The API; None for OpenAI's APIs without translation, whose errors are those of chat."""
+    request_id: str = ""
+
+    @classmethod
+    def of(cls, scope: Scope) -> ErrorFormat:
+        """Return the format for a request's path, which may be unknown or not allowed."""
+        path: str = scope["path"]
+        if path != MESSAGES_PATH and not path.startswith(f"{MESSAGES_PATH}/"):
+            return cls()
+        info: RequestInfo | None = scope.get("state", {}).get(INFO)
+        return cls(Dialect.MESSAGES, info.request_id if info else "")
+
+    def write(self, status: int, fault: Fault) -> bytes:
+        """Return the body of an error, given OpenAI's fields of it."""
+        if self.dialect is not Dialect.MESSAGES:
+            return orjson.dumps({"error": fault})
+        usual = "invalid_request_error" if status < 500 else "api_error"
+        kind = _MESSAGES_TYPES.get(status, usual)
+        error: dict[str, Json] = {"type": kind, "message": fault["message"]}
+        if fault["code"] is not None:
+            error["details"] = {"error_code": fault["code"]}
+        body = {"type": "error", "error": error, "request_id": self.request_id or None}
+        return orjson.dumps(body)
+
+    def accepts(self, body: bytes) -> bool:
+        """Return whether a body is an error in this format, so that clients can read it."""
+        value = decode_json(body)
+        if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
+            return False
+        return self.dialect is not Dialect.MESSAGES or value.get("type") == "error"
+
+    def event(self, body: bytes, number: int) -> bytes:
+        """Return the event that ends a broken stream, from the body of an error.
+
+        `number` is the event's sequence number, which Vercel's client requires.
+        """
+        if self.dialect is Dialect.MESSAGES:
+            return b"event: error\ndata: " + body + b"\n\n"
+        if self.dialect is not Dialect.RESPONSES:
+            return b"data: " + body + b"\n\n"
+        # Some clients read the error's fields at the top level, others below `error`, as in chat.
+        error = orjson.loads(body)
+        event = {**error["error"], **error, "type": "error", "sequence_number": number}
+        return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
+
+
+OPENAI_FORMAT = ErrorFormat()
+
+
+def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
     """Return the response body for an error; an internal error's details are left out."""
+    status = status_of(exc)
     match exc:
         case InvalidRequestError():
-            return _body(exc.body())
+            return form.write(status, exc.body())
         case DeadlineError():
             kind, code = "upstream_error", "deadline_exceeded"
         case UpstreamError():
@@ -96,26 +178,26 @@ def error_body(exc: Exception) -> bytes:
             kind, code = "server_error", "store_unavailable"
         case _:
             message = "The gateway failed to serve this request. The cause is in the gateway's log."
-            return _body(_typed(message, "server_error", "internal_error"))
-    return _body(_typed(str(exc), kind, code))
+            return form.write(status, _typed(message, "server_error", "internal_error"))
+    return form.write(status, _typed(str(exc), kind, code))
 
 
-def foreign_error_body(model: str, status: int) -> bytes:
-    """Return the body that replaces an upstream's error that is not in OpenAI's format."""
+def foreign_error_body(model: str, status: int, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
+    """Return the body that replaces an upstream's error that is not in the client's format."""
     message = f"The upstream of model {model!r} answered with status {status}."
-    return _body(_typed(message, "upstream_error", "upstream_error"))
+    return form.write(status, _typed(message, "upstream_error", "upstream_error"))
 
 
-def refused_body(exc: UpstreamRefusedError) -> bytes:
-    """Return the body for an upstream's error, which is relayed if it is in OpenAI's format.
+def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
+    """Return the body for an upstream's error, which is relayed if clients can read it.
 
     If the upstream refused the key, the body is replaced: the key is the gateway's, and providers
     quote parts of it in their errors.
     """
     if exc.status in {401, 403}:
         message = f"The upstream of model {exc.model!r} refused the gateway's own credentials."
-        return _body(_typed(message, "upstream_error", "upstream_credentials"))
-    return exc.body if is_openai_error(exc.body) else foreign_error_body(exc.model, exc.status)
+        return form.write(exc.status, _typed(message, "upstream_error", "upstream_credentials"))
+    return exc.body if form.accepts(exc.body) else foreign_error_body(exc.model, exc.status, form)
 
 
 def retry_after(exc: Exception) -> dict[str, str]:
@@ -124,22 +206,21 @@ def retry_after(exc: Exception) -> dict[str, str]:
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 
-def error_response(exc: Exception) -> Response:
+def error_response(exc: Exception, scope: Scope) -> Response:
     """Return the response to a request that failed before any part of its answer was sent."""
-    return _json(status_of(exc), error_body(exc), headers_of(exc))
+    return _json(status_of(exc), error_body(exc, ErrorFormat.of(scope)), headers_of(exc))
 
 
-def refuse(
-    recorder: Recorder, info: RequestInfo, exc: SwitchcraftError | ClientDisconnect
-) -> Response:
+def refuse(recorder: Recorder, scope: Scope, exc: SwitchcraftError | ClientDisconnect) -> Response:
     """Record a request that is refused or whose client disconnected, and return the response."""
+    info: RequestInfo = scope["state"][INFO]
     if isinstance(exc, ClientDisconnect):
         recorder.left(info, CLIENT_LEFT)
         return Response(status_code=CLIENT_LEFT)
     if isinstance(exc, OverloadedError):
         recorder.shed(exc.reason)
     recorder.refused(info, status_of(exc))
-    return error_response(exc)
+    return error_response(exc, scope)
 
 
 def headers_of(exc: Exception) -> dict[str, str]:
@@ -157,33 +238,30 @@ def headers_of(exc: Exception) -> dict[str, str]:
 
 
 async def respond(request: Request, exc: Exception) -> Response:
-    """Return the response, in OpenAI's format, to an error of the app or of the framework.
+    """Return the response to an error of the app or of the framework.
 
     `middleware.Accounting` answers unexpected errors.
     """
+    form = ErrorFormat.of(request.scope)
     match exc:
         case ClientDisconnect():
             return Response(status_code=CLIENT_LEFT)
         case HTTPException():  # the framework knows no such path or method
             message = f"{exc.detail} ({request.method} {request.url.path})"
-            body = _body(_typed(message, "invalid_request_error", None))
+            body = form.write(exc.status_code, _typed(message, "invalid_request_error", None))
             return _json(exc.status_code, body, exc.headers)
         case RequestValidationError():
             first = exc.errors()[0]
             param = ".".join(map(str, first["loc"][1:]))
             message = f"Invalid '{param}': {first['msg']}."
             fault = _typed(message, "invalid_request_error", None) | {"param": param}
-            return _json(422, _body(fault))
+            return _json(422, form.write(422, fault))
         case _:
-            return error_response(exc)
+            return error_response(exc, request.scope)
 
 
 def _typed(message: str, kind: str, code: str | None) -> Fault:
     return {"message": message, "type": kind, "param": None, "code": code}
-
-
-def _body(fault: Fault) -> bytes:
-    return orjson.dumps({"error": fault})
 
 
 def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:

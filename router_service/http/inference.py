@@ -15,7 +15,13 @@ from router_service.core.resources import StageName, Timer
 from router_service.core.verification import VerificationLimits
 from router_service.http.errors import refuse, status_of
 from router_service.http.relay import AnswerRelay
-from router_service.http.schemas import ANSWER, chat_request, model_request, responses_request
+from router_service.http.schemas import (
+    ANSWER,
+    chat_request,
+    messages_request,
+    model_request,
+    responses_request,
+)
 from router_service.http.transfer import (
     gateway_of,
     info_of,
@@ -28,6 +34,7 @@ from router_service.http.verified import VerifiedRelay, read_limits, read_verifi
 from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.planning import (
     CHAT,
+    MESSAGES,
     POLICY_HEADER,
     RESPONSES,
     Endpoint,
@@ -61,6 +68,17 @@ async def chat_completions(request: Request) -> Response:
 async def create_response(request: Request) -> Response:
     """Answer with the chosen model, or with the model that stored the response to be continued."""
     return RoutedAnswer(RESPONSES, request)
+
+
+@routes.post(
+    "/v1/messages",
+    response_class=Response,
+    responses=ANSWER,
+    openapi_extra=messages_request(),
+)
+async def create_message(request: Request) -> Response:
+    """Answer a request of Anthropic's Messages API with the model that the router chooses."""
+    return RoutedAnswer(MESSAGES, request)
 
 
 @routes.post(
@@ -121,7 +139,7 @@ class RoutedAnswer(Response):
                         limits = read_limits(request.headers, verification)
                         check_limits(plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
-                await refuse(gateway.recorder, info, exc)(scope, receive, send)
+                await refuse(gateway.recorder, scope, exc)(scope, receive, send)
                 return
             except Exception:
                 gateway.recorder.refused(info, 500)
@@ -132,6 +150,7 @@ class RoutedAnswer(Response):
                 plan.request.body,
                 request.headers,
                 deadline_s,
+                dialect=plan.request.endpoint.dialect,
                 expects_json=plan.request.endpoint.is_json,
                 client=info.key,
                 trace=info.trace,

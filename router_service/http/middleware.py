@@ -16,14 +16,11 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.core.errors import OverloadedError
-from router_service.http.errors import error_response, status_of
+from router_service.http.errors import INFO, error_response, status_of
 from router_service.lifecycle.overload import Drain, Slots
 from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, Trace
-
-INFO = "info"
-"""Key of the request's `RequestInfo` in `scope["state"]`."""
 
 MAX_REQUEST_ID = 200
 """Maximum length of a client's request id in logs and responses, in characters."""
@@ -80,7 +77,7 @@ class Accounting:
         except Exception as exc:
             # Answered here, because the framework's answer would not pass through this middleware.
             if status is None:
-                await error_response(exc)(scope, receive, send_with_id)
+                await error_response(exc, scope)(scope, receive, send_with_id)
             raise
         finally:
             final = status or CLIENT_LEFT
@@ -122,7 +119,7 @@ class Admission:
             status = status_label(status_of(exc))
             self._metrics.shed_requests.labels(exc.reason).inc()
             self._metrics.requests.labels(NO_MODEL, "none", status).inc()
-            await error_response(exc)(scope, receive, last)
+            await error_response(exc, scope)(scope, receive, last)
 
 
 class Shortcut:

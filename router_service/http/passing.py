@@ -25,7 +25,13 @@ from router_service.core.errors import (
 )
 from router_service.core.messages import Reference, as_text, decode_object
 from router_service.core.responses import find_references
-from router_service.http.errors import error_response, refuse, refused_body, status_of
+from router_service.http.errors import (
+    ErrorFormat,
+    error_response,
+    refuse,
+    refused_body,
+    status_of,
+)
 from router_service.http.inference import RoutedAnswer
 from router_service.http.schemas import ANSWER
 from router_service.http.transfer import (
@@ -42,7 +48,7 @@ from router_service.http.transfer import (
 )
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.exchange import CLIENT_LEFT, Ending, RequestInfo
+from router_service.requests.exchange import CLIENT_LEFT, Ending
 from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.requests.planning import unrouted
 from router_service.settings import Model
@@ -113,7 +119,7 @@ async def other(request: Request) -> Response:
             await _check_owner(gateway, gateway.engine, request, named)
             return RoutedAnswer(unrouted(path), request)
     except (ClientDisconnect, SwitchcraftError) as exc:
-        return refuse(gateway.recorder, info_of(request), exc)
+        return refuse(gateway.recorder, request.scope, exc)
 
     async def pass_through(engine: Engine) -> Model:
         model = engine.pool.pass_through
@@ -210,9 +216,9 @@ class PassedAnswer(Response):
                     trace=info.trace,
                 )
             except (ClientDisconnect, SwitchcraftError) as exc:
-                await refuse(gateway.recorder, info, exc)(scope, receive, send)
+                await refuse(gateway.recorder, scope, exc)(scope, receive, send)
                 return
-            relay = _Relay(gateway, engine.client, info, model, outgoing)
+            relay = _Relay(gateway, engine.client, scope, model, outgoing)
             if self._named is not None and info.key is not None:
                 with suppress(StoreError):
                     segments = segments_of(outgoing.path)
@@ -235,13 +241,13 @@ class _Relay:
         self,
         gateway: Gateway,
         upstream: UpstreamClient,
-        info: RequestInfo,
+        scope: Scope,
         model: Model,
         outgoing: OutgoingRequest,
     ) -> None:
         self._ownership = gateway.ownership
         self._upstream = upstream
-        self._info = info
+        self._scope = scope
         self._deployment = model.deployments[0]
         self._outgoing = outgoing
         self._owner: str | None = None
@@ -260,7 +266,7 @@ class _Relay:
                 if answer.status in KEY_REFUSED:
                     self.status, self.ending = answer.status, Ending.COMPLETE
                     exc = UpstreamRefusedError(answer.model, answer.status, headers=(), body=b"")
-                    body = refused_body(exc)
+                    body = refused_body(exc, ErrorFormat.of(self._scope))
                     return Response(body, answer.status, media_type="application/json")
                 parts = answer.chunks()
                 headers = [*answer.headers, (b"x-switchcraft-reason", b"passed")]
@@ -278,7 +284,7 @@ class _Relay:
         except UpstreamError as exc:
             if self.ending is not Ending.BROKEN:
                 self.status, self.ending = status_of(exc), Ending.FAILED
-                return error_response(exc)
+                return error_response(exc, self._scope)
         return None
 
     async def _remember_objects(self, parts: AsyncIterator[bytes]) -> bytes:

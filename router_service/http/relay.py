@@ -12,6 +12,7 @@ from router_service.core.answers import Usage, fix_surrogates, parse_answer, rea
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
 from router_service.http.errors import (
+    ErrorFormat,
     error_body,
     foreign_error_body,
     refused_body,
@@ -27,7 +28,6 @@ from router_service.upstream.answers import (
     EventReader,
     StartedAnswer,
     identity_of,
-    is_openai_error,
 )
 from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
@@ -47,6 +47,12 @@ class AnswerRelay:
     reader: EventReader | None = None
     is_remembered: bool = False
     unread_bytes: int = 0
+
+    @property
+    def error_format(self) -> ErrorFormat:
+        """The format of errors for the client."""
+        exchange = self.exchange
+        return ErrorFormat(exchange.plan.request.endpoint.dialect, exchange.info.request_id)
 
     async def run(self) -> None:
         """Relay the answer; if all upstreams fail, send an error."""
@@ -77,20 +83,20 @@ class AnswerRelay:
             status, ending = exc.status, Ending.COMPLETE
             headers = [header for header in exc.headers if header[0] != _JSON[0]]
             headers = [*headers, *exchange.headers(), _JSON]
-            body = refused_body(exc)
+            body = refused_body(exc, self.error_format)
         else:
             status, ending = status_of(exc), Ending.FAILED
             hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
             headers = [*exchange.headers(), _JSON, *hints]
-            body = error_body(exc)
+            body = error_body(exc, self.error_format)
         await send_whole(self.send, status, headers, body)
         exchange.end(status, ending)
 
     async def _send_whole(self, opened: StartedAnswer, headers: RawHeaders) -> None:
-        """Relay an answer that has been read completely; send errors in OpenAI's format."""
+        """Relay an answer that has been read completely; send errors in the client's format."""
         exchange, body = self.exchange, opened.body
-        if opened.status >= 400 and not is_openai_error(body):
-            body = foreign_error_body(opened.model.name, opened.status)
+        if opened.status >= 400 and not self.error_format.accepts(body):
+            body = foreign_error_body(opened.model.name, opened.status, self.error_format)
             headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
         exchange.identity = identity_of(opened.value)
         exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
@@ -149,8 +155,8 @@ class AnswerRelay:
                 await send_part(self.send, events, more=True)
         except UpstreamError as exc:
             error = exc
-            endpoint = exchange.plan.request.endpoint
-            event = endpoint.error_event(error_body(exc), reader.last_number + 1)
+            form = self.error_format
+            event = form.event(error_body(exc, form), reader.last_number + 1)
             gap = b"\n\n" if reader.is_within_event else b""
             await send_part(self.send, gap + event, more=True)
         await send_part(self.send, b"", more=False)

@@ -7,12 +7,13 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from router_service.core.decision_log import DecisionRecord, LoggedCall
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
 from router_service.core.messages import decode_object
 from router_service.core.releases import Publication
+from router_service.http.auth import UI_PATH
 from router_service.http.schemas import feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
@@ -46,6 +47,25 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class AnthropicModel(BaseModel):
+    """A model in Anthropic's format; its release is unknown, so `created_at` is the epoch."""
+
+    id: str
+    type: Literal["model"] = "model"
+    display_name: str
+    created_at: Literal["1970-01-01T00:00:00Z"] = "1970-01-01T00:00:00Z"
+    lifecycle: Literal["active"] = "active"
+
+
+class AnthropicModelList(BaseModel):
+    """A list of models in Anthropic's format."""
+
+    data: list[AnthropicModel]
+    has_more: bool = False
+    first_id: str
+    last_id: str
+
+
 class FeedbackReceipt(BaseModel):
     """Answer to feedback: the decision's id and the verdict that was recorded."""
 
@@ -53,19 +73,36 @@ class FeedbackReceipt(BaseModel):
     verdict: Verdict
 
 
+@routes.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+async def root(request: Request) -> Response:
+    """Show people the page, and tell programs that the gateway is there, as Claude Code asks."""
+    if "text/html" in request.headers.get("accept", ""):
+        # A relative address, because a proxy may serve the gateway below a prefix.
+        return RedirectResponse(UI_PATH.removeprefix("/"))
+    return Response("Switchcraft\n", media_type="text/plain")
+
+
 @routes.get("/v1/models")
-async def list_models(request: Request) -> ModelList:
-    """List every name that a request may have in its field `model`."""
+async def list_models(request: Request) -> ModelList | AnthropicModelList:
+    """List every name that a request may have in its field `model`.
+
+    The format is Anthropic's if the request has the header `anthropic-version`.
+    """
     names = gateway_of(request).engine.releases.names
-    return ModelList(data=[ModelCard(id=name) for name in names])
+    if "anthropic-version" not in request.headers:
+        return ModelList(data=[ModelCard(id=name) for name in names])
+    models = [AnthropicModel(id=name, display_name=name) for name in names]
+    return AnthropicModelList(data=models, first_id=names[0], last_id=names[-1])
 
 
 @routes.get("/v1/models/{model:path}")
-async def get_model(request: Request, model: str) -> ModelCard:
-    """Return one model; its name may contain slashes."""
-    names = gateway_of(request).engine.releases.names
-    if model not in names:
-        raise ModelNotFoundError(model[:200], names)
+async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
+    """Return one model; its name may contain slashes, or match one of `router.aliases`."""
+    releases = gateway_of(request).engine.releases
+    if releases.unalias(model) not in releases.names:
+        raise ModelNotFoundError(model[:200], releases.names)
+    if "anthropic-version" in request.headers:
+        return AnthropicModel(id=model, display_name=model)
     return ModelCard(id=model)
 
 

@@ -109,6 +109,32 @@ def responses_request() -> Document:
     return json_request(schema)
 
 
+def messages_request() -> Document:
+    """Return the schema of a request of Anthropic's Messages API."""
+    blocks = {"type": "array", "items": {"type": "object", "required": ["type"]}}
+    message: Document = {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {
+            "role": {"enum": ["user", "assistant"]},
+            "content": {"anyOf": [_STRING, blocks]},
+        },
+    }
+    schema = {
+        "type": "object",
+        "required": ["model", "max_tokens", "messages"],
+        "properties": {
+            "model": {"type": "string", "minLength": 1},
+            "max_tokens": {"type": "integer", "minimum": 0},
+            "messages": {"type": "array", "minItems": 1, "items": message},
+            "system": {"anyOf": [_STRING, blocks]},
+            "tools": {"type": "array", "items": {"type": "object"}},
+            "stream": {"type": "boolean"},
+        },
+    }
+    return json_request(schema)
+
+
 def feedback_request(max_calls: int) -> Document:
     """Return the schema of feedback: a decision id, and either `correct` or `expected`."""
     call: Document = {

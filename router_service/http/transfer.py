@@ -19,7 +19,7 @@ from router_service.core.errors import (
     InvalidRequestError,
     UnsupportedEncodingError,
 )
-from router_service.http.middleware import INFO
+from router_service.http.errors import INFO
 from router_service.lifecycle.gateway import Gateway
 from router_service.requests.exchange import RequestInfo
 from router_service.requests.planning import AT_ONCE_BYTES

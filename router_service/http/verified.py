@@ -12,13 +12,12 @@ from starlette.types import Message, Send
 
 from router_service.core.errors import Failure, InvalidRequestError, UpstreamError
 from router_service.core.verification import VerificationLimits
-from router_service.http.errors import error_body
+from router_service.http.errors import ErrorFormat, error_body
 from router_service.http.relay import AnswerRelay, cost_headers
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
 from router_service.requests.exchange import CandidateExchange, Ending, Exchange
 from router_service.requests.verification import Verification
 from router_service.settings import VerificationSettings
-from router_service.upstream.answers import is_openai_error
 
 MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
 MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
@@ -96,7 +95,7 @@ class VerifiedRelay:
         self._relay = relay
         self._exchange = relay.exchange
         self._limits = limits
-        self._head = HeldHead(relay.send, relay.exchange, keep_alive_s)
+        self._head = HeldHead(relay.send, relay.exchange, relay.error_format, keep_alive_s)
         relay.send = self._head.send
 
     async def run(self) -> None:
@@ -165,10 +164,13 @@ class HeldHead:
     they have been sent, so an error becomes the last event of the stream.
     """
 
-    def __init__(self, send: Send, exchange: Exchange, interval_s: float) -> None:
+    def __init__(
+        self, send: Send, exchange: Exchange, error_format: ErrorFormat, interval_s: float
+    ) -> None:
         """Send a comment each `interval_s`, for the first time after that time."""
         self._send = send
         self._exchange = exchange
+        self._error_format = error_format
         self._interval_s = interval_s
         self._lock = asyncio.Lock()
         self._has_begun = False
@@ -219,8 +221,8 @@ class HeldHead:
         return [_EVENT_STREAM, *known]
 
     def _error_event(self, body: bytes) -> bytes:
-        if not is_openai_error(body):  # an answer that is no stream
+        if not self._error_format.accepts(body):  # an answer that is no stream
             problem = "answered with a whole answer to a request for a stream"
             exc = UpstreamError(self._exchange.model.name, problem, Failure.MALFORMED)
-            body = error_body(exc)
-        return self._exchange.plan.request.endpoint.error_event(body, 0)
+            body = error_body(exc, self._error_format)
+        return self._error_format.event(body, 0)

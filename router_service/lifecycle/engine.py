@@ -19,7 +19,12 @@ from typing import Protocol
 
 from router_service.access import Access
 from router_service.core.artifact import MANIFEST, Artifact, sha256
-from router_service.core.errors import ArtifactError, PolicyError, SwitchcraftError
+from router_service.core.errors import (
+    ArtifactError,
+    InvalidRequestError,
+    PolicyError,
+    SwitchcraftError,
+)
 from router_service.core.messages import Conversation
 from router_service.core.releases import (
     Canary,
@@ -170,6 +175,7 @@ class Releases:
         self.canary = canary
         self._shadow = shadow
         self.names = stable.names
+        self.unalias = stable.unalias
 
     @property
     def routers(self) -> frozenset[DecidingRouter]:
@@ -317,7 +323,7 @@ class Engine:
 
 
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:
-    """Create a planner; raises ConfigError if the router lacks the default policy."""
+    """Create a planner; raises ConfigError if the settings name an unknown policy or model."""
     try:
         router.policy(
             settings.router.default_policy,
@@ -333,14 +339,18 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
         except PolicyError as exc:
             where = f"router.risk.{name}.policy"
             raise settings.error(where, exc.problem) from exc
-    return Planner(
-        router,
-        pool,
-        model_name=settings.router.model_name,
-        default_policy=settings.router.default_policy,
-        exploration_share=settings.router.exploration_share,
-        risk=settings.router.risk,
-    )
+    try:
+        return Planner(
+            router,
+            pool,
+            model_name=settings.router.model_name,
+            default_policy=settings.router.default_policy,
+            aliases=settings.router.aliases,
+            exploration_share=settings.router.exploration_share,
+            risk=settings.router.risk,
+        )
+    except InvalidRequestError as exc:
+        raise settings.error("router.aliases", exc.message) from exc
 
 
 class EngineResources(Protocol):

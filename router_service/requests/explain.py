@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-import orjson
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.answer_features import Question
@@ -171,7 +170,7 @@ class Explainer:
         requested = rule if isinstance(rule, Verified) else None
         unverified = request.unverifiable
         conversation = request.chat.conversation
-        tools = as_list(orjson.loads(request.body.with_model("")).get("tools"))
+        tools = as_list(request.decoded().get("tools"))
         question = Question(conversation, tools)
         arms = tuple(self._planner.models_by_arm(decision))
 

@@ -119,7 +119,7 @@ class BackgroundLog:
             self._log.write(item, item.type)
             return
         exchange, answer = item, item.answer
-        body = orjson.loads(exchange.plan.request.body.with_model(""))
+        body = exchange.plan.request.decoded()
         validities: Sequence[CallValidity] = ()
         if self._settings.check_calls and answer is not None and answer.calls:
             checker = CallChecker(parameters_by_tool(body))

@@ -12,15 +12,18 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from hashlib import sha256
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from router_service.core.answer_features import Question
+from router_service.core.anthropic import parse_messages_request, to_chat_body
 from router_service.core.artifact import Artifact
-from router_service.core.capabilities import Requirements, read_requirements
+from router_service.core.capabilities import Feature, Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
@@ -46,9 +49,10 @@ from router_service.core.verification import (
     VerificationState,
     why_unverifiable,
 )
+from router_service.dialects.parts import Dialect
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import VERIFIED, Decision, Prediction, explored
-from router_service.settings import Model, RiskSettings
+from router_service.settings import Deployment, Model, RiskSettings
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import BodyTemplate
 
@@ -155,29 +159,35 @@ class Endpoint:
 
     path: str
     parse: Callable[[Mapping[str, Json]], ChatRequest]
-    """Parses a decoded body; raises InvalidRequestError."""
-    is_routed: bool = True
-    """Whether requests may name the router as their model. If not, they must name a pool model."""
+    """Parses a body that `read` returned; raises InvalidRequestError."""
+    dialect: Dialect | None = None
+    """The API, if requests can be translated to another one."""
     is_json: bool = True
     """Whether a successful answer is one JSON object or a stream of them; speech is neither."""
-    has_named_events: bool = False
-    """Whether the events of a stream, errors included, have names and types."""
 
-    def error_event(self, body: bytes, number: int) -> bytes:
-        """Return the event that ends a broken stream, from the body of an error response.
+    @property
+    def is_routed(self) -> bool:
+        """Whether requests may name the router as their model. If not, they name a pool model."""
+        return self.dialect is not None
 
-        `number` is the event's sequence number, which Vercel's client requires.
+    def read(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return a decoded body in the form that `core` reads: a chat or a Responses request.
+
+        Raises InvalidRequestError.
         """
-        if not self.has_named_events:
-            return b"data: " + body + b"\n\n"
-        # Some clients read the error's fields at the top level, others below `error`, as in chat.
-        error = orjson.loads(body)
-        event = {**error["error"], **error, "type": "error", "sequence_number": number}
-        return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
+        return to_chat_body(body) if self.dialect is Dialect.MESSAGES else body
 
 
-CHAT = Endpoint("/chat/completions", parse_chat_request)
-RESPONSES = Endpoint("/responses", parse_responses_request, has_named_events=True)
+CHAT = Endpoint(Dialect.CHAT.path, parse_chat_request, Dialect.CHAT)
+RESPONSES = Endpoint(Dialect.RESPONSES.path, parse_responses_request, Dialect.RESPONSES)
+MESSAGES = Endpoint(Dialect.MESSAGES.path, parse_messages_request, Dialect.MESSAGES)
+COUNT_TOKENS = Endpoint(f"{MESSAGES.path}/count_tokens", parse_chat_request, Dialect.MESSAGES)
+
+API_NAMES = {
+    Dialect.CHAT: Feature.CHAT,
+    Dialect.RESPONSES: Feature.RESPONSES,
+    Dialect.MESSAGES: Feature.MESSAGES,
+}
 
 _JSON_PATHS = {"/embeddings", "/completions"}
 
@@ -189,7 +199,7 @@ def parse_unrouted_request(body: Mapping[str, Json]) -> ChatRequest:
 
 def unrouted(path: str) -> Endpoint:
     """Return an endpoint whose requests must name a model of the pool."""
-    return Endpoint(path, parse_unrouted_request, is_routed=False, is_json=path in _JSON_PATHS)
+    return Endpoint(path, parse_unrouted_request, is_json=path in _JSON_PATHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +213,22 @@ class ParsedRequest:
     """The body with a placeholder for the model's name."""
     _raw: bytes = field(repr=False)
 
+    def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
+        """Return descriptions of what keeps the request from being sent to a deployment."""
+        dialect = self.endpoint.dialect
+        if dialect is None or dialect in deployment.dialects:
+            return ()
+        return (API_NAMES[dialect],)
+
+    def decoded(self) -> Mapping[str, Json]:
+        """Decode the body again, and return it in the form that `core` reads."""
+        return self.endpoint.read(orjson.loads(self.body.with_model("")))
+
     @property
     def unverifiable(self) -> UnverifiedReason | None:
         """Why the answer cannot be verified, or None if it can be; decodes the body again."""
         return why_unverifiable(
-            orjson.loads(self.body.with_model("")),
+            self.decoded(),
             self.chat.conversation,
             self.requirements.features,
             is_continued=self.chat.continues is not None,
@@ -236,7 +257,7 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
     """Return the parsed body, from the cache if it is there; raises InvalidRequestError."""
     request = _parsed.get((endpoint, body))
     if request is None:
-        decoded = decode_object(body)
+        decoded = endpoint.read(decode_object(body))
         chat = endpoint.parse(decoded)
         requirements = read_requirements(decoded, chat.conversation, endpoint.path)
         request = ParsedRequest(endpoint, chat, requirements, BodyTemplate.of(body), body)
@@ -376,18 +397,22 @@ class Planner:
         *,
         model_name: str,
         default_policy: str | None,
+        aliases: Mapping[str, str] = MappingProxyType({}),
         exploration_share: float = 0.0,
         risk: RiskSettings = NO_DEMANDS,
     ) -> None:
         """Plan with a router for a pool.
 
         `model_name` is the name that requests routing. `default_policy` is the policy of requests
-        that name none (default: the artifact's). `risk` says what risky tools demand.
+        that name none (default: the artifact's). `aliases` has the names that stand for names that
+        match a pattern. `risk` says what risky tools demand. Raises PolicyError or
+        ModelNotFoundError for an alias of an unknown name.
         """
         self.router = router
         self._pool = pool
         self._model_name = model_name
         self._default_policy = default_policy
+        self._aliases = aliases
         self._unverified_policy = choose_once(router.policy())
         self.exploration_share = exploration_share
         self.risk = risk
@@ -403,6 +428,12 @@ class Planner:
         by_cost = sorted(pool.by_arm, key=lambda arm: (-costs_usd[arm], arm))
         arms = {pool.by_arm[arm].name: arm for arm in reversed(by_cost)}
         # Each model once, with one of its arms: all arms of a model can serve the same requests.
+        for target in aliases.values():
+            if target not in pool.models:
+                name, _, suffix = target.partition(":")
+                if name != model_name:
+                    raise ModelNotFoundError(target, self.names)
+                self.policy(suffix or None, NO_HEADERS)
         self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
 
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
@@ -415,8 +446,9 @@ class Planner:
         Raises ModelNotFoundError, PolicyError and NoCapableModelError.
         """
         chat, needs = request.chat, request.requirements
-        pinned = self._pool.models.get(chat.model)
-        name, _, suffix = chat.model.partition(":")
+        wanted = self.unalias(chat.model)
+        pinned = self._pool.models.get(wanted)
+        name, _, suffix = wanted.partition(":")
         is_routed = request.endpoint.is_routed
         if pinned is None and not (is_routed and name == self._model_name):
             known = self.names if is_routed else tuple(self._pool.models)
@@ -431,7 +463,7 @@ class Planner:
         if pinned is not None:
             if chat.continues is not None:
                 return plan(candidates=(), reason=GatewayReason.CONTINUED)
-            candidates = self._pool.pinned(pinned, needs)
+            candidates = self._pool.pinned(pinned, needs, request.obstacles)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
         risk = self._highest_risk(chat.conversation.tools) if self.risk.has_demands else None
         rule = self.policy(suffix or None, headers, risk)
@@ -444,13 +476,23 @@ class Planner:
         if chat.continues is not None:
             return plan(candidates=(), reason=GatewayReason.CONTINUED)
         if not chat.conversation.has_tools:
-            candidates = capable_models(self._pool.chat_models, needs)
+            candidates = capable_models(self._pool.chat_models, needs, request.obstacles)
             return plan(candidates=candidates, reason=GatewayReason.CHAT)
-        able = {model.name for model in capable_models(self._pool.arm_models, needs)}
+        capable = capable_models(self._pool.arm_models, needs, request.obstacles)
+        able = {model.name for model in capable}
         arms = frozenset(arm for arm, model in self._pool.by_arm.items() if model.name in able)
         candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
         reason = GatewayReason.UNDECIDED
         return plan(candidates=candidates, reason=reason, policy=rule, arms=arms)
+
+    def unalias(self, model: str) -> str:
+        """Return the name that a client's model name stands for, which may be the same."""
+        is_known = model in self._pool.models or model.partition(":")[0] == self._model_name
+        if not is_known:
+            for pattern, target in self._aliases.items():
+                if fnmatchcase(model, pattern):
+                    return target
+        return model
 
     def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
         """Return the plan for a request that continues a response which `held` describes.
@@ -461,7 +503,7 @@ class Planner:
         """
         chat = plan.request.chat
         assert chat.continues is not None  # noqa: S101 - for mypy; only called for such requests
-        holder, pinned = self._pool.holder(held), self._pool.models.get(chat.model)
+        holder, pinned = self._pool.holder(held), self._pool.models.get(self.unalias(chat.model))
         if holder is None:
             raise ResponseNotFoundError(chat.continues.id[:200], param=chat.continues.param)
         if pinned is not None and pinned.name != holder.name:

@@ -21,6 +21,10 @@ UNPRICED = (
     "router.unknown_prices: allow"
 )
 
+Obstacles = Callable[[Deployment], tuple[str, ...]]
+"""Returns descriptions of what keeps a request from being sent to a deployment: the fields that the
+APIs of its upstream cannot express."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -64,13 +68,17 @@ class Pool:
         arm_models = _unique(by_arm.values())
         return cls(models, by_arm, arm_models, _unique(chat_models), pass_through, baseline)
 
-    def pinned(self, model: Model, wanted: Requirements) -> tuple[Model, ...]:
+    def pinned(self, model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
 
-        The named model is always tried first, because only its upstream can tell what it supports.
+        The named model is tried first, because only its upstream can tell what it supports. Raises
+        NoCapableModelError if the request cannot even be sent to it.
         """
-        fallbacks = (self.models[name] for name in model.fallbacks)
-        return (model, *(other for other in fallbacks if not other.capabilities.lacks(wanted)))
+        missing = untranslatable(model, obstacles)
+        if missing:
+            raise NoCapableModelError({model.name: missing})
+        others = (self.models[name] for name in model.fallbacks)
+        return (model, *(other for other in others if not lacks(other, wanted, obstacles)))
 
     def models_for(self, arms: Iterable[str]) -> tuple[Model, ...]:
         """Return the models of these arms in their order, each once."""
@@ -103,15 +111,28 @@ class Pool:
         return _only_deployments(model, lambda d: account(d) == wanted)
 
 
-def capable_models(models: Sequence[Model], wanted: Requirements) -> tuple[Model, ...]:
+def capable_models(
+    models: Sequence[Model], wanted: Requirements, obstacles: Obstacles
+) -> tuple[Model, ...]:
     """Return the models that can serve a request; raises NoCapableModelError if none can."""
-    lacks = {model.name: model.capabilities.lacks(wanted) for model in models}
-    able = tuple(model for model in models if not lacks[model.name])
+    missing = {model.name: lacks(model, wanted, obstacles) for model in models}
+    able = tuple(model for model in models if not missing[model.name])
     if not able:
         excesses = [model.capabilities.excess_tokens(wanted) for model in models]
         least = min((excess for excess in excesses if excess is not None), default=None)
-        raise NoCapableModelError(lacks, excess_tokens=least)
+        raise NoCapableModelError(missing, excess_tokens=least)
     return able
+
+
+def lacks(model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[str, ...]:
+    """Return descriptions of what keeps a model from serving a request."""
+    return (*model.capabilities.lacks(wanted), *untranslatable(model, obstacles))
+
+
+def untranslatable(model: Model, obstacles: Obstacles) -> tuple[str, ...]:
+    """Return what cannot be sent to a model, or nothing if one of its deployments can get it."""
+    found = [obstacles(deployment) for deployment in model.deployments]
+    return () if () in found else found[0]
 
 
 def arm_prices(settings: Settings) -> dict[str, Price]:

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from router_service.core.answer_features import Question
 from router_service.core.answers import parse_answer, read_usage
 from router_service.core.errors import (
@@ -143,8 +141,7 @@ class Verification:
         def decide() -> Step:
             request = self._plan.request
             if self._question is None:  # parsed only here, because it takes CPU time
-                body = orjson.loads(request.body.with_model(""))
-                tools = as_list(body.get("tools"))
+                tools = as_list(request.decoded().get("tools"))
                 self._question = Question(request.chat.conversation, tools)
             return self._plan.planner.router.next_step(self._question, self._prediction, state)
 

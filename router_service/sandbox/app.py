@@ -1,4 +1,4 @@
-"""ASGI app of the sandbox with OpenAI's endpoints and endpoints for tests, and its server.
+"""ASGI app of the sandbox with the providers' endpoints and endpoints for tests, and its server.
 
 Every answer has the response header `x-sandbox: true`. A request may ask for faults (deliberate
 errors and delays) in its own `x-sandbox` header. `PUT /sandbox/faults/{model}` sets the faults for
@@ -28,6 +28,7 @@ from starlette.types import Receive, Scope, Send
 from router_service.core.errors import InvalidRequestError, NotFoundError, SwitchcraftError
 from router_service.core.messages import Json, decode_object, read_model
 from router_service.sandbox.completions import chat, completions, embeddings
+from router_service.sandbox.messages import count_message_tokens, messages
 from router_service.sandbox.responses import Responses
 from router_service.sandbox.sending import (
     HEADER,
@@ -37,8 +38,11 @@ from router_service.sandbox.sending import (
     ModelFaults,
     Reply,
     RequestEnding,
+    anthropic_error,
     error_body,
 )
+
+MESSAGES_PATH = "/v1/messages"
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
@@ -105,6 +109,8 @@ def create_sandbox(*, keep_requests: int = 0) -> Starlette:
     endpoints: Mapping[str, Endpoint] = {
         "/v1/chat/completions": chat,
         "/v1/responses": state.responses.answer,
+        MESSAGES_PATH: messages,
+        f"{MESSAGES_PATH}/count_tokens": count_message_tokens,
         "/v1/completions": completions,
         "/v1/embeddings": embeddings,
     }
@@ -159,7 +165,10 @@ class _Inference:
                 faults.check_request(values)
                 reply = self._endpoint(values, faults)
             except InvalidRequestError as exc:
-                await connection.send_whole(400, orjson.dumps({"error": exc.body()}))
+                body = orjson.dumps({"error": exc.body()})
+                if scope["path"].startswith(MESSAGES_PATH):
+                    body = orjson.dumps(anthropic_error(400, exc.message))
+                await connection.send_whole(400, body)
             else:
                 ending = await connection.send_reply(reply, faults)
         except ClientLeftError:

@@ -54,6 +54,15 @@ _ERRORS: Mapping[int, tuple[str, str | None]] = {
 }
 """OpenAI's error `type` and `code` for statuses that do not use the general ones."""
 
+_ANTHROPIC_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -251,6 +260,8 @@ class Reply:
     events: Sequence[bytes] | None = None
     error_name: str | None = None
     """Name of an error event in this API, if its events have names."""
+    is_anthropic: bool = False
+    """Whether errors have Anthropic's format instead of OpenAI's."""
 
 
 def event(value: Mapping[str, Json], name: str | None = None) -> bytes:
@@ -263,6 +274,13 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
     """Return an error in OpenAI's format."""
     error = {"message": message, "type": kind, "param": param, "code": code}
     return orjson.dumps({"error": error})
+
+
+def anthropic_error(status: int, message: str) -> dict[str, Json]:
+    """Return an error in Anthropic's format."""
+    usual = "invalid_request_error" if status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(status, usual)
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
 
 
 class ClientConnection:
@@ -316,14 +334,20 @@ class ClientConnection:
                     (b"retry-after-ms", b"%d" % round(faults.retry_after_s * 1000)),
                 ]
             message = f"The sandbox fails with status {status}, as requested."
-            await self.send_whole(status, error_body(message, kind, code=code), headers)
+            body = error_body(message, kind, code=code)
+            if reply.is_anthropic:
+                body = orjson.dumps(anthropic_error(status, message))
+            await self.send_whole(status, body, headers)
             return RequestEnding.FAILED
         if faults.error_in_body or (faults.error_after is not None and reply.events is None):
             message = "The sandbox fails within an answer of status 200, as requested."
-            await self.send_whole(200, error_body(message, "server_error", code="server_error"))
+            body = error_body(message, "server_error", code="server_error")
+            if reply.is_anthropic:
+                body = orjson.dumps(anthropic_error(500, message))
+            await self.send_whole(200, body)
             return RequestEnding.FAILED
         if reply.events is not None:
-            return await self._send_events(reply.events, reply.error_name, faults)
+            return await self._send_events(reply.events, reply, faults)
         body = _BROKEN_BODY if faults.malformed else reply.body
         if faults.cut_after is None and faults.hang_after is None:
             await self.send_whole(200, body)
@@ -336,7 +360,7 @@ class ClientConnection:
         return RequestEnding.CUT
 
     async def _send_events(
-        self, events: Sequence[bytes], error_name: str | None, faults: Faults
+        self, events: Sequence[bytes], reply: Reply, faults: Faults
     ) -> RequestEnding:
         """Send a stream, and return how it ended.
 
@@ -351,8 +375,10 @@ class ClientConnection:
                 "param": None,
                 "code": "server_error",
             }
-            named = {"type": error_name, "sequence_number": faults.error_after}
-            last = event({**(named if error_name else {}), "error": error}, error_name)
+            named = {"type": reply.error_name, "sequence_number": faults.error_after}
+            last = event({**(named if reply.error_name else {}), "error": error}, reply.error_name)
+            if reply.is_anthropic:
+                last = event(anthropic_error(529, str(error["message"])), "error")
             events = [*events[: faults.error_after], last]
         else:
             events = events[: faults.hang_after if faults.cut_after is None else faults.cut_after]

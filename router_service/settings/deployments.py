@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import urlencode
 
 from pydantic import SecretStr
@@ -12,6 +13,7 @@ from pydantic import SecretStr
 from router_service.core.addresses import check_http_address
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
+from router_service.dialects.parts import Dialect
 from router_service.settings.litellm import (
     Entry,
     File,
@@ -22,7 +24,7 @@ from router_service.settings.values import Deployment, Model, Timeouts
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider's OpenAI-compatible address, and the environment variables for its API key.
+    """The address of a provider's API, and the environment variables for its API key.
 
     The first of these variables that is set is used. A provider without variables needs no key.
     """
@@ -77,7 +79,16 @@ BARE_NAMES = (
 """Beginnings of model names that imply a provider, for names without `provider/`."""
 
 WITHOUT_V1 = frozenset({"ollama", "ollama_chat", "anthropic"})
-"""Providers whose `api_base` lacks `/v1` in LiteLLM; their OpenAI-compatible API needs it."""
+"""Providers whose `api_base` lacks `/v1` in LiteLLM; the paths of their APIs need it."""
+
+OPENAI = frozenset({"openai", "text-completion-openai", "azure"})
+"""Providers with OpenAI's own APIs. The other providers have only Chat Completions."""
+
+KEY_HEADERS: Mapping[str, Literal["api-key", "x-api-key"]] = {
+    "azure": "api-key",
+    "anthropic": "x-api-key",
+}
+"""Headers for the key at providers that do not use `authorization`."""
 
 FIREWORKS_MODELS = "accounts/fireworks/models/"
 """Prefix that LiteLLM adds to the names of Fireworks models if they name no account."""
@@ -205,13 +216,27 @@ class _Place:
             model_path=model_path,
             query=query,
             api_key=api_key,
-            key_header="api-key" if provider == "azure" else "authorization",
+            key_header=KEY_HEADERS.get(provider, "authorization"),
+            dialects=self._dialects(provider),
+            supports_reasoning=self.entry.model_info.supports_reasoning is True,
+            takes_max_completion_tokens=provider in OPENAI
+            and (provider == "azure" or params.api_base is None),
             weight=weight,
             timeouts=override(timeouts, params.timeout, params.stream_timeout).model_copy(
                 update={str(name): seconds for name, seconds in params.timeouts.items()}
             ),
             parameters=parameters,
         )
+
+    def _dialects(self, provider: str) -> tuple[Dialect, ...]:
+        """Return the APIs that the deployment speaks: those that the entry states, or a default."""
+        stated = self.entry.model_info.dialects
+        if stated is not None:
+            return stated
+        if provider == "anthropic":
+            return (Dialect.MESSAGES,)
+        is_openai = provider in OPENAI or self.entry.litellm_params.api_base is not None
+        return (Dialect.CHAT, Dialect.RESPONSES) if is_openai else (Dialect.CHAT,)
 
     def _split_provider(self) -> tuple[str, str]:
         """Return the provider and the model of `provider/model`, or of a bare name."""

@@ -24,6 +24,7 @@ from router_service.core.addresses import host_in_address
 from router_service.core.capabilities import Capabilities, Feature
 from router_service.core.messages import Json
 from router_service.core.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, LongPromptPrice, Price
+from router_service.dialects.parts import Dialect
 from router_service.settings.values import (
     ClientKey,
     Count,
@@ -206,13 +207,20 @@ class ModelInfo(Costs):
     """The model's name in price lists, such as `azure/gpt-4o`, if the deployment has another
     name."""
     mode: str | None = None
-    """Kind of model: `chat`, `responses`, or another kind that serves neither."""
+    """Kind of model: `chat`; `responses` if only the Responses API serves it; or another kind, such
+    as `embedding`, that answers no conversations."""
     max_input_tokens: Count | None = None
     """Context window in tokens."""
     max_output_tokens: Count | None = None
     """Longest answer in tokens."""
     supported_endpoints: tuple[str, ...] | None = None
-    """Endpoints that serve the model, such as `/v1/chat/completions` and `/v1/responses`."""
+    """Endpoints that serve the model, the preferred one first: `/v1/chat/completions`,
+    `/v1/responses` and `/v1/messages`. Requests in another API are translated. By default, OpenAI,
+    Azure and servers with an `api_base` have the first two, Anthropic has the last, and other
+    providers have the first."""
+    supports_reasoning: bool | None = None
+    """Whether the model accepts a reasoning effort, which is otherwise left out of translated
+    requests."""
     supports_function_calling: bool | None = None
     """Whether the model can call tools."""
     supports_tool_choice: bool | None = None
@@ -232,6 +240,16 @@ class ModelInfo(Costs):
     max_tools: Annotated[int, Field(ge=0)] | None = None
     """Largest number of tools in a request (not a LiteLLM setting)."""
 
+    @property
+    def dialects(self) -> tuple[Dialect, ...] | None:
+        """The APIs that serve the model, or None if the section does not say."""
+        if self.supported_endpoints is not None:
+            by_path = {f"/v1{dialect.path}": dialect for dialect in Dialect}
+            return tuple(by_path[path] for path in self.supported_endpoints if path in by_path)
+        if self.mode in {None, "chat"}:
+            return None
+        return (Dialect.RESPONSES,) if self.mode == "responses" else ()
+
     def capabilities(self) -> Capabilities:
         """Return the limits that the section states; everything else is unknown."""
         supported = {
@@ -244,13 +262,6 @@ class ModelInfo(Costs):
             Feature.JSON_SCHEMA: self.supports_response_schema,
             Feature.LOGPROBS: self.supports_logprobs,
         }
-        served = self.supported_endpoints
-        if served is not None:
-            supported[Feature.CHAT] = "/v1/chat/completions" in served
-            supported[Feature.RESPONSES] = "/v1/responses" in served
-        elif self.mode not in {None, "chat"}:
-            supported[Feature.CHAT] = False
-            supported[Feature.RESPONSES] = self.mode == "responses"
         return Capabilities(
             context_window_tokens=self.max_input_tokens,
             max_output_tokens=self.max_output_tokens,

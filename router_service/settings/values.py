@@ -42,6 +42,7 @@ from router_service.core.messages import Json
 from router_service.core.risk import Risk, RiskRules
 from router_service.core.selection import Price
 from router_service.core.verification import VerificationLimits
+from router_service.dialects.parts import Dialect
 from router_service.settings.files import line_of
 
 NEVER_FORWARDED = frozenset(
@@ -133,8 +134,17 @@ class Deployment(Frozen):
     query: str = ""
     """Query string that is added to every address, such as Azure's API version."""
     api_key: SecretStr | None = None
-    key_header: Literal["authorization", "api-key"] = "authorization"
-    """Header that carries the key; Azure uses `api-key`."""
+    key_header: Literal["authorization", "api-key", "x-api-key"] = "authorization"
+    """Header that carries the key; Azure uses `api-key`, and Anthropic `x-api-key`."""
+    dialects: tuple[Dialect, ...] = (Dialect.CHAT, Dialect.RESPONSES)
+    """The APIs that the upstream speaks, the preferred one first. Requests in another API are
+    translated."""
+    supports_reasoning: bool = False
+    """Whether the model accepts a reasoning effort. Other models get translated requests without
+    it."""
+    takes_max_completion_tokens: bool = False
+    """Whether a translated chat request is limited by `max_completion_tokens`, as OpenAI and Azure
+    want it. Other providers know `max_tokens`."""
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Share of the model's requests, relative to the weights of its other deployments."""
     timeouts: Timeouts = Timeouts()
@@ -386,6 +396,13 @@ class RouterSettings(Frozen):
     `refuse`, startup fails. With `allow`, the cost of the model's answers is unknown, never 0."""
     model_name: Name = "switchcraft"
     """Model name that requests routing; a policy is appended as in `switchcraft:economy`."""
+    aliases: Mapping[Name, Name] = Field(
+        default_factory=lambda values: {"claude-*": values["model_name"]},
+        json_schema_extra={"x-default": "`claude-*: switchcraft`"},
+    )
+    """Further model names, for clients that insist on their own: patterns such as
+    `claude-*-haiku-*`, each with `switchcraft`, `switchcraft:economy` or a model of `model_list`.
+    The first pattern that matches counts. Names of models and LiteLLM's aliases come first."""
     pass_through: str | None = None
     """Model whose first deployment's upstream receives all requests under `/v1/` that the gateway
     does not serve itself, such as files and conversations. Without it they get status 404."""
@@ -613,7 +630,11 @@ class Settings(Frozen):
         """Return settings with one model for each arm, all served by one sandbox."""
         upstreams = upstreams or UpstreamSettings()
         url, timeouts = base_url.rstrip("/"), upstreams.timeouts
-        served = (Deployment(upstream_model=a, base_url=url, timeouts=timeouts) for a in arms)
+        apis = tuple(Dialect)
+        served = (
+            Deployment(upstream_model=a, base_url=url, dialects=apis, timeouts=timeouts)
+            for a in arms
+        )
         return cls(
             models=tuple(Model(name=d.upstream_model, deployments=(d,)) for d in served),
             server=server or ServerSettings(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from router_service.core.answer_features import Question, decode_calls, read_answer, relate
@@ -81,7 +80,7 @@ def steps_header(exchange: Exchange) -> bytes | None:
 def find_agreement(exchange: Exchange) -> dict[str, str]:
     """Return the first arm with the same calls, for each arm that agrees with an earlier one."""
     request = exchange.plan.request
-    tools = as_list(orjson.loads(request.body.with_model("")).get("tools"))
+    tools = as_list(request.decoded().get("tools"))
     question = Question(request.chat.conversation, tools)
     read = {
         candidate.arm: read_answer(question, decode_calls(candidate.answer))

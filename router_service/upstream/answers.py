@@ -281,12 +281,6 @@ def failure_of_error(value: Json) -> Failure:
     return Failure.REFUSED if is_clients else Failure.ERROR_BODY
 
 
-def is_openai_error(body: bytes) -> bool:
-    """Return whether a body is an error in OpenAI's format, which clients can read."""
-    value = decode_json(body)
-    return isinstance(value, dict) and isinstance(value.get("error"), dict)
-
-
 def identity_of(value: Json) -> AnswerIdentity:
     """Return the id and the model that an answer or one of its events names."""
     response = value.get("response") if isinstance(value, dict) else None

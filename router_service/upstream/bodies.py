@@ -25,6 +25,8 @@ REPEATABLE_PATHS = frozenset(
     (
         "/chat/completions",
         "/responses",
+        "/messages",
+        "/messages/count_tokens",
         "/completions",
         "/embeddings",
         "/moderations",

@@ -27,6 +27,7 @@ from router_service.core.errors import (
     OverlongError,
     UpstreamError,
 )
+from router_service.dialects.parts import Dialect
 from router_service.settings import Deployment, Timeouts
 from router_service.tracing import UNTRACED, Trace, UpstreamCall
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
@@ -45,6 +46,12 @@ TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 
 FORWARDED = TRACE_HEADERS | frozenset("x-request-id openai-beta idempotency-key x-sandbox".split())
 """Request headers that are forwarded. All others are not, most importantly credentials."""
+
+MESSAGES_HEADERS = frozenset({"anthropic-version", "anthropic-beta"})
+"""Request headers that are forwarded to upstreams with Anthropic's Messages API."""
+
+MESSAGES_VERSION = {"anthropic-version": "2023-06-01"}
+"""Header that the Messages API requires, for requests without it."""
 
 MAX_PASSED_HEADERS = 64
 """Most headers of an answer that are returned to the client. Many clients accept 100 in all."""
@@ -95,8 +102,8 @@ _OWN = (
 _CODINGS = frozenset((b"content-encoding", b"transfer-encoding"))
 
 _RETRY_AFTER = frozenset(b"retry-after retry-after-ms".split())
-_PASSED_BACK = _RETRY_AFTER | frozenset(b"content-type x-request-id x-sandbox".split())
-_PASSED_BACK_PREFIX = b"x-ratelimit-"
+_PASSED_BACK = _RETRY_AFTER | frozenset(b"content-type x-request-id request-id x-sandbox".split())
+_PASSED_BACK_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-")
 
 _NUMBER = re.compile(rb"[0-9]{1,64}(?:\.[0-9]{1,64})?")
 
@@ -157,7 +164,7 @@ class UpstreamAnswer:
         passed = [
             (name, value)
             for name, value in headers.items()
-            if (name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX))
+            if (name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIXES))
             and (name not in _RETRY_AFTER or read_retry_after({name: value}) is not None)
             and len(value) <= MAX_PASSED_VALUE_BYTES
         ][:MAX_PASSED_HEADERS]
@@ -281,7 +288,11 @@ class UpstreamClient:
         with request.trace.upstream_span(call) as span, closing(guard):
             # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
             passed = self._forwarded - TRACE_HEADERS if span.headers else self._forwarded
-            forwarded = [(name, v) for name, v in request.client_headers.items() if name in passed]
+            client_headers = request.client_headers
+            if Dialect.MESSAGES in deployment.dialects:
+                passed = passed | MESSAGES_HEADERS
+                client_headers = {**MESSAGES_VERSION, **client_headers}
+            forwarded = [(name, v) for name, v in client_headers.items() if name in passed]
             # As bytes, because httpx refuses characters that are not ASCII.
             headers = [
                 (name.encode("latin-1"), value.encode("latin-1"))

@@ -21,6 +21,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.dialects.parts import Dialect
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.answers import StartedAnswer, read_whole, start_stream
@@ -75,6 +76,8 @@ class UpstreamRequest:
     client_headers: Mapping[str, str]
     deadline_s: float
     """When the time that the client allows is over, by the event loop's clock."""
+    dialect: Dialect | None = None
+    """The client's API, if the request may be translated to another one."""
     expects_json: bool = True
     """Whether a successful answer that is not a JSON object is a failure."""
     client: str | None = None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from typing import get_args
 
 import httpx
 import openai
 import pytest
+from anthropic.types.shared import ErrorType
 
 from router_service.core import errors
 from router_service.core.selection import Policy, Verified
+from router_service.dialects.parts import Dialect
 from router_service.http.app import create_app
-from router_service.http.errors import error_response, status_of
+from router_service.http.errors import ErrorFormat, error_response, status_of
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
@@ -180,7 +183,22 @@ def test_unexpected_error_is_500_without_internals(sandbox: Sandbox) -> None:
     ],
 )
 def test_each_error_has_its_status(error: Exception, status: int) -> None:
-    """Each error class has its status, and a body in OpenAI's format."""
-    assert status_of(error) == error_response(error).status_code == status
-    body = json.loads(bytes(error_response(error).body))
+    """Each error class has its status, and a body in the format of the client's API."""
+    response = error_response(error, {"path": CHAT})
+    assert status_of(error) == response.status_code == status
+    body = json.loads(bytes(response.body))
     assert set(body["error"]) == {"message", "type", "param", "code"}
+    body = json.loads(bytes(error_response(error, {"path": "/v1/messages"}).body))
+    assert (body["type"], set(body)) == ("error", {"type", "error", "request_id"})
+    assert body["error"]["type"] in {*get_args(ErrorType), "request_too_large"}
+    assert body["error"]["message"]
+
+
+def test_errors_are_recognized_by_their_format() -> None:
+    """A client gets an upstream's error only if it is an object with the fields of its API."""
+    openai, anthropic = b'{"error": {"message": "x"}}', b'{"type": "error", "error": {}}'
+    foreign = (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')
+    assert ErrorFormat().accepts(openai)
+    assert ErrorFormat(Dialect.MESSAGES).accepts(anthropic)
+    assert not any(map(ErrorFormat().accepts, foreign))
+    assert not any(map(ErrorFormat(Dialect.MESSAGES).accepts, (openai, *foreign)))

@@ -244,15 +244,6 @@ def test_all_kinds_of_prices_are_read(load: Load) -> None:
             "{supports_tool_choice: false, supports_response_schema: false}",
             Capabilities(unsupported=frozenset({Feature.TOOL_CHOICE, Feature.JSON_SCHEMA})),
         ),
-        ("{mode: responses}", Capabilities(unsupported=frozenset({Feature.CHAT}))),
-        (
-            "{mode: embedding}",
-            Capabilities(unsupported=frozenset({Feature.CHAT, Feature.RESPONSES})),
-        ),
-        (
-            "{supported_endpoints: [/v1/chat/completions, /v1/batch]}",
-            Capabilities(unsupported=frozenset({Feature.RESPONSES})),
-        ),
     ],
 )
 def test_capabilities_are_missing_only_if_denied(
@@ -260,6 +251,33 @@ def test_capabilities_are_missing_only_if_denied(
 ) -> None:
     """Values that `model_info` grants or omits are not missing."""
     assert load(listing(entry(info=info))).models[0].capabilities == capabilities
+
+
+@pytest.mark.parametrize(
+    ("params", "info", "dialects"),
+    [
+        ("{model: openai/gpt-4o, api_key: k}", "{}", "chat responses"),
+        ("{model: azure/d, api_base: 'https://x.azure.com', api_key: k}", "{}", "chat responses"),
+        ("{model: anthropic/claude-x, api_key: k}", "{}", "messages"),
+        ("{model: anthropic/claude-x, api_base: 'http://h', api_key: k}", "{}", "messages"),
+        ("{model: groq/llama, api_key: k}", "{}", "chat"),
+        ("{model: hosted_vllm/m, api_base: 'http://h/v1'}", "{}", "chat responses"),
+        ("{model: openai/x, api_key: k}", "{mode: responses}", "responses"),
+        ("{model: openai/x, api_key: k}", "{mode: embedding}", ""),
+        (
+            "{model: openai/x, api_base: 'http://h/v1'}",
+            "{mode: chat, supported_endpoints: [/v1/messages, /v1/batch, /v1/responses]}",
+            "messages responses",
+        ),
+    ],
+)
+def test_provider_and_model_info_decide_which_apis_a_deployment_speaks(
+    load: Load, params: str, info: str, dialects: str
+) -> None:
+    """The entry's own statements come first, in its order; else the provider's APIs are known."""
+    (deployment,) = load(listing(entry(params, info))).models[0].deployments
+    assert " ".join(deployment.dialects) == dialects
+    assert (deployment.key_header == "x-api-key") == ("anthropic/" in params)
 
 
 def test_model_has_the_capabilities_that_all_deployments_share(load: Load) -> None:

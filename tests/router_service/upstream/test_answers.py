@@ -18,7 +18,6 @@ from router_service.upstream.answers import (
     MAX_EVENT_BYTES,
     EventReader,
     identity_of,
-    is_openai_error,
 )
 from router_service.upstream.bodies import read_json
 from router_service.upstream.client import (
@@ -177,9 +176,3 @@ def test_long_events_count_towards_the_memory_of_requests() -> None:
     assert (b"".join(whole), error, reader.usage) == (b"".join(parts), None, Usage(3, 2))
     assert reader.written_tokens < 10
     assert len(max(whole, key=len)) < MAX_EVENT_BYTES / 2
-
-
-def test_openai_errors_are_recognized() -> None:
-    """Only an object with an `error` object has OpenAI's format."""
-    assert is_openai_error(b'{"error": {"message": "x"}}')
-    assert not any(map(is_openai_error, (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')))

@@ -1,0 +1,322 @@
+"""Anthropic's Messages API through the gateway, with the anthropic client and plain HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from router_service.core.errors import ConfigError
+from router_service.dialects.parts import Dialect
+from router_service.http.app import create_app
+from router_service.settings import (
+    Deployment,
+    KeySettings,
+    Model,
+    ServerSettings,
+    Settings,
+)
+from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.fakes import FakeRouter
+from tests.gateways import (
+    VerifyingGateway,
+    gateway_client,
+    record_of,
+    sandbox_settings,
+    verifying,
+)
+from tests.serving import ONE_TRY, Sandbox, served
+
+MESSAGES = "/v1/messages"
+TOOL: Any = {
+    "name": TOOLS[0]["function"]["name"],
+    "input_schema": TOOLS[0]["function"]["parameters"],
+}
+ASKED: dict[str, Any] = {
+    "model": "switchcraft",
+    "max_tokens": 100,
+    "messages": ASK,
+    "tools": [TOOL],
+}
+
+
+@pytest.fixture(scope="module")
+def claude(gateway_url: str) -> Iterator[anthropic.Anthropic]:
+    """Yield the real Anthropic client, without its retries."""
+    with anthropic.Anthropic(base_url=gateway_url, api_key="k", max_retries=0) as made:
+        yield made
+
+
+def test_client_gets_a_tool_call(claude: anthropic.Anthropic) -> None:
+    """The client gets the chosen model's call, and headers with the decision and the cost."""
+    raw = claude.messages.with_raw_response.create(**ASKED)
+    message = raw.parse()
+    (block,) = message.content
+    assert block.type == "tool_use"
+    assert block.input == {"city": "Oslo"}
+    assert message.stop_reason == "tool_use"
+    assert message.model == raw.headers["x-switchcraft-model"] == "medium"
+    assert raw.headers["x-switchcraft-reason"] == "threshold"
+    tokens = message.usage.input_tokens + message.usage.output_tokens
+    assert float(raw.headers["x-switchcraft-cost-usd"]) == pytest.approx(tokens * 2.0 / 1e6)
+
+
+def test_client_reads_a_stream_with_thinking(claude: anthropic.Anthropic) -> None:
+    """The client's own accumulator builds the message from the relayed events."""
+    thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+    with claude.messages.stream(**ASKED | {"thinking": thinking}) as stream:
+        message = stream.get_final_message()
+    first, second = message.content
+    assert (first.type, second.type) == ("thinking", "tool_use")
+    assert second.type == "tool_use"
+    assert second.input == {"city": "Oslo"}
+    assert message.usage.output_tokens > 1
+
+
+def test_messages_and_chat_get_the_same_decision(http: httpx.Client, router: FakeRouter) -> None:
+    """The router sees the same conversation, and decides equally."""
+    asked = len(router.asked)
+    chat = http.post(CHAT, json={"model": "switchcraft", "messages": ASK, "tools": TOOLS})
+    message = http.post(MESSAGES, json=ASKED)
+    first, second = router.asked[asked:]
+    assert first == second
+    for name in ("model", "policy", "reason"):
+        assert message.headers[f"x-switchcraft-{name}"] == chat.headers[f"x-switchcraft-{name}"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "model", "reason"),
+    [
+        ({"model": "switchcraft:quality"}, "large", "threshold"),
+        ({"model": "large"}, "large", "pinned"),
+        ({"model": "claude-sonnet-4-5"}, "medium", "threshold"),
+        ({"tools": []}, "small", "chat"),
+    ],
+)
+def test_model_names_work_as_in_chat(
+    http: httpx.Client, fields: dict[str, Any], model: str, reason: str
+) -> None:
+    """Policies, pool models and requests without tools are handled as in chat."""
+    response = http.post(MESSAGES, json=ASKED | fields)
+    assert response.status_code == 200, response.text
+    assert (response.headers["x-switchcraft-model"], response.json()["model"]) == (model, model)
+    assert response.headers["x-switchcraft-reason"] == reason
+
+
+def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox) -> None:
+    """Everything except the value of `model` reaches the upstream unchanged."""
+    body = (
+        b'{ "messages":[{"role":"user","content":"\\u00e9"}],'
+        b'"new":{"model":1e3},\n "model" : "large" ,"top_p":0.10,"max_tokens":10}'
+    )
+    response = http.post(f"{MESSAGES}?beta=true", content=body)
+    assert response.status_code == 200, response.text
+    assert sandbox.last_body() == body
+
+
+@pytest.mark.parametrize(
+    ("given", "version", "beta"),
+    [
+        ({}, "2023-06-01", None),
+        ({"anthropic-version": "2024-01-01", "anthropic-beta": "a,b"}, "2024-01-01", "a,b"),
+    ],
+)
+def test_version_and_betas_reach_the_upstream(
+    http: httpx.Client, sandbox: Sandbox, given: dict[str, str], version: str, beta: str | None
+) -> None:
+    """The client's version and betas are forwarded; a missing version is added."""
+    key = {"x-api-key": "client-key"}
+    assert http.post(MESSAGES, json=ASKED, headers=given | key).status_code == 200
+    sent = sandbox.last_headers()
+    assert (sent["anthropic-version"], sent.get("anthropic-beta")) == (version, beta)
+    assert "client-key" not in sent.values()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_is_recorded(http: httpx.Client, stream: bool) -> None:
+    """The decision record contains the usage that the upstream reported."""
+    response = http.post(MESSAGES, json=ASKED | {"stream": stream})
+    record = record_of(http, response)
+    if not stream:
+        assert record["prompt_tokens"] == response.json()["usage"]["input_tokens"]
+        assert record["usage_is_estimated"] is False
+        assert record["completion_tokens"] > 1
+
+
+def test_errors_have_anthropics_format_and_types(claude: anthropic.Anthropic) -> None:
+    """The client raises the exception of the status, with the gateway's message and request id."""
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        claude.messages.create(**ASKED | {"model": "unknown"})
+    error = caught.value
+    assert error.type == "not_found_error"
+    assert "'unknown' does not exist" in error.message
+    body: Any = error.body
+    assert body["request_id"] == error.response.headers["x-request-id"]
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
+        claude.messages.create(**ASKED | {"max_tokens": "many"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "kind"),
+    [
+        ("POST", MESSAGES, b"oops", 400, "invalid_request_error"),
+        ("POST", MESSAGES, b"x" * 3000, 413, "request_too_large"),
+        ("GET", MESSAGES, b"", 404, "not_found_error"),
+        ("POST", f"{MESSAGES}/batches", b"{}", 404, "not_found_error"),
+    ],
+)
+def test_every_refusal_has_anthropics_format(
+    sandbox: Sandbox, method: str, path: str, content: bytes, status: int, kind: str
+) -> None:
+    """Invalid, large and unknown requests below this path get errors that the client can read."""
+    settings = Settings.sandbox(
+        sandbox.base_url, ["small", "medium", "large"], server=ServerSettings(max_body_bytes=2000)
+    )
+    with served(create_app(settings, FakeRouter())) as url:
+        response = httpx.request(method, url + path, content=content)
+    assert (response.status_code, response.json()["error"]["type"]) == (status, kind)
+    assert response.json()["type"] == "error"
+
+
+def test_keys_are_checked(sandbox: Sandbox) -> None:
+    """Both headers with keys are accepted; a wrong key gets Anthropic's error."""
+    settings = Settings.sandbox(sandbox.base_url, ["small", "medium", "large"])
+    settings = settings.model_copy(update={"keys": KeySettings.model_validate({"api": {"a": "k"}})})
+    with served(create_app(settings, FakeRouter())) as url:
+        for given in ({"x-api-key": "k"}, {"authorization": "Bearer k"}):
+            assert httpx.post(url + MESSAGES, json=ASKED, headers=given).status_code == 200
+        with (
+            anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0) as client,
+            pytest.raises(anthropic.AuthenticationError) as caught,
+        ):
+            client.messages.create(**ASKED)
+        assert httpx.head(url).status_code == 200
+    assert caught.value.type == "authentication_error"
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 529])
+def test_upstreams_errors_are_relayed(http: httpx.Client, status: int) -> None:
+    """An error of an upstream that speaks the client's API reaches the client unchanged."""
+    response = http.post(
+        MESSAGES, json=ASKED | {"model": "large"}, headers={"x-sandbox": f"status={status}"}
+    )
+    assert response.status_code == status
+    body = response.json()
+    assert (body["type"], body["request_id"]) == ("error", None)
+    assert body["error"]["message"] == f"The sandbox fails with status {status}, as requested."
+
+
+def test_refused_key_of_the_gateway_is_not_shown(http: httpx.Client) -> None:
+    """If the upstream refuses the gateway's key, the client gets the gateway's own error."""
+    response = http.post(MESSAGES, json=ASKED, headers={"x-sandbox": "status=401"})
+    assert response.status_code == 401
+    assert response.json()["error"]["type"] == "authentication_error"
+    assert "gateway's own credentials" in response.json()["error"]["message"]
+
+
+def test_broken_stream_ends_with_an_error_event(
+    http: httpx.Client, claude: anthropic.Anthropic
+) -> None:
+    """After the first output, a failure is an `error` event, which the client raises."""
+    faults = {"x-sandbox": "cut_after=5"}
+    text = http.post(MESSAGES, json=ASKED | {"stream": True}, headers=faults).text
+    name, data = text.split("\n\n")[-2].split("\n")
+    event = json.loads(data.removeprefix("data: "))
+    assert (name, event["type"], event["error"]["type"]) == ("event: error", "error", "api_error")
+    with (
+        pytest.raises(anthropic.APIStatusError, match="broke the connection"),
+        claude.messages.stream(**ASKED, extra_headers=faults) as stream,
+    ):
+        stream.get_final_message()
+
+
+def test_error_event_of_an_upstream_is_relayed(http: httpx.Client) -> None:
+    """An upstream's own error event in mid-stream reaches the client unchanged."""
+    faults = {"x-sandbox": "error_after=6"}
+    text = http.post(MESSAGES, json=ASKED | {"stream": True}, headers=faults).text
+    event = json.loads(text.split("data: ")[-1])
+    assert event["error"]["type"] == "overloaded_error"
+    assert text.count("event: error") == 1
+
+
+def test_models_are_listed_in_the_clients_format(
+    claude: anthropic.Anthropic, http: httpx.Client
+) -> None:
+    """Anthropic's client lists the names, and finds an alias; OpenAI's format stays the default."""
+    names = [model.id for model in claude.models.list()]
+    assert names == [card["id"] for card in http.get("/v1/models").json()["data"]]
+    assert claude.models.retrieve("claude-opus-4").id == "claude-opus-4"
+    with pytest.raises(anthropic.NotFoundError):
+        claude.models.retrieve("unknown")
+
+
+def test_probes_of_the_root_are_answered(http: httpx.Client) -> None:
+    """Programs get status 200, and browsers are sent to the page."""
+    assert http.head("/").status_code == http.get("/").status_code == 200
+    response = http.get("/", headers={"accept": "text/html,*/*"})
+    assert (response.status_code, response.headers["location"]) == (307, "ui")
+
+
+def test_first_alias_that_matches_counts(sandbox: Sandbox) -> None:
+    """Aliases lead to models and policies, in their order; configured names come first."""
+    aliases = {"claude-*-haiku*": "small", "claude-*": "switchcraft:quality", "large": "small"}
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
+    with gateway_client(settings, FakeRouter()) as http:
+        answers = [
+            http.post(path, json=body | {"model": name})
+            for path, body in ((MESSAGES, ASKED), (CHAT, BODY))
+            for name in ("claude-3-5-haiku-latest", "claude-opus-4", "large", "gpt-9")
+        ]
+    models = [answer.headers.get("x-switchcraft-model") for answer in answers]
+    assert models == ["small", "large", "large", None] * 2
+    assert answers[3].status_code == 404
+
+
+@pytest.mark.parametrize("target", ["unknown", "switchcraft:unknown"])
+def test_alias_of_an_unknown_name_stops_the_start(sandbox: Sandbox, target: str) -> None:
+    """The error names the setting."""
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases={"a": target})
+    with pytest.raises(ConfigError, match=r"router\.aliases"):
+        create_app(settings, FakeRouter())
+
+
+def test_upstream_that_is_anthropic_gets_its_key_header(sandbox: Sandbox) -> None:
+    """The key is sent as `x-api-key`, and only the Messages API is used."""
+    deployment = Deployment.model_validate(
+        {
+            "upstream_model": "claude-x",
+            "base_url": sandbox.base_url,
+            "api_key": "sk-ant-secret",
+            "key_header": "x-api-key",
+            "dialects": [Dialect.MESSAGES],
+        }
+    )
+    settings = Settings.sandbox(sandbox.base_url, ["small", "medium"])
+    claude = Model(name="large", deployments=(deployment,))
+    settings = settings.model_copy(update={"models": (*settings.models, claude)})
+    with served(create_app(settings, FakeRouter())) as url:
+        response = httpx.post(url + MESSAGES, json=ASKED | {"model": "large"})
+    assert (response.status_code, response.json()["model"]) == (200, "claude-x")
+    assert sandbox.last_headers()["x-api-key"] == "sk-ant-secret"
+    assert "authorization" not in sandbox.last_headers()
+
+
+@pytest.fixture(scope="module")
+def house(sandbox: Sandbox) -> Iterator[VerifyingGateway]:
+    """Yield a gateway that asks `small`, `medium` and `large`, and trusts only `large`."""
+    with verifying(sandbox.base_url) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_verified_answers_work(house: VerifyingGateway, stream: bool) -> None:
+    """Candidates are asked and judged as in chat, and the accepted one is delivered unchanged."""
+    body = ASKED | {"model": "switchcraft:verified", "stream": stream}
+    response = house.http.post(MESSAGES, json=body)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert response.headers["x-switchcraft-candidates"] == "3"
