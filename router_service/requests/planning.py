@@ -390,7 +390,7 @@ class Plan:
 class Planner:
     """Plans requests with one release's router; safe to share between threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         router: DecidingRouter,
         pool: Pool,
@@ -433,7 +433,8 @@ class Planner:
                 name, _, suffix = target.partition(":")
                 if name != model_name:
                     raise ModelNotFoundError(target, self.names)
-                self.policy(suffix or None, NO_HEADERS)
+                if suffix:
+                    router.policy(suffix)
         self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
 
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
