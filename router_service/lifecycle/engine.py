@@ -345,7 +345,7 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
             pool,
             model_name=settings.router.model_name,
             default_policy=settings.router.default_policy,
-            aliases=settings.router.aliases,
+            aliases=settings.router.known_aliases,
             exploration_share=settings.router.exploration_share,
             risk=settings.router.risk,
         )

@@ -396,9 +396,8 @@ class RouterSettings(Frozen):
     `refuse`, startup fails. With `allow`, the cost of the model's answers is unknown, never 0."""
     model_name: Name = "switchcraft"
     """Model name that requests routing; a policy is appended as in `switchcraft:economy`."""
-    aliases: Mapping[Name, Name] = Field(
-        default_factory=lambda values: {"claude-*": values["model_name"]},
-        json_schema_extra={"x-default": "`claude-*: switchcraft`"},
+    aliases: Mapping[Name, Name] | None = Field(
+        None, json_schema_extra={"x-default": "`claude-*: switchcraft`"}
     )
     """Further model names, for clients that insist on their own: patterns such as
     `claude-*-haiku-*`, each with `switchcraft`, `switchcraft:economy` or a model of `model_list`.
@@ -419,6 +418,11 @@ class RouterSettings(Frozen):
     risk: RiskSettings = RiskSettings()
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers to send to upstreams, in addition to the standard ones."""
+
+    @property
+    def known_aliases(self) -> Mapping[str, str]:
+        """The aliases, or without any setting the names that Anthropic's clients insist on."""
+        return {"claude-*": self.model_name} if self.aliases is None else self.aliases
 
     @field_validator("forward_headers")
     @classmethod
