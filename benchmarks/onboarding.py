@@ -1,13 +1,18 @@
 """How well a model joins a router from few answers, instead of training with all of them.
 
-    python benchmarks/onboarding.py --data ../shared/data --cache LABELS --out onboarding.json
+    python benchmarks/onboarding.py CONFIG --data DATA --workspace WORK --out FIGURES.json
 
-Each model of the reference pool is left out in turn. `onboarding` then estimates its position among
-the other recorded models from some of its answers, and trains its predictor on the position's
-probabilities. Its AUC, and the accuracy of the default policy with the pool, are compared with
-training on all its answers, on the same five folds. Each predictor has only the trees, because a
-whole router takes minutes. The second part needs no router: for every recorded model, it compares
-the estimated accuracy with the recorded one, for queries that `onboarding` chose and random ones.
+Each model of the pool is left out in turn, and joins as with `switchcraft-train onboard`: its
+position among the other recorded models is estimated from some of its answers, and a predictor of
+its own learns the position's probabilities. Its AUC, and the accuracy of the default policy with
+the pool, are compared with the whole router, trained on all its answers, on the same held-out
+folds. `--plan 100:5` measures 100 answers on five folds.
+
+The second part needs no router: for every recorded model, it compares the estimated accuracy with
+the recorded one, for queries that `onboard` chose and random ones.
+
+All trained results are kept in WORK/onboarding, so an interrupted run continues. Several runs may
+share the work: start them with different plans, and one with the whole plan at the end.
 """
 
 from __future__ import annotations
@@ -15,141 +20,239 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesRegressor
 
 from benchmarks.stamp import stamp
-from router_service.core.features import FEATURES, extract
-from router_service.core.messages import parse_conversation
-from router_service.core.model import Platt, logit, sigmoid
+from router_service.core.model import Calibration, logit, sigmoid
 from switchcraft_training.config import RunConfig, load_config
-from switchcraft_training.data.splits import Split, fold_table
-from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.data.splits import Split
+from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.dataset import load_dataset
-from switchcraft_training.evaluation.calibration import fit_platt, log_losses
+from switchcraft_training.evaluation.calibration import (
+    calibrated_unseen,
+    choose_calibration,
+    log_losses,
+)
 from switchcraft_training.evaluation.evaluate import route
 from switchcraft_training.evaluation.metrics import mean_auc
-from switchcraft_training.onboarding.positions import Asked, RecordedModels, Rows, ask_recorded
-from switchcraft_training.onboarding.predictor import shift_to_mean
+from switchcraft_training.experiment import (
+    CrossValidation,
+    TrainingData,
+    cross_validate,
+    pack_table,
+)
+from switchcraft_training.models.encoders import load_encoder, packing_for
+from switchcraft_training.models.training import Demand, fit_demand_branch, predict
+from switchcraft_training.onboarding.pool import Joining, learn_arm
+from switchcraft_training.onboarding.positions import Asked, RecordedModels, ask_recorded
+from switchcraft_training.onboarding.predictor import select_calibration
+from switchcraft_training.onboarding.recording import NewAnswers, Recorded
 
 ANSWERS = (25, 50, 100, 200, 400)
-TREES = 50
+FOLDS = 5
 BLUE, GREY = "#2563eb", "#6b7280"
+
+Figures = dict[str, object]
+Columns = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A pool's packed table, its folds, and what the whole router says of each held-out query.
+
+    `folder` keeps the results of earlier runs.
+    """
+
+    data: TrainingData
+    folder: Path
+
+    @property
+    def config(self) -> RunConfig:
+        """The pool's configuration."""
+        return self.data.config
+
+    @cached_property
+    def measured(self) -> Table:
+        """The measured rows with the pool's arms."""
+        return self.data.table.measured(self.config.arms)
+
+    def kept(self, name: str, compute: Callable[[], Columns]) -> Columns:
+        """Return the arrays of an earlier run, or compute and keep them."""
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_suffix(".partial.npz")
+            np.savez(unfinished, allow_pickle=False, **compute())
+            unfinished.replace(path)
+        with np.load(path) as file:
+            return dict(file)
+
+    @cached_property
+    def validation(self) -> CrossValidation:
+        """Held-out predictions of the whole router, which learned from all answers."""
+
+        def compute() -> Columns:
+            found = cross_validate(self.data, exported=False)
+            assert found is not None  # noqa: S101 - the benchmark runs in one process
+            return {**found.branches, "costs": found.expected_costs_usd, "folds": found.folds}
+
+        kept = dict(self.kept("router", compute))
+        costs, folds = kept.pop("costs"), kept.pop("folds").astype(np.int64)
+        return CrossValidation(kept, None, costs, folds)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The calibration that a run of this configuration would ship."""
+        table, raw = self.measured, self.validation.mix(self.config.training.branch_shares)
+        groups = table.groups.tolist()
+        return choose_calibration(table.correct, raw, groups, self.config.seed).calibration
+
+    @cached_property
+    def trained(self) -> Floats:
+        """The whole router's calibrated held-out probabilities, (queries, arms)."""
+        table, raw = self.measured, self.validation.mix(self.config.training.branch_shares)
+        groups, method = table.groups.tolist(), self.calibration.method
+        return calibrated_unseen(table.correct, raw, groups, self.config.seed, method)
+
+
+def open_setting(name: str, data: Path, workspace: Path) -> Setting:
+    """Read and pack a pool's recorded answers."""
+    config = load_config(Path(name))
+    table = load_dataset(config, data, workspace / "labels")
+    encoder = load_encoder(config.encoder.source)
+    config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
+    return Setting(pack_table(config, table, encoder, workspace), workspace / "onboarding")
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One fold: the rows that are known, and those that are held out."""
+
+    setting: Setting
+    split: Split
+
+    @cached_property
+    def train(self) -> Table:
+        """The known rows, with all recorded arms."""
+        return self.setting.data.table.take(sorted(self.split.train + self.split.teaching))
+
+    @cached_property
+    def demand(self) -> Demand | None:
+        """The demand forest, which all arms share."""
+        return fit_demand_branch(self.setting.config, self.train)
+
+    @lru_cache(maxsize=1)  # noqa: B019 - a fold lives as long as its results are needed
+    def without(self, arm: str) -> Recorded:
+        """Return what is recorded about other arms."""
+        config = self.setting.config
+        left = tuple(each for each in config.pool if each.arm != arm)
+        return Recorded.of(config.model_copy(update={"pool": left}), self.train, arm)
+
+    def join(self, arm: str, answers: int) -> Columns:
+        """Let an arm join by some of its answers, and predict it on the held-out rows."""
+        setting, recorded = self.setting, self.without(arm)
+        own = self.train.take(recorded.queries).select_arms([arm])
+        new = NewAnswers(own, np.zeros(len(own), dtype=np.bool_))
+        others = [c for c, each in enumerate(setting.config.arms) if each != arm]
+        calibration = select_calibration(setting.calibration, others)
+        joining = Joining(arm, setting.config.prices[arm], answers)
+        learned = learn_arm(recorded, self.demand, new, joining, calibration)
+        slope, shift = learned.line
+        raw = logit(predict(learned.model, setting.data.table.take(self.split.test))[:, 0])
+        print(arm, answers, "answers", flush=True)
+        return {
+            "probabilities": sigmoid(slope * raw + shift),
+            "cost_usd": np.array(learned.profile.cost_usd()),
+            "accuracy": np.array(learned.facts.accuracy.value),
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """The pool's table, features of its queries (queries, features), and its folds."""
+class Joined:
+    """What is predicted of one arm that joined in each of the first folds.
 
-    config: RunConfig
-    table: Table
-    features: Floats
-    folds: Sequence[Split]
-    correct: Floats
-    """Correctness of all complete recorded models' answers; the pool's models come first."""
+    `rows` are the folds' queries, in the order of the measured rows. `probabilities` and
+    `costs_usd` are (rows,); `accuracies` are those that were estimated, (folds,).
+    """
 
-    @property
-    def pool(self) -> int:
-        """Number of models in the pool."""
-        return len(self.config.arms)
-
-    def trees(self, rows: Rows, targets: Floats) -> ExtraTreesRegressor:
-        """Fit trees to targets (rows,) or (rows, models)."""
-        trees = ExtraTreesRegressor(TREES, min_samples_leaf=5, max_features=0.3, random_state=1)
-        return trees.fit(self.features[rows], targets)
+    rows: Choices
+    probabilities: Floats
+    costs_usd: Floats
+    accuracies: Floats
 
 
-def open_setting(data: Path, cache: Path | None) -> Setting:
-    """Read the reference pool and every other model that answered all its queries."""
-    config = load_config(Path("configs/reference-pool.yaml"))
-    dataset = load_dataset(config, data, cache)
-    table = dataset.take(dataset.is_measured)
-    requests = (parse_conversation(e.request) for e in table.examples)
-    features = np.array([extract(request, list(FEATURES)) for request in requests])
-    correct = table.correct[:, ~np.isnan(table.correct).any(axis=0)]
-    return Setting(config, table, features, fold_table(table, 5, 1, validated=False), correct)
+def join(setting: Setting, plan: Mapping[int, int]) -> dict[tuple[str, int], Joined]:
+    """Let every arm join in each fold; return what is predicted by arm and number of answers.
+
+    `plan` tells for each number of answers on how many folds it is measured.
+    """
+    config = setting.config
+    parts: dict[tuple[str, int], list[tuple[Choices, Columns]]] = defaultdict(list)
+    for number, split in enumerate(setting.data.folds()):
+        counts = [answers for answers, folds in plan.items() if number < folds]
+        fold = Fold(setting, split)
+        for arm in config.arms:
+            for answers in counts:
+                name = f"{arm}/fold-{number + 1}-answers-{answers}"
+                found = setting.kept(name, partial(fold.join, arm, answers))
+                parts[arm, answers].append((np.array(split.test), found))
+    joined = {}
+    for key, folds in parts.items():
+        rows = np.concatenate([test for test, _ in folds])
+        order = np.argsort(rows)
+        probabilities = np.concatenate([found["probabilities"] for _, found in folds])
+        costs = np.concatenate([np.full(len(test), found["cost_usd"]) for test, found in folds])
+        accuracies = np.array([float(found["accuracy"]) for _, found in folds])
+        joined[key] = Joined(rows[order], probabilities[order], costs[order], accuracies)
+    return joined
 
 
-def trained_on_all(setting: Setting) -> Floats:
-    """Return held-out raw probabilities of the pool, trained on all answers, (queries, arms)."""
-    found = np.empty((len(setting.correct), setting.pool))
-    for split in setting.folds:
-        train, test = np.array(split.train), np.array(split.test)
-        trees = setting.trees(train, setting.correct[train, : setting.pool])
-        found[test] = trees.predict(setting.features[test])
-    return found
-
-
-def onboarded(setting: Setting, arm: int, slope: float) -> dict[int, Floats]:
-    """Return held-out probabilities of an arm that joins, (queries,), by number of answers."""
-    found = {answers: np.empty(len(setting.correct)) for answers in ANSWERS}
-    labels = setting.correct[:, arm]
-    others = np.delete(setting.correct[:, : setting.pool], arm, axis=1)
-    for number, split in enumerate(setting.folds):
-        train, test = np.array(split.train), np.array(split.test)
-        models = RecordedModels.fit(np.delete(setting.correct[train], arm, axis=1))
-        places = np.arange(len(train))
-        for answers, probabilities in found.items():
-            asked = ask_recorded(models, places, labels[train], answers, seed=number)
-            position = models.place(asked)
-            targets = models.probabilities(position)
-            targets[asked.rows] = asked.correct
-            trees = setting.trees(train, np.column_stack([targets, others[train]]))
-            learned, unseen = (
-                slope * logit(np.clip(trees.predict(setting.features[rows])[:, 0], 0.01, 0.99))
-                for rows in (train, test)
-            )
-            shift = shift_to_mean(learned, models.accuracy(position)[0])
-            probabilities[test] = sigmoid(unseen + shift)
-    return found
-
-
-def curve(setting: Setting) -> list[dict[str, object]]:
+def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined]) -> list[Figures]:
     """Return for each arm and number of answers: AUC and routed accuracy, beside all answers."""
-    raw = np.clip(trained_on_all(setting), 0.01, 0.99)
-    labels, rule = setting.correct[:, : setting.pool], setting.config.policies["default"]
-    costs = setting.table.measured(setting.config.arms).cost_usd.mean(axis=0)
-    calibration = fit_platt(labels, raw)
-    assert isinstance(calibration, Platt)  # noqa: S101 - `fit_platt` returns nothing else
-    trained = calibration.apply(raw)
-    everyone = np.arange(len(labels))
-    best = labels[everyone, route(trained, costs, rule)]
-    rows: list[dict[str, object]] = []
-    for arm, name in enumerate(setting.config.arms):
-        slope = float(np.mean(np.delete(calibration.slopes, arm)))
-        auc = mean_auc(labels[:, [arm]], trained[:, [arm]])
-        for answers, probabilities in onboarded(setting, arm, slope).items():
-            joined = trained.copy()
-            joined[:, arm] = probabilities
-            routed = labels[everyone, route(joined, costs, rule)]
-            rows.append(
-                {
-                    "arm": name,
-                    "answers": answers,
-                    "auc": mean_auc(labels[:, [arm]], probabilities[:, None]),
-                    "auc_all_answers": auc,
-                    "routed": float(routed.mean()),
-                    "routed_all_answers": float(best.mean()),
-                    "calibration_gap": float(probabilities.mean() - labels[:, arm].mean()),
-                }
-            )
-            print(rows[-1], flush=True)
-    return rows
+    table, rule = setting.measured, setting.config.policies["default"]
+    found: list[Figures] = []
+    for (arm, answers), new in joined.items():
+        column, own = setting.config.arms.index(arm), table.take(new.rows)
+        labels = own.correct[:, [column]]
+        trained = setting.trained[new.rows]
+        costs = setting.validation.expected_costs_usd[new.rows]
+        changed, changed_costs = trained.copy(), costs.copy()
+        changed[:, column], changed_costs[:, column] = new.probabilities, new.costs_usd
+        correct, paid = own.pick(route(changed, changed_costs, rule))
+        best_correct, best_paid = own.pick(route(trained, costs, rule))
+        found.append(
+            {
+                "arm": arm,
+                "answers": answers,
+                "folds": len(new.accuracies),
+                "auc": mean_auc(labels, new.probabilities[:, None]),
+                "auc_all_answers": mean_auc(labels, trained[:, [column]]),
+                "routed": float(correct.mean()),
+                "routed_all_answers": float(best_correct.mean()),
+                "cost_ratio": float(paid.mean() / best_paid.mean()),
+                "calibration_gap": float(new.probabilities.mean() - labels.mean()),
+            }
+        )
+    return found
 
 
-def positions(setting: Setting) -> list[dict[str, object]]:
+def positions(table: Table) -> list[Figures]:
     """Return the error of each recorded model's estimated accuracy, by number of answers."""
-    rows: list[dict[str, object]] = []
-    everyone = np.arange(len(setting.correct))
-    for model in range(setting.correct.shape[1]):
-        labels = setting.correct[:, model]
-        models = RecordedModels.fit(np.delete(setting.correct, model, axis=1))
+    rows: list[Figures] = []
+    correct = table.correct[table.is_measured]
+    correct = correct[:, ~np.isnan(correct).any(axis=0)]
+    everyone = np.arange(len(correct))
+    for model in range(correct.shape[1]):
+        labels = correct[:, model]
+        models = RecordedModels.fit(np.delete(correct, model, axis=1))
         for answers in ANSWERS:
             drawn = np.random.default_rng(model).permutation(everyone)[:answers]
             for name, asked in (
@@ -174,17 +277,20 @@ def positions(setting: Setting) -> list[dict[str, object]]:
     return rows
 
 
-def summary(rows: Sequence[dict[str, object]], key: str) -> dict[object, NDArray[np.float64]]:
+def summary(rows: Sequence[Figures], key: str) -> dict[int, Floats]:
     """Return the values of a key, one per arm or model, by number of answers."""
-    values: dict[object, list[float]] = defaultdict(list)
+    values: dict[int, list[float]] = defaultdict(list)
     for row in rows:
-        values[row["answers"]].append(float(str(row[key])))
+        values[int(str(row["answers"]))].append(float(str(row[key])))
     return {answers: np.array(each) for answers, each in values.items()}
 
 
-def draw(
-    joined: Sequence[dict[str, object]], placed: Sequence[dict[str, object]], to: Path
-) -> None:
+def standard_error(values: Floats) -> float:
+    """Return the standard error of the mean over models."""
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def draw(joined: Sequence[Figures], placed: Sequence[Figures], to: Path) -> None:
     """Draw the AUC that is lost, and the error of the estimated accuracy, over the answers."""
     plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10})
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
@@ -192,11 +298,12 @@ def draw(
         [{**r, "lost": float(str(r["auc"])) - float(str(r["auc_all_answers"]))} for r in joined],
         "lost",
     )
-    for place, values in enumerate(zip(*auc.values(), strict=True)):
-        label = "each of 8 models" if place == 0 else None
-        left.plot(ANSWERS, values, color=GREY, alpha=0.5, linewidth=1, label=label)
-    means = [values.mean() for values in auc.values()]
-    left.plot(ANSWERS, means, color=BLUE, marker="o", label="mean")
+    counts = sorted(auc)
+    for place, values in enumerate(zip(*(auc[each] for each in counts), strict=True)):
+        label = f"each of {len(next(iter(auc.values())))} models" if place == 0 else None
+        left.plot(counts, values, color=GREY, alpha=0.5, linewidth=1, label=label)
+    means = [auc[each].mean() for each in counts]
+    left.plot(counts, means, color=BLUE, marker="o", label="mean")
     left.axhline(-0.02, color="black", linestyle=":", linewidth=1, label="goal at 100: -0.02")
     left.set_ylabel("AUC minus AUC with all answers")
     left.legend(frameon=False, fontsize=8)
@@ -219,37 +326,64 @@ def draw(
     figure.savefig(to, metadata={"Date": None}, facecolor="white")
 
 
+def parse_plan(text: str) -> tuple[int, int]:
+    """Return a number of answers and a number of folds from a text such as 100:5."""
+    answers, _, folds = text.partition(":")
+    return int(answers), int(folds or FOLDS)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add what every part reads and writes."""
+    parser.add_argument("config", help="a YAML file, or the name of a shipped configuration")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--workspace", type=Path, required=True, help="folder of earlier results")
+    parser.add_argument("--out", type=Path, required=True, help="file for the figures as JSON")
+
+
 def main() -> None:
     """Measure both parts; print tables, and write the figures and the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--cache", type=Path, help="labels of earlier runs: OUT/work/labels")
-    parser.add_argument("--out", type=Path, required=True, help="file for the figures as JSON")
+    add_inputs(parser)
+    parser.add_argument(
+        "--plan",
+        type=parse_plan,
+        nargs="+",
+        default=[(answers, FOLDS) for answers in ANSWERS],
+        metavar="ANSWERS:FOLDS",
+        help="numbers of answers, and on how many of the five folds each is measured",
+    )
     parser.add_argument("--plot", type=Path, help="file for the plot as SVG")
     arguments = parser.parse_args()
-    setting = open_setting(arguments.data, arguments.cache)
-    joined = curve(setting)
-    lost = summary(joined, "auc_all_answers")
-    print("answers  AUC  with all  routed points  calibration gap (mean absolute)")
-    for answers, auc in summary(joined, "auc").items():
-        points = summary(joined, "routed")[answers] - summary(joined, "routed_all_answers")[answers]
-        gap = np.abs(summary(joined, "calibration_gap")[answers])
-        print(
-            f"{answers!s:>7}  {auc.mean():.3f}  {lost[answers].mean():.3f}"
-            f"  {100 * points.mean():+.2f} [{100 * points.min():+.2f}, {100 * points.max():+.2f}]"
-            f"  {100 * gap.mean():.1f}"
+    setting = open_setting(arguments.config, arguments.data, arguments.workspace)
+    joined = curve(setting, join(setting, dict(arguments.plan)))
+    print("answers  folds  AUC  with all: difference ± SE over models [worst, best]  routed points")
+    for answers, auc in sorted(summary(joined, "auc").items()):
+        everyone, routed, best, gaps, costs, folds = (
+            summary(joined, key)[answers]
+            for key in (
+                *("auc_all_answers", "routed", "routed_all_answers"),
+                *("calibration_gap", "cost_ratio", "folds"),
+            )
         )
-    placed = positions(setting)
+        lost, points = auc - everyone, 100 * (routed - best)
+        print(
+            f"{answers:>7}  {folds[0]:.0f}  {auc.mean():.3f}  {everyone.mean():.3f}:"
+            f" {lost.mean():+.3f} ± {standard_error(lost):.3f} [{lost.min():+.3f},"
+            f" {lost.max():+.3f}]  {points.mean():+.2f} ± {standard_error(points):.2f}"
+            f" [{points.min():+.2f}, {points.max():+.2f}]  cost {costs.mean():.2f}"
+            f"  calibration {100 * np.abs(gaps).mean():.1f}"
+        )
+    placed = positions(setting.data.table)
     print("queries  answers  RMS error of accuracy, points  log loss  errors / standard errors")
     for name in ("chosen", "random"):
         rows = [row for row in placed if row["queries"] == name]
         for answers, error in summary(rows, "error").items():
             stderr, loss = (summary(rows, key)[answers] for key in ("stderr", "log_loss"))
             print(
-                f"{name}  {answers!s:>7}  {100 * np.sqrt((error**2).mean()):.1f}  {loss.mean():.3f}"
+                f"{name}  {answers:>7}  {100 * np.sqrt((error**2).mean()):.1f}  {loss.mean():.3f}"
                 f"  {np.sqrt(((error / stderr) ** 2).mean()):.2f}"
             )
-    figures = {"curve": joined, "positions": placed, **stamp("scikit-learn", "numpy")}
+    figures = {"curve": joined, "positions": placed, **stamp("scikit-learn", "torch", "numpy")}
     arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
     if arguments.plot:
         draw(joined, placed, arguments.plot)

@@ -139,27 +139,39 @@ def test_verifier_is_trained_and_reported(
 ) -> None:
     """`verifier: true` adds a verifier and a section of the report; `add-verifier` does so later.
 
-    Both give the artifact the policy `verified`.
+    Both give the artifact the policy `verified`. To an arm that joined in between, `add-verifier`
+    gives its estimated reliability, and no frontier is claimed, because none was measured with it.
     """
     values = yaml.safe_load(config.read_text()) | {"verifier": True}
     values["training"] |= {"shares": {"lexical": 1}, "select_on": "last"}
     config.write_text(yaml.safe_dump(values))
+    artifact, joined, later = (tmp_path / name for name in ("out/artifact", "joined", "later"))
+    data = ["--data", str(benchmark)]
     with one_thread():
         status, printed = train()
         assert status == 0, printed
-        artifact = tmp_path / "out" / "artifact"
-        asked = ["add-verifier", str(artifact), "--data", str(benchmark), "--out"]
-        later = ["--workspace", str(tmp_path / "out" / "work")]
-        assert main([*asked, str(tmp_path / "later"), *later]) == 0
+        new = ["--recording", str(benchmark / "bench"), "--arm", "other", "--price", "2,4"]
+        command = ["onboard", str(artifact), *data, *new, "--answers", "40", "--out", str(joined)]
+        assert main(command) == 0
+        workspace = ["--workspace", str(tmp_path / "out" / "work")]
+        assert main(["add-verifier", str(joined), *data, *workspace, "--out", str(later)]) == 0
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     measured = report["verified"]["operating"]["entry"]
-    assert measured["name"] in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert measured["name"] in printed
+    assert "`verified` also asks other" in printed
     alone = json.loads((tmp_path / "later-verification.json").read_text())
-    assert len(alone["frontier"]) == len(report["verified"]["frontier"])
-    for directory in (artifact, tmp_path / "later"):
+    frontier = alone["frontier"]
+    assert len(frontier) == len(report["verified"]["frontier"])
+    for directory, points in ((artifact, frontier), (later, [])):
         router = Router.load(directory)
         assert isinstance(router.policy("verified"), Verified)
-        assert len(router.artifact.manifest.verified_frontier) == len(alone["frontier"])
+        assert len(router.artifact.manifest.verified_frontier) == len(points)
+    manifest = router.artifact.manifest
+    assert manifest.verifier is not None
+    expected = dict(zip(manifest.arms, manifest.verifier.reliabilities, strict=True))
+    assert expected["other"] == manifest.onboarded["other"].accuracy.value
+    assert expected["large-FC"] == 1
 
 
 def figures_agree(manifest: Manifest, report: Json) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, DataError, SwitchcraftError
 from switchcraft_training.checking import command as checking
 from switchcraft_training.datasets import command as datasets
@@ -280,6 +281,11 @@ def run_add_verifier(arguments: argparse.Namespace) -> int:
             f"  {entry.cost_share:.1%}  {sum(map(len, asked)) / len(asked):.2f}"
         )
     print(write_verification(verified_figures(study), arguments.out))
+    if joined := [*read_manifest(arguments.out / MANIFEST).onboarded]:
+        print(
+            f"The policy `verified` also asks {', '.join(joined)}, with the accuracy that `onboard`"
+            " estimated. The figures above are without it, so the artifact has no measured frontier"
+        )
     return 0
 
 

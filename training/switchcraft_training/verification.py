@@ -195,13 +195,21 @@ class VerifierStudy:
         return measured
 
     def add_to(self, directory: Path) -> Manifest:
-        """Add the verifier and its measured frontier to an artifact, and return its manifest."""
+        """Add the verifier and its measured frontier to an artifact, and return its manifest.
+
+        No answers are recorded of arms that joined the artifact later. The verifier expects their
+        estimated accuracy of them, and the frontier, which was measured without them, is left out.
+        """
         spec = self.verifier.export(directory, self.price_usd)
         manifest = read_manifest(directory / MANIFEST)
+        joined = {arm: facts.accuracy.value for arm, facts in manifest.onboarded.items()}
+        shares = dict(zip(self.table.arms, spec.reliabilities, strict=True)) | joined
+        points = () if joined else tuple(entry.point for entry in self.entries().values())
+        reliabilities = tuple(shares[arm] for arm in manifest.arms)
         changed = manifest.model_copy(
             update={
-                "verifier": spec,
-                "verified_frontier": tuple(entry.point for entry in self.entries().values()),
+                "verifier": spec.model_copy(update={"reliabilities": reliabilities}),
+                "verified_frontier": points,
                 "files": file_hashes(directory),
             }
         )
@@ -353,12 +361,14 @@ def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> Veri
 
     The router stays as it is. Its configuration, which the artifact holds, and the recorded answers
     in `data` give the routers that the verifier learns from. Raises ConfigError if the artifact was
-    trained on outcomes without answers, and the errors of `load_dataset` and `Artifact.load`.
+    trained on outcomes without answers or has too few of the arms that it was trained with, and the
+    errors of `load_dataset` and `Artifact.load`.
     """
     loaded = Artifact.load(artifact)
     manifest = loaded.manifest
     config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
     require_answers(config, data)
+    config = with_current_pool(config, manifest)
     table = load_dataset(config, data, workspace / "labels")
     require_measured_rows(table, config, data)
     config = config.model_copy(update={"packing": manifest.packing})
@@ -376,6 +386,28 @@ def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> Veri
         known.merge(LearnedQueries.of(table.examples)).write(out)
     study.add_to(out)
     return study
+
+
+def with_current_pool(config: RunConfig, manifest: Manifest) -> RunConfig:
+    """Return an artifact's configuration with the trained arms that it still has, at their prices.
+
+    Arms that joined without training are left out, because their answers are not recorded. Raises
+    ConfigError if fewer than two arms are left: a verifier learns from the answers of several.
+    """
+    profile, joined = manifest.profile, manifest.onboarded
+    pool = tuple(
+        entry.model_copy(update={"price": profile[entry.arm].price})
+        for entry in config.pool
+        if entry.arm in profile and entry.arm not in joined
+    )
+    if len(pool) < 2:
+        problem = (
+            f"{len(pool)} of the arms that the artifact was trained with are left, and a verifier"
+            " learns from the answers of two or more; train a router for the new pool with"
+            " `switchcraft-train run`"
+        )
+        raise ConfigError(manifest.name, "pool", problem)
+    return config.model_copy(update={"pool": pool})
 
 
 def in_row_order(

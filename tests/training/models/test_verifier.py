@@ -17,6 +17,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from router_service.core.artifact import (
     MANIFEST,
     SHIPPED,
+    Measure,
+    Onboarding,
     file_hashes,
     read_manifest,
     save_manifest,
@@ -24,6 +26,7 @@ from router_service.core.artifact import (
 from router_service.core.calls.toolbox import Call, ExpectedCall
 from router_service.core.errors import ConfigError
 from router_service.core.model import Graph
+from router_service.core.selection import Price
 from router_service.core.verifier import Verifier
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
@@ -50,10 +53,17 @@ from switchcraft_training.verification import (
     operating_price,
     recorded_calls,
     study_verifier,
+    with_current_pool,
 )
 from tests.candidates import request
 from tests.fakes import manifest as fake_manifest
-from tests.training.verifiers import LITTLE, PRICES_USD, invented_data, invented_table, one_thread
+from tests.training.verifiers import (
+    LITTLE,
+    PRICES_USD,
+    invented_data,
+    invented_table,
+    one_thread,
+)
 
 Rows = NDArray[np.float32]
 
@@ -353,13 +363,16 @@ def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
     assert changed > 0
 
 
+SIZES = ("small", "medium", "large")
+
+
 def test_study_is_added_to_an_artifact(verifier_study: VerifierStudy, tmp_path: Path) -> None:
     """The manifest then describes the verifier, its files, and its measured frontier."""
-    known = fake_manifest(("small", "medium", "large"))
+    known = fake_manifest(SIZES)
     for name in known.files:
         (tmp_path / name).write_text(name)
     save_manifest(tmp_path, known)
-    verifier_study.add_to(tmp_path)
+    replace(verifier_study, table=replace(verifier_study.table, arms=SIZES)).add_to(tmp_path)
     manifest = read_manifest(tmp_path / MANIFEST)
     assert manifest.verifier is not None
     assert manifest.verifier.price_usd == verifier_study.price_usd
@@ -369,6 +382,25 @@ def test_study_is_added_to_an_artifact(verifier_study: VerifierStudy, tmp_path: 
     assert [point.policy for point in points] == [f"verified={usd:g}" for usd in PRICES_USD]
     assert points[0].cost_usd.value < points[-1].cost_usd.value
     assert Verifier(tmp_path, manifest.verifier).spec == manifest.verifier
+
+
+def test_arm_that_joined_later_has_its_estimated_reliability(
+    verifier_study: VerifierStudy, tmp_path: Path
+) -> None:
+    """The arms keep their order, and no frontier is claimed for a pool that was not measured."""
+    accuracy = Measure(value=0.7, stderr=0.02, n=240)
+    facts = Onboarding(answers=100, models=3, accuracy=accuracy, probability_stderr=0.03)
+    small, medium, large = SIZES
+    known = fake_manifest((large, medium, small))
+    for name in known.files:
+        (tmp_path / name).write_text(name)
+    save_manifest(tmp_path, known.model_copy(update={"onboarded": {medium: facts}}))
+    table = replace(verifier_study.table, arms=(small, "removed", large))
+    verifier = replace(verifier_study, table=table).add_to(tmp_path).verifier
+    assert verifier is not None
+    first, _, last = verifier_study.verifier.reliabilities
+    assert verifier.reliabilities == (last, 0.7, first)
+    assert read_manifest(tmp_path / MANIFEST).verified_frontier == ()
 
 
 def test_nested_probabilities_of_a_fold_are_held_out(
@@ -431,3 +463,20 @@ def test_add_verifier_without_recorded_answers_is_refused(outcomes: Path, tmp_pa
     with pytest.raises(ConfigError, match=REMEDY):
         add_verifier(directory, tmp_path / "data", tmp_path / "new", tmp_path / "work")
     assert not (tmp_path / "new").exists()
+
+
+def test_verifier_learns_from_the_arms_that_are_left() -> None:
+    """Arms that were removed or joined are left out, and prices are those of the artifact."""
+    manifest = read_manifest(SHIPPED / MANIFEST)
+    config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
+    dear = Price(input_usd_per_mtok=100, output_usd_per_mtok=200)
+    first, second, third = manifest.arms[:3]
+    profile = {arm: manifest.profile[arm] for arm in (first, second, third)}
+    profile[second] = profile[second].model_copy(update={"price": dear})
+    accuracy = Measure(value=0.7, stderr=0.02, n=100)
+    facts = Onboarding(answers=100, models=7, accuracy=accuracy, probability_stderr=0.03)
+    changed = manifest.model_copy(update={"profile": profile, "onboarded": {third: facts}})
+    assert with_current_pool(config, changed).prices == {first: config.prices[first], second: dear}
+    alone = changed.model_copy(update={"profile": {first: profile[first]}})
+    with pytest.raises(ConfigError, match="1 of the arms that the artifact was trained with"):
+        with_current_pool(config, alone)

@@ -21,6 +21,7 @@ from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.models import branches
+from switchcraft_training.onboarding.pool import changed_copy
 from switchcraft_training.records import Example, Expected, Judged
 from tests.training.verifiers import one_thread
 
@@ -47,6 +48,7 @@ def judged(number: int) -> Judged:
 
 
 ROWS = [judged(number) for number in range(QUERIES)]
+OTHER_ROWS = [judged(number) for number in range(QUERIES, QUERIES + 30)]
 
 
 def answer(row: Judged, arm: str, *, right: bool) -> dict[str, Json]:
@@ -196,14 +198,21 @@ def test_measured_results_of_the_old_pool_are_removed(joined: Path) -> None:
     assert (manifest.frontier, manifest.verified_frontier, manifest.metrics) == ((), (), {})
 
 
-def test_replacing_an_arm_takes_its_place(artifact: Path, data: Path, tmp_path: Path) -> None:
-    """`--replaces` puts the new arm in the old one's column; all other arms stay as they are."""
-    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
+def test_replacing_an_arm_takes_its_place(
+    artifact: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`--replaces` puts the new arm in the old one's column; all other arms stay as they are.
+
+    Answers to queries that the artifact has not learned from are ignored, with a warning.
+    """
+    asked = [*ROWS, *OTHER_ROWS]
+    recording = record(tmp_path / "ask", asked, newcomers(asked))
     old = Router.load(artifact)
     out = tmp_path / "new"
     given = ["--recording", str(recording), "--arm", NEW, "--price-per-hour", "1.2"]
     command = ["onboard", str(artifact), "--data", str(data), *given, "--answers", "30"]
     assert main([*command, "--replaces", old.arms[2], "--out", str(out)]) == 0
+    assert "30 answers of newcomer are to queries" in caplog.text
     new = Router.load(out)
     assert new.arms == (*old.arms[:2], NEW, *old.arms[3:])
     rows = [conversation(row) for row in ROWS[:5]]
@@ -232,9 +241,9 @@ def test_removing_and_repricing(artifact: Path, joined: Path, tmp_path: Path) ->
 WITHOUT_USAGE = [
     answer(row, NEW, right=True) | {"input_tokens": None, "output_tokens": None} for row in ROWS
 ]
-OTHER_ROWS = [judged(number) for number in range(QUERIES, QUERIES + 30)]
 ALL = newcomers(ROWS)
 CHEAP = ("--price", "1,2")
+PRESENT = "gpt-4o-2024-08-06-FC"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +251,11 @@ CHEAP = ("--price", "1,2")
     [
         (ROWS, ALL[:15], CHEAP, "15 answers of 'newcomer'"),
         (OTHER_ROWS, newcomers(OTHER_ROWS), CHEAP, "none of them is a query of the artifact's"),
+        (ROWS, ALL, (*CHEAP, "--answers", "10"), "10 are wanted, at least 20"),
         (ROWS, ALL, ("--price", "0,0"), "a price of 0 makes the arm the cheapest"),
+        (ROWS, ALL, ("--price", "0,2"), "a price of 0 makes the arm the cheapest"),
+        (ROWS, ALL, ("--price-per-hour", "0"), "a price of 0 makes the arm the cheapest"),
+        (ROWS, ALL, (*CHEAP, "--arm", PRESENT), f"{PRESENT!r} is in the pool already; remove it"),
         (ROWS, ALL, ("--price", "1"), "must be two numbers"),
         (ROWS, ALL, (), "give either --price IN,OUT"),
         (ROWS, WITHOUT_USAGE, CHEAP, "has no recorded answer with the tokens or seconds"),
@@ -251,7 +264,8 @@ CHEAP = ("--price", "1,2")
         (ROWS, ALL, (*CHEAP, "--data", "nowhere"), "set --data to the folder"),
     ],
     ids=[
-        "too few", "other queries", "price of zero", "half a price", "no price", "no profile",
+        "too few", "other queries", "too few wanted", "price of zero", "input price of zero",
+        "hourly price of zero", "arm that is there", "half a price", "no price", "no profile",
         "no answers", "unknown arm", "no training data",
     ],
 )  # fmt: skip
@@ -288,3 +302,24 @@ def test_pool_commands_refuse_what_cannot_be(
     assert "a price of 0" in capsys.readouterr().err
     assert main(["pool", "remove", str(artifact), arm, "--out", str(tmp_path)]) == 1
     assert "exists already" in capsys.readouterr().err
+
+
+def test_killed_command_leaves_no_artifact(artifact: Path, tmp_path: Path) -> None:
+    """The new directory appears complete or not at all, and what a killed run left is not used."""
+    loaded, out = Artifact.load(artifact), tmp_path / "new"
+    left = tmp_path / "new.partial"
+    left.mkdir()
+    (left / "half.onnx").write_text("half")
+
+    def stop() -> None:
+        with changed_copy(loaded, out) as copy:
+            assert not (copy / "half.onnx").exists()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert not out.exists()
+    with changed_copy(loaded, out):
+        assert not out.exists()
+    assert Artifact.load(out).sha256 == loaded.sha256
+    assert not left.exists()

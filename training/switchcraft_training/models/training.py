@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.branches import (
+    Forest,
     fit_demand,
     fit_forest,
     fit_lexical,
@@ -71,46 +72,61 @@ def train_router(
         ids = [row.token_ids for row in train.packed]
         with step("lexical branch"):
             lexical = fit_lexical(ids, train.labels[:, : len(config.arms)])
+    counts = FeatureBranches(None, None, None)
+    if {"forest", "networks"} & {*config.training.branch_shares}:
+        counts = fit_feature_branches(config, train, fit_demand_branch(config, train))
     model = RouterModel(
         encoder=branch,
         lexical=lexical,
-        counts=fit_feature_branches(config, train),
+        counts=counts,
         shares=config.training.branch_shares,
         arms=len(config.arms),
     )
     return TrainedRouter(model.eval(), epochs)
 
 
-def fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The demand forest, and its held-out predictions for the rows that it learned from, (n, 3)."""
+
+    forest: Forest
+    held_out: NDArray[np.float32]
+
+
+def fit_demand_branch(config: RunConfig, train: Table) -> Demand | None:
+    """Fit the demand forest; None if the rows do not tell how many calls their queries need."""
+    max_mb = config.training.max_forest_mb
+    with step("demand forest"):
+        held_out = held_out_demand(train, config.seed, max_mb)
+        if held_out is None:
+            return None
+        return Demand(fit_demand(train, config.seed, max_mb), held_out)
+
+
+def fit_feature_branches(config: RunConfig, train: Table, demand: Demand | None) -> FeatureBranches:
     """Fit the forest and the networks over structural features, each if the run gives it a share.
 
-    Both also read the predictions of the demand forest: whether a query needs no call, one or
-    several. It is fitted first.
+    Both also read the predictions of the demand forest, which was fitted to the same rows: whether
+    a query needs no call, one or several.
     """
     shares = config.training.branch_shares
-    if not {"forest", "networks"} & set(shares):
-        return FeatureBranches(None, None, None)
     features = feature_tensor(train)
-    max_mb = config.training.max_forest_mb
-    demand = forest = networks = None
-    with step("demand forest"):
-        predicted_demand = held_out_demand(train, config.seed, max_mb)
-        if predicted_demand is not None:
-            features = torch.cat([features, torch.from_numpy(predicted_demand)], dim=1)
-            demand = fit_demand(train, config.seed, max_mb)
+    if demand is not None:
+        features = torch.cat([features, torch.from_numpy(demand.held_out)], dim=1)
+    forest = networks = None
     if "forest" in shares:
         # Trees cannot ignore missing labels, so they are fitted only to rows with all labels.
         wanted = train.labels[:, : len(config.arms)]
         complete = np.flatnonzero(~np.isnan(wanted).any(axis=1))
         with step("forest"):
             known = features.numpy()[complete]
-            forest = fit_forest(known, wanted[complete], config.seed, max_mb)
+            forest = fit_forest(known, wanted[complete], config.seed, config.training.max_forest_mb)
     if "networks" in shares:
         settings, heads = config.training, train.labels.shape[1]
         weights = head_weights(heads, len(config.arms), settings.auxiliary_weight)
         with step("networks"):
             networks = fit_networks(features, torch.from_numpy(train.labels), weights, settings)
-    return FeatureBranches(demand, forest, networks)
+    return FeatureBranches(None if demand is None else demand.forest, forest, networks)
 
 
 def predict(model: RouterModel, rows: Table) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,12 +28,14 @@ from router_service.core.artifact import (
 )
 from router_service.core.errors import ArtifactError, ConfigError, DataError
 from router_service.core.messages import parse_conversation
-from router_service.core.model import Classifier
+from router_service.core.model import Calibration, Classifier
 from router_service.core.packing import Packer
 from router_service.core.selection import ArmProfile, Price
 from router_service.router import Router
-from switchcraft_training.data.table import Floats, Table, profile_arms
-from switchcraft_training.models.export import export_onnx, record_canaries
+from switchcraft_training.data.table import Floats, profile_arms
+from switchcraft_training.models.export import Line, export_onnx, record_canaries
+from switchcraft_training.models.model import RouterModel
+from switchcraft_training.models.training import Demand, fit_demand_branch
 from switchcraft_training.onboarding.graphs import append_arm, select_arms
 from switchcraft_training.onboarding.positions import Asked, ask_recorded
 from switchcraft_training.onboarding.predictor import (
@@ -66,23 +68,31 @@ class Joining:
     replaces: str | None = None
 
 
-def onboard(
-    artifact: Artifact, recorded: Recorded, new: NewAnswers, joining: Joining, out: Path
-) -> Manifest:
-    """Add an arm to an artifact, and write the result to the new directory `out`.
+@dataclass(frozen=True, slots=True)
+class LearnedArm:
+    """What was learned about an arm that joins.
 
-    Raises ConfigError if the arm is there already or its price is zero, DataError if there are too
-    few answers or no usage counts, and ArtifactError if `out` exists.
+    `line` calibrates the logits of its predictor `model`.
     """
-    check_joining(artifact.manifest, joining)
-    if not MIN_ANSWERS <= joining.answers <= len(new.rows):
-        problem = (
-            f"{len(new.rows)} answers of {joining.arm!r} are to queries that the recorded models"
-            f" answered, and {joining.answers} are wanted, at least {MIN_ANSWERS}. Ask more queries"
-            " (`switchcraft-train onboard ARTIFACT --choose N` chooses them), or set --answers to a"
-            " smaller number"
-        )
-        raise DataError(artifact.directory, None, problem)
+
+    facts: Onboarding
+    profile: ArmProfile
+    model: RouterModel
+    line: Line
+
+
+def learn_arm(
+    recorded: Recorded,
+    demand: Demand | None,
+    new: NewAnswers,
+    joining: Joining,
+    pool: Calibration,
+) -> LearnedArm:
+    """Learn an arm from some of its answers to packed recorded queries.
+
+    `demand` was fitted to all recorded queries, and `pool` calibrates the other arms. Raises
+    DataError if usage counts are missing.
+    """
     asked = new.asked()
     if joining.answers < len(asked.rows):
         asked = ask_recorded(
@@ -99,37 +109,62 @@ def onboard(
         probability_stderr=float(recorded.models.stderrs(position).mean()),
     )
     profile = profile_answers(recorded, new, asked, joining)
-    table = packed_table(artifact, recorded, joining.arm, targets)
+    table = recorded.table.select_arms((joining.arm, *recorded.table.arms))
+    table.correct[recorded.queries, 0] = targets
     log.info("training the predictor of %s on %d queries", joining.arm, len(targets))
-    model = fit_predictor(recorded.config, table, joining.arm, joining.price)
-    line = fit_line(model, table.take(recorded.queries), accuracy, artifact.manifest.calibration)
+    model = fit_predictor(recorded.config, table, demand, joining.arm, joining.price)
+    line = fit_line(model, table.take(recorded.queries), accuracy, pool)
+    return LearnedArm(facts, profile, model, line)
+
+
+def onboard(
+    artifact: Artifact, recorded: Recorded, new: NewAnswers, joining: Joining, out: Path
+) -> Manifest:
+    """Add an arm to an artifact, and write the result to the new directory `out`.
+
+    Raises ConfigError if the arm is there already or its price is zero, DataError if there are too
+    few answers or no usage counts, and ArtifactError if `out` exists.
+    """
+    manifest = artifact.manifest
+    check_joining(manifest, joining)
+    if not MIN_ANSWERS <= joining.answers <= len(new.rows):
+        problem = (
+            f"{len(new.rows)} answers of {joining.arm!r} are to queries that the recorded models"
+            f" answered, and {joining.answers} are wanted, at least {MIN_ANSWERS}. Ask more queries"
+            " (`switchcraft-train onboard ARTIFACT --choose N` chooses them), or set --answers to a"
+            " smaller number"
+        )
+        raise DataError(artifact.directory, None, problem)
+    packed = recorded.packed(Packer(manifest.packing, artifact.tokenizer))
+    config = packed.config
+    demand = fit_demand_branch(config, packed.table) if config.packing.features else None
+    learned = learn_arm(packed, demand, new, joining, manifest.calibration)
     with changed_copy(artifact, out) as copy:
-        manifest = artifact.manifest
-        calibration, own = extend_calibration(manifest.calibration, line)
+        calibration, own = extend_calibration(manifest.calibration, learned.line)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "arm.onnx"
-            export_onnx(model, len(manifest.packing.features), path, own)
+            export_onnx(learned.model, len(manifest.packing.features), path, own)
             for name in set(manifest.models.values()):
                 append_arm(copy / name, path)
         verifier = manifest.verifier
         if verifier is not None:
-            shares = (*verifier.reliabilities, accuracy)
+            shares = (*verifier.reliabilities, learned.facts.accuracy.value)
             verifier = verifier.model_copy(update={"reliabilities": shares})
-        manifest = manifest.model_copy(
+        changed = manifest.model_copy(
             update={
                 **CHANGED_RESULTS,
                 "arms": (*manifest.arms, joining.arm),
-                "profile": {**manifest.profile, joining.arm: profile},
+                "profile": {**manifest.profile, joining.arm: learned.profile},
                 "calibration": calibration,
                 "verifier": verifier,
-                "onboarded": {**manifest.onboarded, joining.arm: facts},
+                "onboarded": {**manifest.onboarded, joining.arm: learned.facts},
             }
         )
         if joining.replaces is not None:
-            others = [arm for arm in manifest.arms[:-1] if arm != joining.replaces]
-            others.insert(artifact.manifest.arms.index(joining.replaces), joining.arm)
-            manifest = keep_arms(copy, manifest, others)
-        return finish(copy, artifact, manifest)
+            others = [arm for arm in manifest.arms if arm != joining.replaces]
+            others.insert(manifest.arms.index(joining.replaces), joining.arm)
+            changed = keep_arms(copy, changed, others)
+        return finish(copy, artifact, changed)
 
 
 def check_joining(manifest: Manifest, joining: Joining) -> None:
@@ -270,16 +305,6 @@ def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
             if new_of.get(arm, p) != p:
                 raise ArtifactError(copy, f"the probability of {arm!r} is no longer {p}")
     return changed
-
-
-def packed_table(artifact: Artifact, recorded: Recorded, arm: str, targets: Floats) -> Table:
-    """Return the recorded table as the gateway packs it, with the new arm's labels in front."""
-    table = recorded.table
-    packer = Packer(artifact.manifest.packing, artifact.tokenizer)
-    packed = tuple(packer.pack(parse_conversation(e.request)) for e in table.examples)
-    table = replace(table, packed=packed).select_arms((arm, *table.arms))
-    table.correct[recorded.queries, 0] = targets
-    return table
 
 
 def profile_answers(

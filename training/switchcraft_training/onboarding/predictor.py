@@ -21,7 +21,7 @@ from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.models.branches import fit_lexical
 from switchcraft_training.models.export import Line
 from switchcraft_training.models.model import RouterModel
-from switchcraft_training.models.training import fit_feature_branches, predict
+from switchcraft_training.models.training import Demand, fit_feature_branches, predict
 
 SHARES: dict[Branch, float] = {"forest": 2.0, "networks": 2.0, "lexical": 1.0}
 """The shipped routers' shares, without the encoder: it takes most of a decision's time and changes
@@ -33,12 +33,14 @@ AUXILIARY_WEIGHT = 0.5
 WIDEST_SHIFT = 20.0
 
 
-def fit_predictor(config: RunConfig, table: Table, arm: str, price: Price) -> RouterModel:
+def fit_predictor(
+    config: RunConfig, table: Table, demand: Demand | None, arm: str, price: Price
+) -> RouterModel:
     """Fit a network to the first column of a packed table, (rows, 1 + recorded models).
 
     Labels are probabilities, and NaN in rows that are only used by the other columns. The pool's
     arms, which are the next columns, help to choose the trees' splits. On eight models with 100
-    answers each, this raises the AUC of the trees by 0.002.
+    answers each, this raises the AUC of the trees by 0.002. `demand` was fitted to the same rows.
     """
     shares = SHARES if config.packing.features else {"lexical": 1.0}
     training = config.training.model_copy(
@@ -48,7 +50,7 @@ def fit_predictor(config: RunConfig, table: Table, arm: str, price: Price) -> Ro
     own = config.model_copy(update={"pool": pool, "training": training})
     torch.manual_seed(config.seed)
     ids = [row.token_ids for row in table.packed]
-    branches = fit_feature_branches(own, table)
+    branches = fit_feature_branches(own, table, demand)
     if branches.forest is not None:
         branches.forest.value = branches.forest.value[:, :1].clone()
     model = RouterModel(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ import yaml
 
 from router_service.core.artifact import Artifact
 from router_service.core.errors import ConfigError, DataError
+from router_service.core.messages import parse_conversation
+from router_service.core.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
@@ -28,6 +31,8 @@ from switchcraft_training.onboarding.positions import (
     Rows,
     choose_queries,
 )
+
+log = logging.getLogger(__name__)
 
 ROWS: Final = "rows.jsonl"
 CHOSEN: Final = "chosen.json"
@@ -52,6 +57,27 @@ class Recorded:
     table: Table
     queries: Rows
     models: RecordedModels
+
+    @classmethod
+    def of(cls, config: RunConfig, table: Table, without: str | None) -> Recorded:
+        """Return what is recorded in a table about other models than the arm `without`.
+
+        Raises DataError if too few models answered the artifact's own queries.
+        """
+        table = table.select_arms([arm for arm in table.arms if arm != without])
+        queries = np.flatnonzero(table.is_measured)
+        answered = (~np.isnan(table.correct[queries])).mean(axis=0)
+        models = np.flatnonzero(answered >= MIN_SHARE)
+        if len(models) < MIN_MODELS:
+            problem = f"has answers of {len(models)} other models; {MIN_MODELS} or more are needed"
+            raise DataError(config.source.path, None, problem)
+        fitted = RecordedModels.fit(table.correct[queries][:, models])
+        return cls(config, table, queries, fitted)
+
+    def packed(self, packer: Packer) -> Recorded:
+        """Return the same recording with every query packed as the gateway packs it."""
+        packed = tuple(packer.pack(parse_conversation(e.request)) for e in self.table.examples)
+        return replace(self, table=replace(self.table, packed=packed))
 
     @property
     def model_count(self) -> int:
@@ -78,15 +104,7 @@ def read_recorded(
     config = config.model_copy(
         update={"auxiliary_arms": "all", "packing": artifact.manifest.packing}
     )
-    table = load_dataset(config, data, cache)
-    table = table.select_arms([arm for arm in table.arms if arm != without])
-    queries = np.flatnonzero(table.is_measured)
-    answered = (~np.isnan(table.correct[queries])).mean(axis=0)
-    models = np.flatnonzero(answered >= MIN_SHARE)
-    if len(models) < MIN_MODELS:
-        problem = f"has answers of {len(models)} other models; {MIN_MODELS} or more are needed"
-        raise DataError(path, None, problem)
-    return Recorded(config, table, queries, RecordedModels.fit(table.correct[queries][:, models]))
+    return Recorded.of(config, load_dataset(config, data, cache), without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +180,12 @@ def read_answers(recordings: Sequence[Path], arm: str, recorded: Recorded) -> Ne
             " `switchcraft-train onboard ARTIFACT --choose 100`, and ask the model these"
         )
         raise DataError(where, None, problem)
+    if other:
+        log.warning(
+            "%d answers of %s are to queries that the artifact's training data does not have, and"
+            " are ignored",
+            *(other, arm),
+        )
     return answers
 
 
@@ -207,8 +231,8 @@ def write_choice(
         [recorded.table.examples[recorded.queries[row]].id for row in rows]
         for rows in (informative, drawn)
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    written = write_rows((source.judged[name] for part in names for name in part), folder / ROWS)
     chosen: Mapping[str, list[str]] = {"informative": names[0]}
+    folder.mkdir(parents=True, exist_ok=True)
+    # The rows come last and appear at once, so that rows without this file cannot be labelled.
     (folder / CHOSEN).write_text(json.dumps(chosen) + "\n")
-    return written
+    return write_rows((source.judged[name] for part in names for name in part), folder / ROWS)
