@@ -49,6 +49,7 @@ SLOW_FILES = (
     "tests/training/test_dataset.py",
     "tests/training/labelling/test_distributed.py",
     "tests/training/labelling/test_kills.py",
+    "tests/training/test_interruptions.py",
     "tests/deploy/test_questions.py",
     "tests/training/evaluation/test_report.py",
     "tests/training/test_own_traffic.py",

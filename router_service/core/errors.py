@@ -508,6 +508,23 @@ class DataError(SwitchcraftError):
         self.problem = problem
 
 
+class StorageError(SwitchcraftError):
+    """A file that cannot be written, because a disk is full or because a folder is read-only.
+
+    `free_bytes` has the free space of every folder that the command writes to.
+    """
+
+    def __init__(self, reason: str, free_bytes: Mapping[Path, int]) -> None:
+        places = ", ".join(f"{path} ({free / 1e6:,.0f} MB)" for path, free in free_bytes.items())
+        super().__init__(
+            f"a file cannot be opened or written: {reason}. Free space of the folders that this"
+            f" command writes to: {places}. Free some space or give other folders, and run the same"
+            " command again. It reuses what is already there."
+        )
+        self.reason = reason
+        self.free_bytes = dict(free_bytes)
+
+
 class UnbalancedFoldsError(SwitchcraftError):
     """Training data with a group of near-duplicates that is too large for folds of equal size."""
 

@@ -22,6 +22,7 @@ from switchcraft_training.labelling import command as labelling
 from switchcraft_training.onboarding import command as onboarding
 from switchcraft_training.publishing import command as publishing
 from switchcraft_training.review import command as review
+from switchcraft_training.storage import explaining_failed_writes
 
 if TYPE_CHECKING:
     from switchcraft_training.config import RunConfig
@@ -63,8 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status, which is 1 after an error message."""
     arguments = create_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    named = (getattr(arguments, name, None) for name in ("out", "workspace", "store"))
     try:
-        status: int = arguments.stage(arguments)
+        with explaining_failed_writes(folder for folder in named if isinstance(folder, Path)):
+            status: int = arguments.stage(arguments)
     except SwitchcraftError as exc:
         print(f"switchcraft-train: {exc}", file=sys.stderr)
         return 1

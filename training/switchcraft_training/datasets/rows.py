@@ -119,7 +119,8 @@ def write_lines(lines: Iterable[bytes], path: Path) -> int:
                 count += 1
         partial.replace(path)
     except OSError as exc:
-        raise DataError(path, None, f"cannot be written: {exc}") from exc
+        problem = f"cannot be written: {exc}; free some space, or give another path"
+        raise DataError(path, None, problem) from exc
     finally:
         with suppress(OSError):
             partial.unlink()

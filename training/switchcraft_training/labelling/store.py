@@ -234,6 +234,10 @@ class Store:
             if exc.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 problem = "is in use by another run; wait until it ends, or give another --out"
                 raise DataError(self._path, None, problem) from exc
-            raise DataError(self._path, None, f"cannot be written: {exc}") from exc
+            problem = (
+                f"cannot be written: {exc}. Free some space, and run the same command again: it"
+                " keeps all answers that were saved"
+            )
+            raise DataError(self._path, None, problem) from exc
         except (sqlite3.Error, OSError) as exc:
             raise DataError(self._path, None, f"cannot be read or written: {exc}") from exc

@@ -269,7 +269,10 @@ def changed_copy(artifact: Artifact, out: Path) -> Iterator[Path]:
         yield partial
         partial.replace(out)
     except OSError as exc:
-        raise ArtifactError(out, f"cannot be written: {exc.strerror or exc}") from exc
+        # `copytree` raises a list of (source, target, reason).
+        reason = exc.args[0][0][2] if isinstance(exc, shutil.Error) else exc.strerror
+        problem = f"cannot be written: {reason}; free some space, or give another --out"
+        raise ArtifactError(out, problem) from exc
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

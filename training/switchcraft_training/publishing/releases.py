@@ -89,7 +89,8 @@ def _raising_publication_error(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise PublicationError(place, f"cannot be written: {exc.strerror}") from exc
+        problem = f"cannot be written: {exc.strerror}; free some space, or give another directory"
+        raise PublicationError(place, problem) from exc
 
 
 def put_stable(published: Publication | None, release: Release) -> Publication:

@@ -1,0 +1,157 @@
+"""Commands on a full disk, and a run that is killed: an error that says what to do, then success.
+
+A limit on the size of files stands in for a full disk: it needs no rights to mount one, and writing
+fails in the same place with another reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from onnx import helper, numpy_helper, save
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from router_service.core.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact, sha256
+from router_service.core.errors import StorageError
+from router_service.sandbox.app import run_in_thread
+from switchcraft_training.cli import main
+from switchcraft_training.storage import explaining_failed_writes
+from tests.training.labelling.cases import Case
+
+
+@contextmanager
+def full_disk(limit_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond a size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def write_graph(path: Path) -> None:
+    """Write an ONNX graph of 80 KB."""
+    weights = numpy_helper.from_array(torch.zeros(20_000).numpy(), "weights")
+    graph = helper.make_graph([], "graph", [], [], initializer=[weights])
+    save(helper.make_model(graph), str(path))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: path.write_bytes(bytes(80_000)),
+        lambda path: save_file({"weights": torch.zeros(20_000)}, path),
+        lambda path: torch.save(torch.zeros(20_000), path),
+        lambda path: Tokenizer.from_file(str(SHIPPED / TOKENIZER)).save(str(path)),
+        write_graph,
+    ],
+    ids=["bytes", "safetensors", "torch", "tokenizer", "onnx"],
+)
+def test_every_library_s_failed_write_is_one_error(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """The error names the folder and its free space, whichever library writes."""
+    out = tmp_path / "not yet there"
+    with full_disk(20_000), pytest.raises(StorageError) as caught, explaining_failed_writes([out]):
+        write(tmp_path / "file")
+    assert caught.value.free_bytes[out] > 0
+    assert f"{out} (" in str(caught.value)
+    assert "run the same command again" in str(caught.value)
+
+
+def test_other_errors_are_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    """A missing file and an error of the program stay what they are."""
+    with pytest.raises(FileNotFoundError), explaining_failed_writes([tmp_path]):
+        (tmp_path / "missing").read_bytes()
+    with pytest.raises(ValueError, match="a bug"), explaining_failed_writes([tmp_path]):
+        raise ValueError("a bug")
+
+
+def test_run_continues_after_a_full_disk_and_after_a_kill(
+    config: Path,
+    benchmark: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Finished stages are reused, and nothing is taken for an artifact before it is complete."""
+    values = yaml.safe_load(config.read_text())
+    values["evaluation"] |= {"protocol": "split"}
+    del values["evaluation"]["folds"]
+    config.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    run = ["run", str(config), "--data", str(benchmark), "--out", str(out)]
+    with full_disk(100_000):
+        assert main(run) == 1
+    error = capsys.readouterr().err
+    assert re.search(rf"a file cannot be .*{re.escape(str(out))} \([\d,]+ MB\)", error)
+    assert "run the same command again" in error
+
+    command = [sys.executable, "-m", "switchcraft_training.cli", *run]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as killed:
+        deadline_s = time.monotonic() + 100
+        while not list(out.glob("work/checkpoints/*/finished.safetensors")):
+            assert killed.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+        killed.kill()
+    assert killed.returncode == -signal.SIGKILL
+    assert not (out / "artifact" / MANIFEST).exists()
+
+    with caplog.at_level(logging.INFO):
+        assert main(run) == 0
+    assert "fine-tuning was already finished" in caplog.text
+    Artifact.load(out / "artifact")
+
+
+def test_labelling_keeps_its_answers_on_a_full_disk(tmp_path: Path) -> None:
+    """The run stops with the journal's path, and the next one asks only what is missing."""
+    with run_in_thread() as url:
+        case = Case(tmp_path).rows(60).pool({"a": {"base_url": url, "max_concurrency": 2}})
+        with full_disk(150_000):
+            stopped = case.label()
+        assert stopped.returncode == 1
+        assert f"{case.out / 'labelling.sqlite'}: cannot be written: " in stopped.stderr
+        assert "Free some space, and run the same command again" in stopped.stderr
+        assert case.label().returncode == 0
+        assert len(case.answers()) == 60
+
+
+def test_publishing_to_a_full_disk_leaves_the_publication_unchanged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the directory; no pointer and no part of a release are left."""
+    with full_disk(1_000_000):
+        assert main(["publish", str(SHIPPED), "--to", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path}: cannot be written: File too large; free some space" in error
+    assert not list(tmp_path.iterdir())
+    assert main(["publish", str(SHIPPED), "--to", str(tmp_path)]) == 0
+
+
+def test_a_changed_pool_is_not_left_half_written_on_a_full_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands that copy an artifact, such as `onboard`, remove their copy and name `--out`."""
+    out = tmp_path / "new"
+    arm = Artifact.load(SHIPPED).manifest.arms[0]
+    with full_disk(1_000_000):
+        assert main(["pool", "remove", str(SHIPPED), arm, "--out", str(out)]) == 1
+    assert f"{out}: cannot be written: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert main(["pool", "remove", str(SHIPPED), arm, "--out", str(out)]) == 0
+    assert sha256(out / MANIFEST) != sha256(SHIPPED / MANIFEST)
