@@ -1,4 +1,4 @@
-"""Tool calls, text and token usage of Chat Completions and Responses answers.
+"""Tool calls, text and token usage of Chat Completions, Responses and Messages answers.
 
 An answer may be whole or arrive as a stream of events.
 """
@@ -6,6 +6,7 @@ An answer may be whole or arrive as a stream of events.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 # Tuples instead of sets, because an upstream may send a type that cannot be hashed, such as a list.
 _LAST_TYPES = ("response.completed", "response.incomplete")
+_MESSAGE_TYPES = ("content_block_delta", "content_block_start", "message")
 _CALL_TYPES = ("function_call", "custom_tool_call")
 
 
@@ -92,6 +94,8 @@ class _PartialCall:
     # Not a list of strings: an event may add only a few characters, but each string takes 60 bytes.
     arguments: StringIO = field(default_factory=StringIO)
     is_custom: bool = False
+    input: str = ""
+    """JSON text of an `input` (Messages), which counts if no other arguments arrive."""
 
 
 @dataclass(slots=True)
@@ -113,7 +117,7 @@ class AnswerAccumulator:
             WrittenCall(
                 fix_surrogates(call.id),
                 fix_surrogates(call.name),
-                fix_surrogates(call.arguments.getvalue()),
+                fix_surrogates(call.arguments.getvalue()) or call.input,
                 call.is_custom,
             )
             for call in self._calls.values()
@@ -140,9 +144,11 @@ class AnswerAccumulator:
                     legacy = message.get("function_call")
                     if isinstance(legacy, dict):
                         self._add_call("function_call", {"function": legacy})
-        elif value.get("object") == "response":
+            return
+        kind = value.get("type")
+        if value.get("object") == "response":
             self._add_output(value.get("output"))
-        elif value.get("type") in _LAST_TYPES:
+        elif kind in _LAST_TYPES:
             response = value.get("response")
             output = response.get("output") if isinstance(response, dict) else None
             if isinstance(output, list) and output:  # the event repeats all earlier items
@@ -150,8 +156,10 @@ class AnswerAccumulator:
                 self._text = StringIO()
                 self._characters = 0
                 self._add_output(output)
-        elif value.get("type") == "response.output_item.done":
+        elif kind == "response.output_item.done":
             self._add_item(value.get("item"), value.get("output_index"))
+        elif kind in _MESSAGE_TYPES:
+            self._add_content(value)
 
     def _add_call(self, place: object, call: Mapping[str, Json]) -> None:
         if place not in self._calls:
@@ -164,6 +172,32 @@ class AnswerAccumulator:
         partial.id = partial.id or self._count(call.get("id"))
         partial.name = partial.name or self._count(inner.get("name"))
         partial.arguments.write(self._count(inner.get("arguments", inner.get("input"))))
+
+    def _add_content(self, value: Mapping[str, Json]) -> None:
+        """Add a whole message, or an event of one."""
+        delta, index = value.get("delta"), value.get("index")
+        if value["type"] == "message":
+            for place, block in enumerate(self._objects(value.get("content"))):
+                self._add_block(block, place)
+        elif value["type"] == "content_block_start":
+            self._add_block(value.get("content_block"), index)
+        elif isinstance(delta, dict):
+            if delta.get("type") == "text_delta":
+                self._text.write(self._count(delta.get("text")))
+            elif delta.get("type") == "input_json_delta" and isinstance(index, int):
+                self._add_call(index, {"function": {"arguments": delta.get("partial_json")}})
+
+    def _add_block(self, block: Json, index: Json) -> None:
+        if not isinstance(block, dict):
+            return
+        if block.get("type") == "text":
+            self._text.write(self._count(block.get("text")))
+        elif block.get("type") == "tool_use" and isinstance(index, int):
+            self._add_call(index, {"id": block.get("id"), "function": {"name": block.get("name")}})
+            try:
+                self._calls[index].input = self._count(write_json(block.get("input", {})))
+            except RecursionError:
+                self.is_incomplete = True
 
     def _add_output(self, output: Json) -> None:
         for index, item in enumerate(self._objects(output)):
@@ -200,6 +234,17 @@ class AnswerAccumulator:
         text = value if isinstance(value, str) else ""
         self._characters += len(text)
         return text
+
+
+def write_json(value: Json) -> str:
+    """Return the JSON text of a decoded value; lone surrogates are escaped.
+
+    Raises RecursionError for about 1,000 levels.
+    """
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value)
 
 
 def fix_surrogates(text: str) -> str:
@@ -254,17 +299,19 @@ class Usage:
 NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)
 
 
-def read_usage(answer: Json) -> Usage | None:
+def read_usage(answer: Json, before: Usage | None = None) -> Usage | None:
     """Return the usage that a decoded answer or event reports, if any.
 
-    Supported are Chat Completions, Completions, Embeddings and Responses, whole or streamed. The
-    last event of a streamed response contains the response with its usage.
+    Supported are Chat Completions, Completions, Embeddings, Responses and Messages, whole or
+    streamed. The last event of a streamed response contains the response with its usage. `before`
+    is what earlier events have reported: the first event of a streamed message has the prompt's
+    tokens, and a later event may have only the others.
     """
     if not isinstance(answer, dict):  # `isinstance` with `Mapping` would be slow
         return None
     usage = answer.get("usage")
     if not isinstance(usage, dict):
-        inner = answer.get("response", answer.get("x_groq"))
+        inner = answer.get("response", answer.get("x_groq", answer.get("message")))
         usage = inner.get("usage") if isinstance(inner, dict) else None
     if not isinstance(usage, dict):
         return None
@@ -272,6 +319,8 @@ def read_usage(answer: Json) -> Usage | None:
     completion = _read_count(usage, "completion_tokens", "output_tokens")
     if completion is None and _read_count(usage, "total_tokens") == prompt:
         completion = 0  # embeddings have no completion
+    if completion is not None and before is not None and answer.get("type") == "message_delta":
+        return _merge_usage(usage, completion, before)
     if prompt is None or completion is None:
         return None
     prompt_details = usage.get("prompt_tokens_details")
@@ -299,7 +348,30 @@ def read_usage(answer: Json) -> Usage | None:
         completion_tokens=completion,
         cached_tokens=cached or 0,
         cache_write_tokens=written or 0,
-        reasoning_tokens=_read_count(completion_details, "reasoning_tokens") or 0,
+        reasoning_tokens=_read_count(completion_details, "reasoning_tokens", "thinking_tokens")
+        or 0,
+    )
+
+
+def _merge_usage(usage: Mapping[str, Json], completion: int, before: Usage) -> Usage:
+    """Return the usage at the end of a streamed message.
+
+    Its counts are totals. They replace those of the first event, if they are there (API reference:
+    "Streaming messages", `message_delta`).
+    """
+    uncached = _read_count(usage, "input_tokens")
+    cached = _read_count(usage, "cache_read_input_tokens")
+    written = _read_count(usage, "cache_creation_input_tokens")
+    uncached = before.uncached_tokens if uncached is None else uncached
+    cached = before.cached_tokens if cached is None else cached
+    written = before.cache_write_tokens if written is None else written
+    details = usage.get("output_tokens_details")
+    return Usage(
+        prompt_tokens=uncached + cached + written,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        reasoning_tokens=_read_count(details, "thinking_tokens") or before.reasoning_tokens,
     )
 
 

@@ -13,6 +13,7 @@ import re
 import orjson
 
 from router_service.core import strict_json
+from router_service.core.answers import fix_surrogates, write_json
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json
 from router_service.dialects.parts import Dialect, Thinking
@@ -28,11 +29,19 @@ streaming", handling invalid JSON)."""
 CUSTOM_INPUT = "input"
 """The only parameter of a function that stands for a custom tool, whose input is free text."""
 
+_SAFE_LEVELS = 200
+"""Levels of arguments that can be written within an answer without a check."""
+
 _SEALED = re.compile(r"switchcraft\.(chat|responses|messages|)(-hidden)?\.(.*)", re.DOTALL)
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _MAX_ID_CHARACTERS = {Dialect.CHAT: 40, Dialect.RESPONSES: 64, Dialect.MESSAGES: 64}
 """Longest id of a call: OpenAI rejects longer ones with a status of 400, and so does Anthropic."""
+
+
+def read_text(value: Json) -> str:
+    """Return a text that can be encoded, or an empty one for any other value."""
+    return fix_surrogates(value) if isinstance(value, str) else ""
 
 
 def seal(thinking: Thinking, target: Dialect) -> str:
@@ -65,6 +74,11 @@ def to_input(arguments: str) -> dict[str, Json]:
         return {INVALID_JSON: arguments}
     if value is None:  # some providers write it for a call without arguments
         return {}
+    if arguments.count("[") + arguments.count("{") > _SAFE_LEVELS:
+        try:
+            orjson.dumps([[[[[[[[value]]]]]]]])
+        except TypeError:  # orjson reads more levels than it writes
+            return {INVALID_JSON: arguments}
     return value if isinstance(value, dict) else {INVALID_JSON: arguments}
 
 
@@ -73,12 +87,12 @@ def from_input(value: Json) -> str:
     if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(INVALID_JSON), str):
         text: str = value[INVALID_JSON]
         return text
-    return orjson.dumps(value).decode()
+    return write_json(value)
 
 
 def wrap_custom(text: str) -> str:
     """Return the arguments of a function that stands for a custom tool."""
-    return orjson.dumps({CUSTOM_INPUT: text}).decode()
+    return write_json({CUSTOM_INPUT: text})
 
 
 def unwrap_custom(arguments: str) -> str:

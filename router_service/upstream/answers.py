@@ -108,8 +108,12 @@ _BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
 _SEAM_BYTES = 2  # a blank line may begin in the last two of the buffered bytes
 _DONE = b"[DONE]"
 # A tuple instead of a set, because an upstream may send an unhashable type, such as a list.
-_LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
+_LAST_TYPES = ("response.completed", "response.incomplete", "response.failed", "message_stop")
+_EMPTY_TYPES = ("message_start", "ping")
+"""Events of a streamed message that contain nothing of the answer. After them, another deployment
+may still answer."""
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_DELTA_TEXTS = ("text", "partial_json", "thinking")
 
 
 @dataclass(slots=True)
@@ -253,9 +257,9 @@ def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
 def is_error(value: Json) -> bool:
     """Return whether a decoded body or event is an error, whatever its status was.
 
-    Chat Completions report errors in a top-level `error`. The Responses API reports them by events
-    of the type `error`, or by a response that failed. A value that is not an object counts as an
-    error, because neither API answers with one.
+    Chat Completions report errors in a top-level `error`. Responses and Messages report them by
+    events of the type `error`, and Responses also by a response that failed. A value that is not an
+    object counts as an error, because no API answers with one.
     """
     if not isinstance(value, dict):
         return True
@@ -266,7 +270,8 @@ def is_error(value: Json) -> bool:
 def failure_of_error(value: Json) -> Failure:
     """Return the kind of failure for an error in an answer with a success status.
 
-    The error's code decides. OpenAI's codes are words, OpenRouter's codes are HTTP statuses.
+    The error's code decides. OpenAI's codes are words, OpenRouter's codes are HTTP statuses, and
+    Anthropic's errors have types instead.
     """
     inner = value.get("response", value) if isinstance(value, dict) else None
     error = inner.get("error", inner) if isinstance(inner, dict) else None
@@ -275,6 +280,9 @@ def failure_of_error(value: Json) -> Failure:
         return Failure.TOO_LONG
     if isinstance(code, int):
         is_clients = 400 <= code < 500 and code not in _NOT_CLIENTS_STATUSES
+    elif code is None and isinstance(value, dict) and value.get("type") == "error":
+        kind = error.get("type") if isinstance(error, dict) else None
+        is_clients = kind in ("invalid_request_error", "request_too_large")
     else:
         code = code if isinstance(code, str) else ""
         is_clients = code in _CLIENTS_CODES or code.startswith(_CLIENTS_CODE_PREFIXES)
@@ -283,7 +291,7 @@ def failure_of_error(value: Json) -> Failure:
 
 def identity_of(value: Json) -> AnswerIdentity:
     """Return the id and the model that an answer or one of its events names."""
-    response = value.get("response") if isinstance(value, dict) else None
+    response = value.get("response", value.get("message")) if isinstance(value, dict) else None
     source = response if isinstance(response, dict) else value
     if not isinstance(source, dict):
         return AnswerIdentity()
@@ -331,7 +339,7 @@ class EventReader:
         self.usage: Usage | None = None
         """The usage that the upstream has reported."""
         self.has_output = False
-        """Whether any event was output, that is, neither a comment nor an error."""
+        """Whether any event was output: not a comment, an error or the start of a message."""
         self.error: UpstreamError | None = None
         """The error that an event reported."""
         self.last_number = -1
@@ -438,9 +446,10 @@ class EventReader:
             problem = "sent an error within its answer"
             self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
             return
-        self.has_output = True
-        self._is_done = self._is_done or content.get("type") in _LAST_TYPES
-        self.usage = read_usage(content) or self.usage
+        kind = content.get("type")
+        self.has_output = self.has_output or kind not in _EMPTY_TYPES
+        self._is_done = self._is_done or kind in _LAST_TYPES
+        self.usage = read_usage(content, self.usage) or self.usage
         response = content.get("response")
         response_id = response.get("id") if isinstance(response, dict) else None
         if isinstance(response_id, str) and not self.response_id:
@@ -482,6 +491,8 @@ def _written_characters(event: Json) -> int:
     """
     if isinstance(delta := event.get("delta"), str):  # the Responses API
         return len(delta)
+    if isinstance(delta, dict):  # the Messages API
+        return sum([_length(delta.get(name)) for name in _DELTA_TEXTS])
     count = 0
     for choice in _objects(event.get("choices")):
         delta = choice.get("delta")

@@ -1,0 +1,254 @@
+"""Translation of a whole answer, or of an answer's events, from one API's format to another's."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import orjson
+
+from router_service.core.answers import fix_surrogates
+from router_service.core.messages import Json
+from router_service.dialects.chat_answers import ChatReader, ChatWriter
+from router_service.dialects.errors import AnswerError, ForeignAnswerError
+from router_service.dialects.foreign import fit_call_id, to_input, unwrap_custom, wrap_custom
+from router_service.dialects.messages_answers import MessagesReader, MessagesWriter
+from router_service.dialects.parts import (
+    Answer,
+    Call,
+    Dialect,
+    Event,
+    Finished,
+    PartEnded,
+    PartGrew,
+    PartProved,
+    PartStarted,
+    Request,
+    Started,
+    Text,
+    Thinking,
+)
+from router_service.dialects.responses_answers import ResponsesReader, ResponsesWriter
+
+MAX_CHARACTERS = 16 * 1024 * 1024
+"""Longest stream that is translated, in characters of its text and calls. A part of it is kept in
+memory: all of it for Responses, whose last event repeats the answer."""
+
+_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.RESPONSES: "resp_", Dialect.MESSAGES: "msg_"}
+_PREFIX = re.compile(r"\A(chatcmpl-|resp_|msg_|gen-)")
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,50}")
+"""An answer's id without its prefix. The ids of its items are longer by up to 9 characters, and
+OpenAI accepts 64 characters."""
+
+
+class AnswerReader(Protocol):
+    """Reader of one answer in the format of one API. All methods raise ForeignAnswerError."""
+
+    def whole(self, value: Json) -> Answer:
+        """Read a whole answer."""
+
+    def feed(self, event: Json) -> Sequence[Event]:
+        """Read one event."""
+
+    def end(self) -> Sequence[Event]:
+        """Return the events that complete the answer."""
+
+
+class AnswerWriter(Protocol):
+    """Writer of one answer in the format of one API."""
+
+    def whole(self, answer: Answer) -> dict[str, Json]:
+        """Return a whole answer."""
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events for one event."""
+
+    def error(self, error: AnswerError) -> bytes:
+        """Return the server-sent events that report an error."""
+
+
+@dataclass(slots=True)
+class _HeldCall:
+    """A call whose arguments are only written once they are complete, because they are changed."""
+
+    convert: Callable[[str], str]
+    may_be_object: bool = False
+    """Whether the arguments are written as they arrive if they begin like an object."""
+    texts: list[str] = field(default_factory=list)
+
+
+class AnswerTranslator:
+    """Translator of one answer.
+
+    `request` is the request as the client sent it, `model` the model's name for the client, and
+    `created_s` the Unix time of the answer. All methods raise ForeignAnswerError if the upstream's
+    answer is not one of `source`, or if `target` cannot express it.
+    """
+
+    def __init__(
+        self, source: Dialect, target: Dialect, request: Request, *, model: str, created_s: int
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._model = model
+        self._created_s = created_s
+        self._answer_id = ""
+        self._shows_thinking = request.shows_thinking or target is Dialect.CHAT
+        self._customs = frozenset(tool.name for tool in request.tools if tool.is_custom)
+        self._held: dict[int, _HeldCall] = {}
+        self._halves: dict[int, str] = {}
+        """Parts whose text so far ends with the first half of a surrogate pair."""
+        self._hidden: set[int] = set()
+        """Thinking whose text is not written."""
+        self._dropped: set[int] = set()
+        """Thinking of which nothing is written."""
+        self._characters = 0
+        self._reader: AnswerReader
+        match source:
+            case Dialect.CHAT:
+                self._reader = ChatReader()
+            case Dialect.RESPONSES:
+                self._reader = ResponsesReader()
+            case Dialect.MESSAGES:
+                self._reader = MessagesReader()
+        self._writer: AnswerWriter
+        match target:
+            case Dialect.CHAT:
+                self._writer = ChatWriter(model, created_s, wants_usage=request.wants_usage)
+            case Dialect.RESPONSES:
+                self._writer = ResponsesWriter(model, created_s, request)
+            case Dialect.MESSAGES:
+                self._writer = MessagesWriter(model)
+
+    def whole(self, value: Json) -> dict[str, Json]:
+        """Return a whole answer in the target's format."""
+        answer = self._reader.whole(value)
+        self._answer_id = self._translate_id(answer.id)
+        parts: list[Text | Thinking | Call] = []
+        for index, part in enumerate(answer.parts):
+            match self._adapt(part, index):
+                case Call(arguments=text) as call:
+                    held = self._held.get(index)
+                    text = held.convert(text) if held and not held.may_be_object else text
+                    parts.append(replace(call, arguments=fix_surrogates(text)))
+                case Text(text) | Thinking(text) as other:
+                    text = "" if index in self._hidden else fix_surrogates(text)
+                    parts.append(replace(other, text=text))
+                case None:
+                    pass
+        return self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
+
+    def feed(self, event: Json) -> bytes:
+        """Return the target's server-sent events for one upstream event; there may be none."""
+        return self._write(self._reader.feed(event))
+
+    def end(self) -> bytes:
+        """Return the events after the upstream's last one.
+
+        Raise ForeignAnswerError if the upstream has not completed its answer.
+        """
+        return self._write(self._reader.end())
+
+    def error(self, error: AnswerError) -> bytes:
+        """Return the events that report the error of a broken stream."""
+        return self._writer.error(error)
+
+    def _write(self, events: Sequence[Event]) -> bytes:
+        written = []
+        for event in events:
+            match event:
+                case PartGrew(index, text):
+                    text = self._grow(index, text)
+                    if text:
+                        written.append(self._writer.write(PartGrew(index, text)))
+                case PartStarted(index, part):
+                    if (adapted := self._adapt(part, index)) is not None:
+                        written.append(self._writer.write(PartStarted(index, adapted)))
+                case PartProved(index):
+                    if index not in self._dropped:
+                        written.append(self._writer.write(event))
+                case PartEnded(index):
+                    if index in self._dropped:
+                        continue
+                    if last := self._complete(index):
+                        written.append(self._writer.write(PartGrew(index, last)))
+                    written.append(self._writer.write(event))
+                case Started(id):
+                    self._answer_id = self._translate_id(id)
+                    written.append(self._writer.write(replace(event, id=self._answer_id)))
+                case Finished():
+                    written.append(self._writer.write(event))
+        return b"".join(written)
+
+    def _grow(self, index: int, text: str) -> str:
+        """Return the text that can be written now."""
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            raise ForeignAnswerError(
+                self._source, f"is longer than {MAX_CHARACTERS} characters, which is too long"
+            )
+        if index in self._hidden:
+            return ""
+        held = self._held.get(index)
+        if held is not None:
+            held.texts.append(text)
+            text = text.lstrip()
+            if not (held.may_be_object and text.startswith("{")):
+                held.may_be_object = held.may_be_object and not text
+                return ""
+            text = "".join(held.texts)
+            del self._held[index]
+        if self._halves or not text.isascii():
+            text = self._halves.pop(index, "") + text
+            if "\ud800" <= text[-1] <= "\udbff":
+                self._halves[index] = text[-1]
+                text = text[:-1]
+            text = fix_surrogates(text)
+        return text
+
+    def _complete(self, index: int) -> str:
+        """Return the text that waited for the end of a part."""
+        held = self._held.pop(index, None)
+        if held is not None:
+            return held.convert(fix_surrogates("".join(held.texts)))
+        return fix_surrogates(self._halves.pop(index, ""))
+
+    def _adapt(self, part: Text | Thinking | Call, index: int) -> Text | Thinking | Call | None:
+        """Return the part as the target can express it, or None if the client must not get it."""
+        if isinstance(part, Call):
+            call_id = part.id
+            if not call_id:  # a legacy function call
+                seed = f"{self._answer_id} {index}".encode()
+                call_id = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
+            is_custom = part.is_custom
+            if self._target is Dialect.MESSAGES:
+                self._held[index] = _HeldCall(_to_object, may_be_object=True)
+                if is_custom:
+                    self._held[index] = _HeldCall(wrap_custom)
+                is_custom = False
+            elif part.name in self._customs and not is_custom:
+                self._held[index] = _HeldCall(unwrap_custom)
+                is_custom = True
+            return replace(part, id=fit_call_id(call_id, self._target), is_custom=is_custom)
+        if isinstance(part, Thinking) and not self._shows_thinking:
+            # A client of the Responses API gets a proof even if it does not read the thinking.
+            self._hidden.add(index)
+            if self._target is Dialect.MESSAGES or part.origin is not Dialect.MESSAGES:
+                self._dropped.add(index)
+                return None
+        return part
+
+    def _translate_id(self, answer_id: str) -> str:
+        """Return an id in the target's format, always the same for the same id."""
+        suffix = _PREFIX.sub("", answer_id, count=1)
+        if not _ID.fullmatch(suffix):
+            seed = answer_id or f"{self._model} {self._created_s}"
+            suffix = hashlib.sha256(seed.encode()).hexdigest()[:32]
+        return _PREFIXES[self._target] + suffix
+
+
+def _to_object(arguments: str) -> str:
+    return orjson.dumps(to_input(arguments)).decode()
