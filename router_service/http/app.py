@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from router_service import __version__
-from router_service.http import errors, inference, passing, resources, schemas
+from router_service.http import counting, errors, inference, passing, resources, schemas
 from router_service.http.auth import UI_PATH, Authentication
 from router_service.http.middleware import Accounting, Admission, Shortcut
 from router_service.lifecycle.gateway import Gateway
@@ -47,7 +47,7 @@ def create_app(
         exception_handlers=dict.fromkeys(errors.HANDLED, errors.respond),
     )
     app.state.gateway = gateway
-    app.add_middleware(Shortcut, routes=inference.routes.routes)
+    app.add_middleware(Shortcut, routes=[*inference.routes.routes, *counting.routes.routes])
     # The middleware added last runs first, so that a request without a valid key takes no slot.
     app.add_middleware(Admission, slots=gateway.slots, drain=gateway.drain, metrics=gateway.metrics)
     app.add_middleware(
@@ -55,7 +55,7 @@ def create_app(
     )
     tracer = gateway.tracing.tracer if gateway.tracing else None
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=tracer)
-    for module in (inference, passing, resources, pages):
+    for module in (inference, counting, passing, resources, pages):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)

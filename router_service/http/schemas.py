@@ -40,6 +40,17 @@ ANSWER: dict[int | str, Document] = {
     }
 }
 
+COUNT: dict[int | str, Document] = {
+    200: {
+        "description": "The number of tokens",
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "properties": {"input_tokens": {"type": "integer"}}}
+            }
+        },
+    }
+}
+
 _STRING: Document = {"type": "string"}
 _TEXT_PART: Document = {
     "type": "object",
@@ -109,8 +120,11 @@ def responses_request() -> Document:
     return json_request(schema)
 
 
-def messages_request() -> Document:
-    """Return the schema of a request of Anthropic's Messages API."""
+def messages_request(*, is_counted: bool = False) -> Document:
+    """Return the schema of a request of Anthropic's Messages API.
+
+    A request whose tokens are counted (`is_counted`) needs no `max_tokens`.
+    """
     blocks = {"type": "array", "items": {"type": "object", "required": ["type"]}}
     message: Document = {
         "type": "object",
@@ -122,7 +136,7 @@ def messages_request() -> Document:
     }
     schema = {
         "type": "object",
-        "required": ["model", "max_tokens", "messages"],
+        "required": ["model", "messages", *([] if is_counted else ["max_tokens"])],
         "properties": {
             "model": {"type": "string", "minLength": 1},
             "max_tokens": {"type": "integer", "minimum": 0},

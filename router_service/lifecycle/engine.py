@@ -176,6 +176,7 @@ class Releases:
         self._shadow = shadow
         self.names = stable.names
         self.unalias = stable.unalias
+        self.models_for = stable.models_for
 
     @property
     def routers(self) -> frozenset[DecidingRouter]:

@@ -495,6 +495,15 @@ class Planner:
                     return target
         return model
 
+    def models_for(self, name: str) -> tuple[Model, ...]:
+        """Return the models that may answer requests for a name; raises ModelNotFoundError."""
+        wanted = self.unalias(name)
+        if wanted in self._pool.models:
+            return (self._pool.models[wanted],)
+        if wanted.partition(":")[0] != self._model_name:
+            raise ModelNotFoundError(name[:200], self.names)
+        return self._pool.arm_models
+
     def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
         """Return the plan for a request that continues a response which `held` describes.
 

@@ -11,6 +11,7 @@ from router_service.core.artifact import Manifest
 from router_service.core.capabilities import Requirements
 from router_service.core.errors import NoCapableModelError
 from router_service.core.selection import Price
+from router_service.dialects.parts import Dialect
 from router_service.prices import Listing, look_up
 from router_service.settings import Deployment, Model, Settings
 from router_service.store.records import UpstreamObject
@@ -122,6 +123,12 @@ def capable_models(
         least = min((excess for excess in excesses if excess is not None), default=None)
         raise NoCapableModelError(missing, excess_tokens=least)
     return able
+
+
+def native_models(models: Sequence[Model], dialect: Dialect | None) -> tuple[Model, ...]:
+    """Return the models with only their deployments that speak an API; others are left out."""
+    found = (_only_deployments(model, lambda d: dialect in d.dialects) for model in models)
+    return tuple(model for model in found if model is not None)
 
 
 def lacks(model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[str, ...]:

@@ -219,8 +219,7 @@ class _Place:
             key_header=KEY_HEADERS.get(provider, "authorization"),
             dialects=self._dialects(provider),
             supports_reasoning=self.entry.model_info.supports_reasoning is True,
-            takes_max_completion_tokens=provider in OPENAI
-            and (provider == "azure" or params.api_base is None),
+            provider="" if provider == "openai" and params.api_base is not None else provider,
             weight=weight,
             timeouts=override(timeouts, params.timeout, params.stream_timeout).model_copy(
                 update={str(name): seconds for name, seconds in params.timeouts.items()}

@@ -142,9 +142,9 @@ class Deployment(Frozen):
     supports_reasoning: bool = False
     """Whether the model accepts a reasoning effort. Other models get translated requests without
     it."""
-    takes_max_completion_tokens: bool = False
-    """Whether a translated chat request is limited by `max_completion_tokens`, as OpenAI and Azure
-    want it. Other providers know `max_tokens`."""
+    provider: str = ""
+    """LiteLLM's name of the provider, whose rules translated requests follow; empty
+    for an unknown server that is compatible with OpenAI."""
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Share of the model's requests, relative to the weights of its other deployments."""
     timeouts: Timeouts = Timeouts()

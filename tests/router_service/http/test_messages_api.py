@@ -165,7 +165,7 @@ def test_errors_have_anthropics_format_and_types(claude: anthropic.Anthropic) ->
     [
         ("POST", MESSAGES, b"oops", 400, "invalid_request_error"),
         ("POST", MESSAGES, b"x" * 3000, 413, "request_too_large"),
-        ("GET", MESSAGES, b"", 404, "not_found_error"),
+        ("GET", MESSAGES, b"", 405, "invalid_request_error"),
         ("POST", f"{MESSAGES}/batches", b"{}", 404, "not_found_error"),
     ],
 )
@@ -320,3 +320,33 @@ def test_verified_answers_work(house: VerifyingGateway, stream: bool) -> None:
     assert response.status_code == 200, response.text
     assert response.headers["x-switchcraft-model"] == "large"
     assert response.headers["x-switchcraft-candidates"] == "3"
+
+
+def test_upstream_counts_tokens(claude: anthropic.Anthropic, sandbox: Sandbox) -> None:
+    """The client gets the count of an upstream that speaks this API, with and without a name."""
+    fields = {name: ASKED[name] for name in ("messages", "tools")}
+    raw = claude.messages.with_raw_response.count_tokens(**fields, model="large")
+    assert "x-switchcraft-estimated" not in raw.headers
+    assert json.loads(sandbox.last_body())["model"] == "large"
+    routed = claude.messages.count_tokens(**fields, model="claude-sonnet-4-5")
+    assert routed.input_tokens == raw.parse().input_tokens > 10
+
+
+def test_tokens_are_estimated_without_such_an_upstream(sandbox: Sandbox) -> None:
+    """If no upstream can count, or if it fails, the count is estimated, and a header says so."""
+    settings = Settings.sandbox(sandbox.base_url, ["small", "medium", "large"], upstreams=ONE_TRY)
+    deployment = settings.models[0].deployments[0].model_copy(update={"dialects": (Dialect.CHAT,)})
+    small = settings.models[0].model_copy(update={"deployments": (deployment,)})
+    settings = settings.model_copy(update={"models": (small, *settings.models[1:])})
+    failing = {"x-sandbox": "status=500"}
+    with gateway_client(settings, FakeRouter()) as http:
+        path = f"{MESSAGES}/count_tokens"
+        answers = [
+            http.post(path, json={"model": "small", "messages": ASK}),
+            http.post(path, json={"model": "large", "messages": ASK}, headers=failing),
+        ]
+        refused = http.post(path, json={"model": "none", "messages": ASK})
+    for answer in answers:
+        assert answer.json() == {"input_tokens": len(ASK[0]["content"]) // 5}
+        assert answer.headers["x-switchcraft-estimated"] == "true"
+    assert refused.status_code == 404

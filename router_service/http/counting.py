@@ -1,0 +1,114 @@
+"""Token counts of Anthropic's Messages API: by an upstream that speaks it, or estimated."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from router_service.core.errors import SwitchcraftError, UpstreamError
+from router_service.core.messages import decode_object
+from router_service.core.responses import find_references
+from router_service.http.errors import ErrorFormat, refuse
+from router_service.http.schemas import COUNT, messages_request
+from router_service.http.transfer import (
+    RawHeaders,
+    gateway_of,
+    info_of,
+    read_body,
+    read_by,
+    read_deadline,
+    send_whole,
+    unless_client_leaves,
+)
+from router_service.lifecycle.engine import Engine
+from router_service.requests.exchange import Ending
+from router_service.requests.planning import COUNT_TOKENS, ParsedRequest, parse_request
+from router_service.requests.pool import native_models
+from router_service.upstream.answers import StartedAnswer
+from router_service.upstream.retries import UpstreamRequest
+
+ESTIMATED: RawHeaders = [
+    (b"content-type", b"application/json"),
+    (b"x-switchcraft-estimated", b"true"),
+]
+"""Headers of a count that no upstream has made."""
+
+routes = APIRouter()
+
+
+@routes.post(
+    "/v1/messages/count_tokens",
+    response_class=Response,
+    responses=COUNT,
+    openapi_extra=messages_request(is_counted=True),
+)
+async def count_tokens(request: Request) -> Response:
+    """Count the tokens of a request's input, without routing it."""
+    return CountedTokens(request)
+
+
+class CountedTokens(Response):
+    """Response with the count of an upstream that can answer the request, or with an estimate.
+
+    If the request names the router, the first model of an arm that has such an upstream counts.
+    """
+
+    def __init__(self, request: Request) -> None:
+        """Store the request; it is answered when this object is called."""
+        super().__init__()
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, with one engine for the whole request."""
+        request, info = self._request, info_of(self._request)
+        gateway = gateway_of(request)
+        async with gateway.engine.lease() as engine:
+            try:
+                deadline_s = read_deadline(request)
+                body = await read_body(request, gateway.server)
+                viewer = engine.viewer(info.key)
+                if not viewer.sees_unowned and engine.may_name_objects(COUNT_TOKENS, body):
+                    fields = await read_by(decode_object, request, body)
+                    await gateway.ownership.check_references(viewer, find_references(fields))
+                parsed = await read_by(lambda b: parse_request(COUNT_TOKENS, b), request, body)
+                models = engine.releases.models_for(parsed.chat.model)
+                upstream_request = UpstreamRequest(
+                    native_models(models, COUNT_TOKENS.dialect),
+                    COUNT_TOKENS.path,
+                    parsed.body,
+                    request.headers,
+                    deadline_s,
+                    client=info.key,
+                    trace=info.trace,
+                    reserve_memory=info.hold_memory,
+                )
+                form = ErrorFormat.of(scope)
+                counted = self._count(engine, upstream_request, parsed, form)
+                name, status, headers, answer = await unless_client_leaves(receive, counted)
+            except (ClientDisconnect, SwitchcraftError) as exc:
+                await refuse(gateway.recorder, scope, exc)(scope, receive, send)
+                return
+            await send_whole(send, status, headers, answer)
+            gateway.recorder.passed(info, name or models[0].name, status, Ending.COMPLETE)
+
+    async def _count(
+        self, engine: Engine, request: UpstreamRequest, parsed: ParsedRequest, form: ErrorFormat
+    ) -> tuple[str | None, int, RawHeaders, bytes]:
+        """Return the model whose upstream has counted, if any, and the answer."""
+        if request.candidates:
+            try:
+                async with engine.attempts.open(request, []) as opened:
+                    if _is_count(opened) or form.accepts(opened.body):
+                        return opened.model.name, opened.status, opened.headers, opened.body
+            except UpstreamError:
+                pass  # an estimate is more useful than an error
+        tokens = max(1, parsed.requirements.input_tokens)
+        return None, 200, ESTIMATED, orjson.dumps({"input_tokens": tokens})
+
+
+def _is_count(opened: StartedAnswer) -> bool:
+    value = opened.value
+    return opened.status < 400 and isinstance(value, dict) and "input_tokens" in value
