@@ -141,10 +141,11 @@ def test_usage_is_recorded(http: httpx.Client, stream: bool) -> None:
     """The decision record contains the usage that the upstream reported."""
     response = http.post(MESSAGES, json=ASKED | {"stream": stream})
     record = record_of(http, response)
+    assert record["calls"] == 1
     if not stream:
         assert record["prompt_tokens"] == response.json()["usage"]["input_tokens"]
-        assert record["usage_is_estimated"] is False
-        assert record["completion_tokens"] > 1
+    assert record["usage_is_estimated"] is False
+    assert record["completion_tokens"] > 1
 
 
 def test_errors_have_anthropics_format_and_types(claude: anthropic.Anthropic) -> None:
@@ -320,6 +321,7 @@ def test_verified_answers_work(house: VerifyingGateway, stream: bool) -> None:
     assert response.status_code == 200, response.text
     assert response.headers["x-switchcraft-model"] == "large"
     assert response.headers["x-switchcraft-candidates"] == "3"
+    assert house.record(response)["calls"] == 1
 
 
 def test_upstream_counts_tokens(claude: anthropic.Anthropic, sandbox: Sandbox) -> None:
