@@ -9,8 +9,9 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from router_service.core.decision_log import DecisionRecord, LoggedCall
+from router_service.core.decision_log import LoggedCall
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
+from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.core.messages import decode_object
 from router_service.core.releases import Publication
 from router_service.http.auth import UI_PATH
@@ -107,12 +108,13 @@ async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
 
 
 @routes.get("/v1/decisions/{decision_id}")
-async def get_decision(request: Request, decision_id: str) -> DecisionRecord:
-    """Return the decision record of a request that has ended.
+async def get_decision(request: Request, decision_id: str) -> ExplainedDecision:
+    """Return the decision record of a request that has ended, and why its model answered.
 
     An API key can read only the decisions of its own requests; the admin key can read all.
     """
-    return await gateway_of(request).feedback.decision(decision_id[:100], info_of(request).key)
+    feedback = gateway_of(request).feedback
+    return explain_record(await feedback.decision(decision_id[:100], info_of(request).key))
 
 
 @routes.post("/v1/feedback", openapi_extra=feedback_request(MAX_EXPECTED_CALLS))

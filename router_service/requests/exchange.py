@@ -14,6 +14,7 @@ import orjson
 from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.decision_log import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
+from router_service.core.explanations import explain_choice
 from router_service.core.selection import Reason
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
@@ -229,6 +230,15 @@ class Exchange:
         }
         if plan.policy is not None:
             values["x-switchcraft-policy"] = str(plan.verified or plan.policy)
+        decision = plan.decision
+        if decision is not None and self.reason == decision.reason:
+            values["x-switchcraft-why"] = explain_choice(
+                decision.arm,
+                decision.reason,
+                decision.policy,
+                decision.probabilities,
+                decision.cost_usd,
+            ).sentence
         if plan.unverified is not None:
             values["x-switchcraft-unverified"] = plan.unverified
         if plan.risk is not None:

@@ -14,8 +14,9 @@ from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
-from router_service.core.decision_log import CandidateRecord, DecisionRecord
+from router_service.core.decision_log import CandidateRecord
 from router_service.core.errors import NotFoundError
+from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.core.goals import pareto_front
 from router_service.core.selection import ArmProfile, Verified
 from router_service.http.auth import UI_PATH
@@ -197,13 +198,13 @@ async def recent(request: Request, response: Response) -> RecentDecisions | Resp
 
 
 @routes.get("/api/recent/{decision_id}")
-async def recent_decision(request: Request, decision_id: str) -> DecisionRecord:
+async def recent_decision(request: Request, decision_id: str) -> ExplainedDecision:
     """Return a decision from this process's recent ones, or from the store."""
     gateway = gateway_of(request)
     record = gateway.recent.get(decision_id) or await gateway.store.get(decision_id[:100])
     if record is None:
         raise NotFoundError("decision", decision_id[:100])
-    return record
+    return explain_record(record)
 
 
 @routes.get("/api/artifact")

@@ -13,7 +13,7 @@
 /** @typedef {[number, number]} Interval */
 /** @typedef {{policy: string, accuracy: Measure, cost_usd: Measure, accuracy_interval: Interval | null, cost_usd_interval: Interval | null, versus_best: {difference: number, difference_interval: Interval, cost_share: number | null, cost_share_interval: Interval | null} | null}} Point */
 /** @typedef {{id: string, created: number, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null, unverified: string | null, candidates: number | null}} Row */
-/** @typedef {Omit<Row, "candidates"> & {candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean}} Details */
+/** @typedef {Omit<Row, "candidates"> & {candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean, explanation: string}} Details */
 /** @typedef {any} Card see ArtifactCard in router_service/ui/pages.py */
 
 /** @param {"chat" | "responses"} api @param {string} body @returns {Promise<Explained>} */

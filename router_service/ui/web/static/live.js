@@ -147,6 +147,7 @@ function described(details) {
   const { probabilities, cost_usd } = details;
   const arms = Object.entries(probabilities ?? {}).sort((a, b) => b[1] - a[1]);
   return present([
+    h("p", {}, details.explanation),
     facts([
       ["Answered by", details.model], ["Arm", details.arm], ["Reason", details.reason], ["Policy", details.policy],
       ["Status", `${details.status}, ${details.ending.replaceAll("_", " ")}`], ["Attempts", details.attempts], ["Deployment", details.deployment],
