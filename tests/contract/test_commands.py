@@ -46,8 +46,8 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
     ("text", "message"),
     [
         (None, "gateway.yaml: cannot be read"),
-        ("a: [", "gateway.yaml: line 1: is not valid YAML"),
-        ("model_list: []", "gateway.yaml: model_list: there is no model"),
+        ("a: [", "gateway.yaml:1: is not valid YAML"),
+        ("model_list: []", "gateway.yaml:1: model_list: there is no model"),
         (
             (
                 "model_list: [{model_name: m, litellm_params:"
