@@ -62,6 +62,20 @@ def test_a_wrong_field_is_named(change: dict[str, object], where: str, tmp_path:
     assert str(path) in str(caught.value)
 
 
+def test_a_missing_profile_names_the_arm(tmp_path: Path) -> None:
+    """MIRT needs all profiles, and is not silently left out because one is missing."""
+    values = yaml.safe_load((PACKAGE / REFERENCE).read_text())
+    path = tmp_path / "run.yaml"
+    arm = values["pool"][1]
+    del arm["profile"]
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match=f"no `profile` of {arm['arm']} in `pool`"):
+        load_config(path)
+    values["evaluation"]["baselines"] = False
+    path.write_text(yaml.safe_dump(values))
+    assert load_config(path).unprofiled_arms == (arm["arm"],)
+
+
 @pytest.mark.parametrize("text", [None, "a: [", "just words"])
 def test_a_file_that_is_no_configuration_is_named(text: str | None, tmp_path: Path) -> None:
     """A missing file, broken YAML and a plain string are errors that name the file."""

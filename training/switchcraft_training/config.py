@@ -71,7 +71,7 @@ class ArmConfig(_Frozen):
         None,
         min_length=1,
         description="What the model is: its release, its abilities, what it is meant for. The"
-        " baseline MIRT needs it of every arm.",
+        " baseline MIRT needs it of every arm, and is left out if no arm has one.",
     )
 
 
@@ -338,6 +338,12 @@ class RunConfig(_Frozen):
             raise ValueError(
                 "`training.labels: binary` is not allowed with `weak_evidence`, whose labels of"
                 " 0.25 would become 1 for a quarter of the calls"
+            )
+        if self.evaluation.baselines and 0 < len(self.unprofiled_arms) < len(self.pool):
+            raise ValueError(
+                f"no `profile` of {', '.join(self.unprofiled_arms)} in `pool`, although other arms"
+                " have one. The baseline MIRT needs the profile of every arm: add the missing ones,"
+                " or remove all to leave MIRT out"
             )
         self.variants()
         return self

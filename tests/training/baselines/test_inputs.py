@@ -96,6 +96,6 @@ def test_states_are_cached_for_the_next_run(tmp_path: Path) -> None:
 
 
 def test_every_arm_of_the_shipped_pools_has_a_profile() -> None:
-    """MIRT can be measured on both pools with recorded answers."""
-    for name in ("reference-pool", "ten-7-8b"):
+    """MIRT can be measured on all pools with recorded answers."""
+    for name in ("reference-pool", "ten-7-8b", "mcpmark"):
         assert not load_config(Path(f"configs/{name}.yaml")).unprofiled_arms

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
+from router_service.core.errors import DataError
 from router_service.core.messages import Json
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.data.table import Table
@@ -18,6 +20,7 @@ from switchcraft_training.labelling.answers import (
     Remedy,
     Reply,
     RequestFailure,
+    answer_to_json,
     parse_message,
 )
 from switchcraft_training.labelling.store import RunIdentity, Store
@@ -51,6 +54,15 @@ def labels_of(folder: Path, *numbers: int) -> Table:
     write_rows(map(judged, numbers), folder / "rows.jsonl")
     source = CheckedAnswers.of(LabelledRun(folder / "rows.jsonl", folder))
     return tabulate_outcomes(source.examples(), source.arms(), source.outcomes)
+
+
+def test_unreadable_answer_is_named_by_its_line(tmp_path: Path) -> None:
+    """The first method that reads the answers checks every line, whichever arm answered."""
+    line = orjson.dumps(answer_to_json(QuestionKey("q000", "a", 0), reply(called(2), 10, 0)))
+    (tmp_path / "answers.jsonl").write_bytes(line + b"\n\n{}\n")
+    run = LabelledRun(tmp_path / "rows.jsonl", tmp_path)
+    with pytest.raises(DataError, match=r"answers\.jsonl:3: KeyError"):
+        list(run.answers("a"))
 
 
 def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:

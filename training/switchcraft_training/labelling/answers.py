@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from router_service.core.calls.toolbox import Call
+from router_service.core.errors import DataError
 from router_service.core.messages import Json
 from switchcraft_training.checking import ParsedAnswer, parse_native
-from switchcraft_training.datasets.rows import read_lines, read_rows
+from switchcraft_training.datasets.rows import FILE_ERRORS, ROW_ERRORS, read_rows
 from switchcraft_training.records import Answer, Judged
 
 ANSWERS: Final = "answers.jsonl"
@@ -142,7 +147,7 @@ def answer_from_json(row: Mapping[str, Json]) -> Answer:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LabelledRun:
     """A labelling run as a source of training data: a file of rows, and a directory of answers.
 
@@ -154,7 +159,7 @@ class LabelledRun:
 
     def arms(self) -> list[str]:
         """Return the arms with answers."""
-        return sorted(set(read_lines(self.folder / ANSWERS, lambda row: str(row["arm"]))))
+        return sorted(self._positions)
 
     def judged(self) -> Iterator[Judged]:
         """Yield the judged examples of the file of rows."""
@@ -162,8 +167,35 @@ class LabelledRun:
 
     def answers(self, arm: str) -> Iterator[Answer]:
         """Yield all answers of an arm, including every attempt at each query."""
+        positions = self._positions.get(arm, ())
+        path = self.folder / ANSWERS
+        try:
+            with path.open("rb") as file:
+                for position in positions:
+                    file.seek(position)
+                    yield answer_from_json(orjson.loads(file.readline()))
+        except (*FILE_ERRORS, *ROW_ERRORS) as exc:
+            raise DataError(path, None, f"has changed while it was read: {exc}") from exc
 
-        def read(row: Mapping[str, Json]) -> Answer | None:
-            return answer_from_json(row) if row["arm"] == arm else None
+    @cached_property
+    def _positions(self) -> Mapping[str, array[int]]:
+        """The positions of each arm's lines in the file of answers, whose lines are all checked.
 
-        return (answer for answer in read_lines(self.folder / ANSWERS, read) if answer is not None)
+        Answers are read by arm and stored by query. Positions take 8 bytes each, and texts would
+        take a kilobyte.
+        """
+        found: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
+        path, position = self.folder / ANSWERS, 0
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.strip():
+                        try:
+                            found[answer_from_json(orjson.loads(line)).arm].append(position)
+                        except ROW_ERRORS as exc:
+                            problem = f"{type(exc).__name__}: {exc}"
+                            raise DataError(path, number, problem) from exc
+                    position += len(line)
+        except FILE_ERRORS as exc:
+            raise DataError(path, None, f"cannot be read: {exc}") from exc
+        return found
