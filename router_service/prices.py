@@ -13,6 +13,7 @@ from decimal import Decimal
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelPrice, TieredPrices
 
+from router_service.core.caching import CacheRule, cache_rule
 from router_service.core.selection import LongPromptPrice, Price
 
 _HALF_HOURS = 48
@@ -24,6 +25,8 @@ class Listing:
 
     price: Price | None
     context_window_tokens: int | None
+    cache_rule: CacheRule | None = None
+    """When the provider caches prompts; None if the price list has no price for cached input."""
 
 
 def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
@@ -33,7 +36,7 @@ def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
     counts. Audio and image tokens are priced like text tokens.
     """
     try:
-        _, model = get_snapshot().find_provider_model(upstream_model, None, None, base_url)
+        provider, model = get_snapshot().find_provider_model(upstream_model, None, None, base_url)
     except LookupError:
         return None
     has_output = "embed" not in upstream_model.lower()
@@ -53,7 +56,9 @@ def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
         )
         known.append(base.model_copy(update={"long_prompts": long_prompts}))
     highest = max(known, key=lambda price: price.cost_usd(1, 1, 0), default=None)
-    return Listing(highest, model.context_window)
+    has_cache = highest is not None and highest.cached_input_usd_per_mtok is not None
+    rule = cache_rule(provider.id, upstream_model) if has_cache else None
+    return Listing(highest, model.context_window, rule)
 
 
 def _price_at(listed: ModelPrice, prompt_tokens: int, *, has_output: bool) -> Price | None:

@@ -149,6 +149,10 @@ class Reason(StrEnum):
     or the most probable arm, because none reaches it."""
     EXPLORED = "explored"
     """An arm drawn at random, to learn about arms that the policy does not choose."""
+    STICKY = "sticky"
+    """The arm of the conversation's last request, because switching to another does not pay."""
+    SWITCHED = "switched"
+    """Another arm than that of the conversation's last request, because switching pays."""
 
 
 @dataclass(frozen=True, slots=True)
