@@ -46,6 +46,7 @@ from router_service.core.caching import (
     ConversationState,
     NextRequest,
     SwitchRule,
+    cache_rule,
     choose_in_conversation,
     costs_over,
 )
@@ -329,8 +330,9 @@ def reference_terms(manifest: Manifest, at: datetime) -> tuple[dict[str, ArmTerm
         name = arm.removesuffix("-Auto").removesuffix("-FC").removesuffix("-preview-0514")
         address = next(url for start, url in ADDRESSES.items() if arm.startswith(start))
         listing = look_up(address, name, at)
-        price = listing and listing.price
-        rule = listing.cache_rule if listing else None
+        price = listing.price if listing else None
+        has_cache = price is not None and price.cached_input_usd_per_mtok is not None
+        rule = cache_rule(listing.provider, name) if listing and has_cache else None
         terms[arm] = ArmTerms(price or profile.price, profile.output_tokens, profile.seconds, rule)
         if listing and listing.context_window_tokens:
             windows[arm] = listing.context_window_tokens

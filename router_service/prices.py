@@ -13,7 +13,6 @@ from decimal import Decimal
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelPrice, TieredPrices
 
-from router_service.core.caching import CacheRule, cache_rule
 from router_service.core.selection import LongPromptPrice, Price
 
 _HALF_HOURS = 48
@@ -23,10 +22,10 @@ _HALF_HOURS = 48
 class Listing:
     """A model's entry in the price list; None for values that the list does not have."""
 
+    provider: str
+    """The provider's name in the price list."""
     price: Price | None
     context_window_tokens: int | None
-    cache_rule: CacheRule | None = None
-    """When the provider caches prompts; None if the price list has no price for cached input."""
 
 
 def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
@@ -56,9 +55,7 @@ def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
         )
         known.append(base.model_copy(update={"long_prompts": long_prompts}))
     highest = max(known, key=lambda price: price.cost_usd(1, 1, 0), default=None)
-    has_cache = highest is not None and highest.cached_input_usd_per_mtok is not None
-    rule = cache_rule(provider.id, upstream_model) if has_cache else None
-    return Listing(highest, model.context_window, rule)
+    return Listing(provider.id, highest, model.context_window)
 
 
 def _price_at(listed: ModelPrice, prompt_tokens: int, *, has_output: bool) -> Price | None:

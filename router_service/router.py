@@ -97,6 +97,11 @@ class Decision:
         regret = max(self.probabilities.values()) - probability
         object.__setattr__(self, "expected_regret", regret)
 
+    def moved(self, arm: str, reason: Reason) -> Decision:
+        """Return the decision for another arm, with the other arms in the same order after it."""
+        others = (other for other in self.ranking if other != arm)
+        return replace(self, arm=arm, reason=reason, ranking=(arm, *others))
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

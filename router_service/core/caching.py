@@ -174,6 +174,8 @@ class ConversationState(StoredRecord):
     staying_usd: float = 0.0
     """What the same requests would have cost with the first arm, by its expected output."""
     last_at_s: float = 0.0
+    turns: int = 0
+    """Number of messages in the last request."""
 
     @property
     def arm(self) -> str | None:

@@ -133,6 +133,9 @@ class DecisionRecord(StoredRecord):
     """From the request to the upstream until the first byte of its answer."""
     unverified: str | None = None
     """Why the answer was not verified, although the policy was `verified`."""
+    previous_arm: str | None = None
+    """The arm that served the conversation's last request; None if it is not known, or if
+    conversations are not followed."""
     risk: str | None = None
     """How much harm the offered tools can do: `read_only`, `writing` or `destructive`; None if the
     configuration does not ask."""

@@ -31,6 +31,7 @@ from router_service.http.transfer import (
     upstream_path,
 )
 from router_service.http.verified import VerifiedRelay, read_limits, read_verified_goals
+from router_service.requests.conversations import read_session_header
 from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.planning import (
     CHAT,
@@ -131,6 +132,7 @@ class RoutedAnswer(Response):
                             request.headers.get(POLICY_HEADER),
                             verified_goals=read_verified_goals(request.headers, verification),
                         ),
+                        session=read_session_header(request.headers),
                         timer=timer,
                     )
                     plan = await unless_client_leaves(receive, planning)

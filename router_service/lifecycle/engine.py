@@ -145,6 +145,7 @@ class Shadow:
 
         # `decide` must not use the plan itself, which keeps a retired stable release in memory.
         request, headers, served = plan.request, plan.policy_headers, plan.candidates[0].name
+        turn = plan.conversation
 
         def decide() -> str | None:
             prediction: Prediction | None = None
@@ -154,7 +155,7 @@ class Shadow:
             if prediction is None:
                 self._metrics.shadow_decisions.labels("failed").inc()
                 return None
-            own_plan = self._planner.choose(own_plan, prediction)
+            own_plan = self._planner.choose(replace(own_plan, conversation=turn), prediction)
             agrees = "yes" if own_plan.candidates[0].name == served else "no"
             self._metrics.shadow_decisions.labels(agrees).inc()
             return own_plan.decision.arm if own_plan.decision else None
@@ -341,15 +342,7 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
             where = f"router.risk.{name}.policy"
             raise settings.error(where, exc.problem) from exc
     try:
-        return Planner(
-            router,
-            pool,
-            model_name=settings.router.model_name,
-            default_policy=settings.router.default_policy,
-            aliases=settings.router.known_aliases,
-            exploration_share=settings.router.exploration_share,
-            risk=settings.router.risk,
-        )
+        return Planner(router, pool, settings.router)
     except InvalidRequestError as exc:
         raise settings.error("router.aliases", exc.message) from exc
 

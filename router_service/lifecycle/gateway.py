@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
+from router_service.core.caching import ConversationState
 from router_service.core.decision_log import DecisionRecord
 from router_service.core.resources import Cache, CacheCounts
 from router_service.core.selection import Reason
@@ -20,7 +21,8 @@ from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.overload import DecisionQueue, Drain, Slots
 from router_service.lifecycle.reloading import Reloader, ReloadSource
 from router_service.lifecycle.syncing import Syncer
-from router_service.requests.exchange import RecentRecords, Recorder
+from router_service.requests.conversations import Conversations
+from router_service.requests.exchange import Exchange, RecentRecords, Recorder
 from router_service.requests.feedback import BackgroundLog, Feedback, Verdict, WeakEvidence
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
 from router_service.requests.planning import DecidingRouter, GatewayReason, Track
@@ -76,7 +78,13 @@ class Gateway:
         log = settings.decision_log
         evidence = WeakEvidence(calls, evidence_marks, keeps_names=log.content)
         self.background = BackgroundLog(log, self.metrics, evidence)
-        self.recorder = Recorder(self.metrics, self.store, self.recent, self.background.answered)
+        self.conversations = stores.conversations(self.metrics)
+
+        def on_ended(exchange: Exchange) -> None:
+            self.conversations.answered(exchange)
+            self.background.answered(exchange)
+
+        self.recorder = Recorder(self.metrics, self.store, self.recent, on_ended)
         marks = stores.records(FeedbackMark)
         self.feedback = Feedback(self.store, marks, self.background, self.metrics)
         self.tracing: OtlpExport | None = None
@@ -149,6 +157,7 @@ class Gateway:
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()
+        await self.conversations.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
 
@@ -207,6 +216,9 @@ class Gauges:
             metrics.chosen_probability.labels(arm)
             for reason in Reason:
                 metrics.decisions.labels(arm, reason)
+            metrics.conversation_switches.labels(arm)
+            metrics.conversation_caches.labels(arm, "hit")
+            metrics.conversation_caches.labels(arm, "miss")
             for verdict in Verdict:
                 metrics.feedback.labels(arm, verdict)
             for kind in ("tool_error", "repeated_call"):
@@ -295,6 +307,16 @@ class Stores:
         seen: MemoryStore[UpstreamObject] = _in_memory(ttl_s, self.server.max_responses)
         shared = self._redis(UpstreamObject, ttl_s)
         return UpstreamObjectIndex(seen, GuardedStore(shared, self.on_failed) if shared else None)
+
+    def conversations(self, metrics: Metrics) -> Conversations:
+        """Return the states of conversations, which are kept like decision records."""
+        ttl_s = self.server.decision_ttl_s
+        shared = self._redis(ConversationState, ttl_s)
+        return Conversations(
+            _in_memory(ttl_s, self.server.max_decisions),
+            GuardedStore(shared, self.on_failed) if shared else None,
+            metrics,
+        )
 
     def _redis(self, kind: type[R], ttl_s: int) -> RecordStore[R] | None:
         if self.server.redis_url is None:

@@ -266,6 +266,7 @@ _LOGGED = (
     "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
     "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
     "actual_cost_usd", "first_byte_s", "unverified", "risk",
+    "previous_arm",
 )  # fmt: skip
 """Fields of the decision record that are in the log line."""
 
@@ -328,6 +329,7 @@ class Recorder:
             first_byte_s=exchange.first_byte_s,
             unverified=plan.unverified,
             risk=plan.risk,
+            previous_arm=plan.conversation.state.arm if plan.conversation else None,
             candidates=candidates,
         )
         self._store.save(record)

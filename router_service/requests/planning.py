@@ -15,7 +15,6 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from hashlib import sha256
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -23,6 +22,7 @@ import orjson
 from router_service.core.answer_features import Question
 from router_service.core.anthropic import parse_messages_request, to_chat_body
 from router_service.core.artifact import Artifact
+from router_service.core.caching import choose_in_conversation, costs_over
 from router_service.core.capabilities import Feature, Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
@@ -50,9 +50,10 @@ from router_service.core.verification import (
     why_unverifiable,
 )
 from router_service.dialects.parts import Dialect
+from router_service.requests.conversations import ConversationTurn, read_session
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import VERIFIED, Decision, Prediction, explored
-from router_service.settings import Deployment, Model, RiskSettings
+from router_service.settings import Deployment, Model, RouterSettings
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import BodyTemplate
 
@@ -82,7 +83,6 @@ class PolicyHeaders:
 
 
 NO_HEADERS = PolicyHeaders()
-NO_DEMANDS = RiskSettings()
 
 
 async def plan_request(  # noqa: PLR0913
@@ -93,13 +93,14 @@ async def plan_request(  # noqa: PLR0913
     *,
     caller: str | None = None,
     headers: PolicyHeaders = NO_HEADERS,
+    session: str | None = None,
     timer: Timer | None = None,
 ) -> Plan:
     """Parse a request body, predict, choose, and return the plan.
 
     Only the model's prediction and the parsing of large bodies run in a thread. So a small request
     that names its model, or whose prediction is cached, needs no thread. `caller` is the name of
-    the client's key, `headers` say which policy it wants.
+    the client's key, `headers` say which policy it wants, and `session` names the conversation.
 
     Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, PolicyError,
     NoCapableModelError, ResponseNotFoundError or ResponseElsewhereError), OverloadedError and
@@ -142,6 +143,9 @@ async def plan_request(  # noqa: PLR0913
         held = await gateway.ownership.holder(viewer, plan.request.chat.continues)
         plan = plan.planner.continued(plan, held)
     elif plan.arms and prediction is not None:
+        if engine.settings.router.conversations.enabled and plan.verified is None:
+            turn = await gateway.conversations.begin(plan.request, session, caller)
+            plan = replace(plan, conversation=turn)
         plan = releases.choose(plan, prediction)
         timer.end(StageName.SELECT)
     elif plan.verified is not None:
@@ -211,6 +215,8 @@ class ParsedRequest:
     requirements: Requirements
     body: BodyTemplate
     """The body with a placeholder for the model's name."""
+    session: str | None
+    """The name that the body gives to the conversation, if any."""
     _raw: bytes = field(repr=False)
 
     def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
@@ -240,6 +246,11 @@ class ParsedRequest:
         return sha256(self._raw).hexdigest()
 
     @property
+    def has_cache_markers(self) -> bool:
+        """Whether the body has `cache_control`, which some providers need to cache a prompt."""
+        return b'"cache_control"' in self._raw
+
+    @property
     def conversation_id(self) -> str:
         """Hash of the conversation's opening: 32 hexadecimal digits, the same at every turn."""
         opening = "\0".join(self.chat.conversation.opening).encode(errors="surrogatepass")
@@ -257,10 +268,12 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
     """Return the parsed body, from the cache if it is there; raises InvalidRequestError."""
     request = _parsed.get((endpoint, body))
     if request is None:
-        decoded = endpoint.read(decode_object(body))
+        raw = decode_object(body)
+        decoded = endpoint.read(raw)
         chat = endpoint.parse(decoded)
         requirements = read_requirements(decoded, chat.conversation, endpoint.path)
-        request = ParsedRequest(endpoint, chat, requirements, BodyTemplate.of(body), body)
+        template, session = BodyTemplate.of(body), read_session(raw)
+        request = ParsedRequest(endpoint, chat, requirements, template, session, body)
         _parsed.put((endpoint, body), request, _PARSED_BYTES + 2 * len(body))
     return request
 
@@ -365,6 +378,8 @@ class Plan:
     can be verified."""
     unverified: UnverifiedReason | None = None
     """Why the answer is not verified, although the client asked for a verified answer."""
+    conversation: ConversationTurn | None = None
+    """What earlier requests of the conversation tell; None if conversations are not followed."""
     prediction: Prediction | None = None
     """The prediction that `decision` was made from."""
     decision: Decision | None = None
@@ -390,33 +405,23 @@ class Plan:
 class Planner:
     """Plans requests with one release's router; safe to share between threads."""
 
-    def __init__(  # noqa: PLR0913
-        self,
-        router: DecidingRouter,
-        pool: Pool,
-        *,
-        model_name: str,
-        default_policy: str | None,
-        aliases: Mapping[str, str] = MappingProxyType({}),
-        exploration_share: float = 0.0,
-        risk: RiskSettings = NO_DEMANDS,
-    ) -> None:
-        """Plan with a router for a pool.
+    def __init__(self, router: DecidingRouter, pool: Pool, settings: RouterSettings) -> None:
+        """Plan with a router for a pool, as the section `router` of the configuration says.
 
-        `model_name` is the name that requests routing. `default_policy` is the policy of requests
-        that name none (default: the artifact's). `aliases` has the names that stand for names that
-        match a pattern. `risk` says what risky tools demand. Raises PolicyError or
-        ModelNotFoundError for an alias of an unknown name.
+        Raises PolicyError or ModelNotFoundError for an alias of an unknown name.
         """
         self.router = router
         self._pool = pool
-        self._model_name = model_name
-        self._default_policy = default_policy
-        self._aliases = aliases
+        self._model_name = model_name = settings.model_name
+        self._default_policy = settings.default_policy
+        self._aliases = settings.known_aliases
         self._unverified_policy = choose_once(router.policy())
-        self.exploration_share = exploration_share
-        self.risk = risk
-        self._highest_risk = lru_cache(1000)(risk.rules.highest)
+        self.exploration_share = settings.exploration_share
+        self.risk = settings.risk
+        self._highest_risk = lru_cache(1000)(settings.risk.rules.highest)
+        self.terms = pool.terms
+        """What each arm charges."""
+        self._conversations = settings.conversations
         manifest = router.artifact.manifest
         policies = [name for name in manifest.policies if name != "default"]
         if manifest.verifier is not None:
@@ -428,7 +433,7 @@ class Planner:
         by_cost = sorted(pool.by_arm, key=lambda arm: (-costs_usd[arm], arm))
         arms = {pool.by_arm[arm].name: arm for arm in reversed(by_cost)}
         # Each model once, with one of its arms: all arms of a model can serve the same requests.
-        for target in aliases.values():
+        for target in self._aliases.values():
             if target not in pool.models:
                 name, _, suffix = target.partition(":")
                 if name != model_name:
@@ -536,6 +541,8 @@ class Planner:
         conversation = plan.request.chat.conversation
         floor = self.risk.min_probability(plan.risk)
         decision = self.router.choose(conversation, prediction, plan.policy, plan.arms, floor=floor)
+        if plan.conversation is not None and plan.policy is not None:
+            decision = self._keep_or_switch(decision, plan.policy, plan.conversation, floor)
         return replace(
             plan,
             candidates=self._pool.models_for(decision.ranking),
@@ -543,6 +550,36 @@ class Planner:
             decision=decision,
             prediction=prediction,
         )
+
+    def _keep_or_switch(
+        self, decision: Decision, policy: Policy, turn: ConversationTurn, floor: float
+    ) -> Decision:
+        """Return the decision that takes into account what earlier requests left in caches.
+
+        The arm stays the same inside a tool loop. Otherwise it changes if that pays. Only arms that
+        reach `floor` are chosen, if any does.
+        """
+        state, settings = turn.state, self._conversations
+        arms = [arm for arm in decision.ranking if arm in self.terms]
+        reaching = [arm for arm in arms if decision.probabilities[arm] >= floor]
+        arms = reaching or arms
+        if state.arm not in arms or decision.reason is Reason.RISK:
+            return decision
+        must_change = settings.change_when_stalled and turn.has_stalled
+        if turn.is_in_loop and not must_change:
+            return decision.moved(state.arm, Reason.STICKY)
+        if decision.reason is Reason.UNREAD:
+            return decision
+        if must_change and len(arms) > 1:
+            arms.remove(state.arm)
+            state = state.model_copy(update={"arms": ()})
+        costs_usd = costs_over(arms, self.terms, state, turn.request, settings.expected_requests)
+        probabilities = [decision.probabilities[arm] for arm in arms]
+        chosen = choose_in_conversation(
+            arms, probabilities, costs_usd, policy, state, settings.rule
+        )
+        reason = Reason.SWITCHED if must_change else chosen.reason
+        return decision.moved(arms[chosen.arm], reason)
 
     def models_by_arm(self, decision: Decision) -> Mapping[str, Model]:
         """Return the arms of a decision with their models, each model once, the best arm first."""
@@ -553,9 +590,12 @@ class Planner:
         """Return the plan with a random arm for the exploration share of requests.
 
         The plan's decision has the propensity: the probability with which its arm was chosen.
-        Requests whose tools demand a probability are not explored.
+        Requests whose tools demand a probability are not explored, and neither are tool loops of
+        conversations that are followed.
         """
         if plan.decision is None or self.risk.min_probability(plan.risk) > 0:
+            return plan
+        if plan.conversation is not None and plan.conversation.is_in_loop:
             return plan
         draw = random.random()  # noqa: S311 - not a secret
         decision = explored(plan.decision, self.exploration_share, draw)

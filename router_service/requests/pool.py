@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
 from router_service.core.artifact import Manifest
+from router_service.core.caching import ArmTerms, cache_rule
 from router_service.core.capabilities import Requirements
 from router_service.core.errors import NoCapableModelError
-from router_service.core.selection import Price
+from router_service.core.selection import ArmProfile, Price
 from router_service.dialects.parts import Dialect
 from router_service.prices import Listing, look_up
 from router_service.settings import Deployment, Model, Settings
@@ -42,6 +43,8 @@ class Pool:
     """The model whose first deployment gets the requests that the gateway does not serve itself."""
     baseline: Model | None = None
     """The model whose price is the reference for savings."""
+    terms: Mapping[str, ArmTerms] = field(default_factory=dict)
+    """What each arm charges, and when its provider caches prompts."""
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
@@ -67,7 +70,8 @@ class Pool:
             pass_through = _only_deployments(pass_through, lambda d: d == first)
         baseline = _model_named_by(settings, models, "baseline_model")
         arm_models = _unique(by_arm.values())
-        return cls(models, by_arm, arm_models, _unique(chat_models), pass_through, baseline)
+        terms = {arm: _terms(model, manifest.profile[arm]) for arm, model in by_arm.items()}
+        return cls(models, by_arm, arm_models, _unique(chat_models), pass_through, baseline, terms)
 
     def pinned(self, model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
@@ -191,7 +195,7 @@ def _priced_models(
         listings = (
             look_up(d.base_url, d.listed_as or d.upstream_model, now) for d in model.deployments
         )
-        unlisted = Listing(price=None, context_window_tokens=None)
+        unlisted = Listing(provider="", price=None, context_window_tokens=None)
         listing = next((found for found in listings if found is not None), unlisted)
         price = model.price or listing.price or profiled.get(model.name)
         if price is None and settings.router.unknown_prices == "refuse":
@@ -199,7 +203,16 @@ def _priced_models(
         known = model.capabilities
         window_tokens = known.context_window_tokens or listing.context_window_tokens
         capabilities = known.model_copy(update={"context_window_tokens": window_tokens})
-        yield model.model_copy(update={"price": price, "capabilities": capabilities})
+        changes = {"price": price, "capabilities": capabilities, "provider": listing.provider}
+        yield model.model_copy(update=changes)
+
+
+def _terms(model: Model, profile: ArmProfile) -> ArmTerms:
+    """Return what an arm charges. A price for cached input shows that its provider has a cache."""
+    price = model.price or profile.price
+    has_cache = price.cached_input_usd_per_mtok is not None
+    rule = cache_rule(model.provider, model.deployments[0].upstream_model) if has_cache else None
+    return ArmTerms(price, profile.output_tokens, profile.seconds, rule)
 
 
 def _by_name(models: Iterable[Model], settings: Settings) -> dict[str, Model]:

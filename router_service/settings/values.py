@@ -35,6 +35,7 @@ from router_service.core.addresses import (
     read_port,
 )
 from router_service.core.artifact import SHIPPED
+from router_service.core.caching import SwitchRule
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import digest_of
@@ -208,6 +209,8 @@ class Model(Frozen):
     """Known limits of the model; routed requests that exceed them go to other models."""
     fallbacks: tuple[str, ...] = ()
     """Models to try in this order if a request named this model and it failed."""
+    provider: str = ""
+    """The provider's name in the price list; empty if it is not listed."""
 
 
 class RetrySettings(Frozen):
@@ -360,6 +363,40 @@ class RiskSettings(Frozen):
         )
 
 
+class ConversationSettings(Frozen):
+    """Following conversations: the arm stays the same unless a change pays.
+
+    Providers charge less for the part of a prompt that they have cached. So the arm that served a
+    conversation's last request is cheaper for the next one than its list price says.
+    """
+
+    enabled: bool = False
+    """Whether the choice depends on the conversation's earlier requests. Without it, every request
+    is decided by itself."""
+    expected_requests: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 4.0
+    """Number of requests, the present one included, over which a change of the arm has to pay."""
+    budget_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
+    """How much more a conversation may cost than with its first arm, as a share of that cost. What
+    earlier changes have saved may be spent in addition."""
+    budget_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """The same budget in USD for each conversation. It replaces `budget_share`."""
+    correct_answer_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, json_schema_extra={"x-default": "derived from the policy"}
+    )
+    """What one more correct answer is worth in USD, when a change of the arm is weighed. The policy
+    `utility=PRICE` has its own price."""
+    change_when_stalled: bool = False
+    """Whether the arm changes inside a tool loop if the last two rounds of calls had only errors as
+    results, or were the same calls with the same results."""
+
+    @cached_property
+    def rule(self) -> SwitchRule:
+        """When a conversation may change its arm, as `core.caching` reads it."""
+        return SwitchRule(
+            self.expected_requests, self.budget_share, self.budget_usd, self.correct_answer_usd
+        )
+
+
 class RouterSettings(Frozen):
     """The routing decision, and the models it can choose."""
 
@@ -416,6 +453,7 @@ class RouterSettings(Frozen):
     never picks. Requests with the policy `verified` are not explored."""
     verification: VerificationSettings = VerificationSettings()
     risk: RiskSettings = RiskSettings()
+    conversations: ConversationSettings = ConversationSettings()
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers to send to upstreams, in addition to the standard ones."""
 

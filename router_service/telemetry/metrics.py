@@ -231,6 +231,27 @@ class Metrics:
         "model",
         "missing",
     )
+    # Conversations (router.conversations).
+    conversation_switches = _counter(
+        "conversation_switches",
+        "Requests that another arm answered than the conversation's last request, by the new arm.",
+        "arm",
+    )
+    conversation_caches = _counter(
+        "conversation_caches",
+        "Requests of conversations whose prompt should be partly cached, by arm and by whether the "
+        "provider reported cached tokens: hit, miss.",
+        "arm",
+        "result",
+    )
+    conversation_cost_usd = _counter(
+        "conversation_cost_usd", "Cost of the answers to requests of conversations."
+    )
+    conversation_first_arm_cost_usd = _counter(
+        "conversation_first_arm_cost_usd",
+        "Expected cost of the same requests if each conversation's first arm had answered all. The "
+        "saving is this value minus conversation_cost_usd.",
+    )
     # Verified answers.
     candidates = _counter(
         "candidates",
