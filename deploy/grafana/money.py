@@ -31,8 +31,39 @@ def rows() -> dict[str, list[Panel]]:
         "Spend": [_spend(), _spent_by_model(), _thousand_by_model()],
         "Savings": [_share_saved(), _routed_and_baseline(), _saved_by_model()],
         "Verified answers": [_candidates(), _rejected(), _added_latency()],
+        "Conversations": [_conversation_costs(), _conversation_switches(), _conversation_caches()],
         "Tokens": [_tokens_by_kind(), _tokens_by_model(), _tokens_cached()],
     }
+
+
+def _conversation_costs() -> Panel:
+    return graph(
+        "Cost of conversations",
+        "What conversations cost, and what they would cost if their first arm had answered all.",
+        "currencyUSD",
+        Query(per_second("switchcraft_conversation_cost_usd_total"), "as routed"),
+        Query(per_second("switchcraft_conversation_first_arm_cost_usd_total"), "first arm"),
+    )
+
+
+def _conversation_switches() -> Panel:
+    return graph(
+        "Changes of a conversation's arm",
+        "Requests per second that another arm answered than the request before, by the new arm.",
+        "reqps",
+        Query(per_second("switchcraft_conversation_switches_total", "arm"), "{{arm}}"),
+        is_stacked=True,
+    )
+
+
+def _conversation_caches() -> Panel:
+    return graph(
+        "Prompts expected in a provider's cache",
+        "Requests per second of which the provider reported cached tokens (hit) or none (miss).",
+        "reqps",
+        Query(per_second("switchcraft_conversation_caches_total", "result"), "{{result}}"),
+        is_stacked=True,
+    )
 
 
 def _candidates() -> Panel:

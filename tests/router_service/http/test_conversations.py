@@ -1,0 +1,83 @@
+"""Conversations that the gateway follows over HTTP: headers, records and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from router_service.requests.planning import POLICY_HEADER
+from tests.bodies import ASK, BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.gateways import gateway_client, metric, record_of, sandbox_settings
+from tests.serving import Sandbox
+
+
+@pytest.fixture(scope="module")
+def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client of a gateway that follows conversations and may spend on a better arm."""
+    conversations = {"enabled": True, "budget_usd": 100, "correct_answer_usd": 100}
+    settings = sandbox_settings(sandbox.base_url, conversations=conversations)
+    with gateway_client(settings, FakeRouter()) as client:
+        yield client
+
+
+def send(
+    http: httpx.Client, messages: list[Any], policy: str, session: str, **fields: object
+) -> httpx.Response:
+    """Send a conversation so far."""
+    headers = {POLICY_HEADER: policy, "x-switchcraft-session-id": session}
+    response = http.post(CHAT, json=BODY | {"messages": messages} | fields, headers=headers)
+    assert response.is_success, response.text
+    return response
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_keeps_its_arm_in_a_tool_loop_and_changes_it_for_a_users_turn(
+    http: httpx.Client, stream: bool
+) -> None:
+    """The reason is in a header, the arm before in the record, and changes are counted."""
+    session, changes = f"loop-{stream}", metric(http, "switchcraft_conversation_switches_total")
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    first = send(http, ASK, "economy", session, stream=stream, **usage)
+    assert first.headers["x-switchcraft-model"] == "small"
+    assert first.headers["x-switchcraft-reason"] == "threshold"
+    assert record_of(http, first)["previous_arm"] is None
+    calls = [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": ""}}]
+    loop = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c", "content": "clear"},
+    ]
+    second = send(http, loop, "quality", session, stream=stream, **usage)
+    assert second.headers["x-switchcraft-model"] == "small"
+    assert second.headers["x-switchcraft-reason"] == "sticky"
+    assert record_of(http, second)["previous_arm"] == "small"
+    turn = [*loop, {"role": "assistant", "content": "Clear."}, *ASK]
+    third = send(http, turn, "quality", session, stream=stream, **usage)
+    assert third.headers["x-switchcraft-model"] == "large"
+    assert third.headers["x-switchcraft-reason"] == "switched"
+    assert record_of(http, third)["previous_arm"] == "small"
+    assert metric(http, "switchcraft_conversation_switches_total") == changes + 1
+    assert metric(http, "switchcraft_conversation_cost_usd_total") > 0
+
+
+def test_sessions_are_separate(http: httpx.Client) -> None:
+    """A later turn of another session is decided by itself."""
+    send(http, ASK, "economy", "one")
+    longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
+    other = send(http, longer, "quality", "two")
+    assert other.headers["x-switchcraft-reason"] == "threshold"
+
+
+def test_conversations_are_not_followed_by_default(sandbox: Sandbox) -> None:
+    """Without the setting, each request is decided by itself."""
+    with gateway_client(sandbox_settings(sandbox.base_url), FakeRouter()) as http:
+        send(http, ASK, "economy", "s")
+        longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
+        second = send(http, longer, "quality", "s")
+        assert second.headers["x-switchcraft-model"] == "large"
+        assert second.headers["x-switchcraft-reason"] == "threshold"
+        assert record_of(http, second)["previous_arm"] is None

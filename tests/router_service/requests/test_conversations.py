@@ -1,0 +1,285 @@
+"""Which requests belong to one conversation, and what is remembered of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from router_service.core.answers import Usage
+from router_service.core.caching import ConversationState, NextRequest
+from router_service.core.messages import parse_chat_request
+from router_service.core.selection import Reason
+from router_service.lifecycle.engine import make_planner
+from router_service.requests.conversations import (
+    Conversations,
+    conversation_key,
+    has_stalled,
+    is_in_tool_loop,
+    read_session,
+    read_session_header,
+)
+from router_service.requests.planning import CHAT, ParsedRequest, Plan, PolicyHeaders, parse_request
+from router_service.requests.pool import Pool
+from router_service.settings import ConversationSettings, RiskSettings, Settings
+from router_service.store.records import GuardedStore, MemoryStore
+from router_service.telemetry.metrics import Metrics
+from tests.bodies import ASK, BODY, WEATHER
+from tests.fakes import FakeRouter
+
+ROUTER = FakeRouter()  # small: 0.3, medium: 0.7, large: 0.9; large costs 10 times what small does
+KEY = "k"
+RICH = ConversationSettings(enabled=True, budget_usd=100, correct_answer_usd=100)
+POOR = ConversationSettings(enabled=True)
+
+
+def call(name: str = "get_weather", arguments: str = "{}") -> dict[str, Any]:
+    """Return an assistant's message with one call."""
+    function = {"name": name, "arguments": arguments}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(text: str) -> dict[str, Any]:
+    """Return a tool's result."""
+    return {"role": "tool", "tool_call_id": "c", "content": text}
+
+
+LOOP = [*ASK, call(), result('{"sky": "clear"}')]
+NEXT = [*LOOP, {"role": "assistant", "content": "Clear."}, {"role": "user", "content": "Thanks"}]
+
+
+def request_of(messages: list[Any], **fields: object) -> ParsedRequest:
+    """Return a request with these messages."""
+    return parse_request(CHAT, orjson.dumps(BODY | {"messages": messages} | fields))
+
+
+def memory() -> MemoryStore[ConversationState]:
+    """Return a store whose records do not expire in a test."""
+    return MemoryStore(ttl_s=1, max_records=10, clock=lambda: 0.0)
+
+
+def state_of(arm: str, request: ParsedRequest) -> ConversationState:
+    """Return the state of a request's conversation, whose only request `arm` has answered."""
+    state = ConversationState(id=conversation_key(request, None, None), turns=1)
+    sent = NextRequest(1_000, 0.0, has_markers=False, size_bytes=4_000)
+    return state.after(sent, arm, Usage(1_000, 10), 0.01, {})
+
+
+def decide(
+    messages: list[Any],
+    arm: str | None,
+    conversations: ConversationSettings = POOR,
+    policy: str = "quality",
+    risk: RiskSettings | None = None,
+    exploration_share: float = 0.0,
+) -> Plan:
+    """Return the plan of a request, if `arm` has answered the conversation's first one."""
+    manifest = ROUTER.artifact.manifest
+    settings = Settings.sandbox("http://127.0.0.1:9/v1", manifest.arms)
+    changes = {
+        "conversations": conversations,
+        "risk": risk or RiskSettings(),
+        "exploration_share": exploration_share,
+    }
+    settings = settings.model_copy(update={"router": settings.router.model_copy(update=changes)})
+    planner = make_planner(settings, ROUTER, Pool.build(settings, manifest))
+    request, local = request_of(messages), memory()
+    if arm is not None:
+        local.keep(state_of(arm, request))
+    states = Conversations(local, None, Metrics(), clock=lambda: 1.0)
+    turn = asyncio.run(states.begin(request, None, None))
+    plan = planner.prepare(request, PolicyHeaders(policy))
+    plan = Plan(
+        request,
+        plan.candidates,
+        plan.reason,
+        planner,
+        plan.arms,
+        risk=plan.risk,
+        policy=plan.policy,
+        conversation=turn,
+    )
+    return planner.explore(planner.choose(plan, ROUTER.predict(request.chat.conversation)))
+
+
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        ({"x-switchcraft-session-id": "ours", "x-litellm-session-id": "theirs"}, "ours"),
+        ({"x-litellm-session-id": "theirs", "session-id": "codex"}, "theirs"),
+        ({"x-claude-code-session-id": "claude"}, "claude"),
+        ({"session-id": "codex", "thread-id": "thread"}, "codex"),
+        ({"thread-id": "thread"}, "thread"),
+        ({"x-switchcraft-session-id": "x" * 501}, None),
+        ({"x-switchcraft-session-id": ""}, None),
+        ({}, None),
+    ],
+)
+def test_headers_of_known_clients_name_the_conversation(
+    headers: dict[str, str], name: str | None
+) -> None:
+    """The most specific header counts; ids that are too long are ignored."""
+    assert read_session_header(headers) == name
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"litellm_session_id": "a", "prompt_cache_key": "b"}, "a"),
+        ({"metadata": {"session_id": "a"}}, "a"),
+        ({"metadata": {"user_id": "user_1_account__session_2"}}, "user_1_account__session_2"),
+        ({"metadata": {"user_id": "user_1"}, "prompt_cache_key": "b"}, "b"),
+        ({"metadata": ["session_id"], "litellm_session_id": 7, "prompt_cache_key": {}}, None),
+    ],
+)
+def test_fields_of_known_clients_name_the_conversation(
+    body: dict[str, Any], name: str | None
+) -> None:
+    """A user's id names a conversation only if it contains a session; other types are ignored."""
+    assert read_session(body) == name
+
+
+def test_requests_belong_together_by_session_key_and_tools() -> None:
+    """The conversation's opening replaces a missing session; keys and tools separate."""
+    first, later = request_of(ASK), request_of(NEXT)
+    other = request_of([{"role": "user", "content": "Another question"}])
+    assert conversation_key(first, None, None) == conversation_key(later, None, None)
+    assert conversation_key(first, None, None) != conversation_key(other, None, None)
+    assert conversation_key(first, "s", None) == conversation_key(other, "s", None)
+    assert conversation_key(first, "s", "alice") != conversation_key(first, "s", "bob")
+    assert conversation_key(first, None, None) != conversation_key(first, "s", None)
+    function = WEATHER["function"] | {"name": "search"}
+    subagent = request_of(ASK, tools=[{"type": "function", "function": function}])
+    assert conversation_key(first, "s", None) != conversation_key(subagent, "s", None)
+    named = request_of(NEXT, prompt_cache_key="s")
+    assert conversation_key(named, None, None) == conversation_key(first, "s", None)
+
+
+def test_the_arm_stays_inside_a_tool_loop() -> None:
+    """Whatever a better arm would be worth, the arm that began the tool loop ends it."""
+    decision = decide(LOOP, "small", RICH).decision
+    assert decision is not None
+    assert (decision.arm, decision.reason) == ("small", Reason.STICKY)
+    assert decision.ranking == ("small", "large", "medium")
+
+
+def test_a_users_turn_changes_the_arm_within_the_budget() -> None:
+    """A better arm needs a budget, since it costs more than the arm that has answered so far."""
+    for settings, expected in ((POOR, ("small", "sticky")), (RICH, ("large", "switched"))):
+        plan = decide(NEXT, "small", settings)
+        assert plan.decision is not None
+        assert (plan.decision.arm, plan.reason) == expected
+        assert plan.candidates[0].name == expected[0]
+
+
+def test_requests_without_state_are_decided_as_without_conversations() -> None:
+    """A new conversation gets the policy's choice, with the policy's reason."""
+    for policy in ("economy", "quality", "drift=0.3", "utility=0.001"):
+        for messages in (ASK, LOOP, NEXT):
+            alone = ROUTER.choose(
+                request_of(messages).chat.conversation,
+                ROUTER.predict(request_of(messages).chat.conversation),
+                decide(messages, None, policy=policy).policy,
+            )
+            assert decide(messages, None, policy=policy).decision == alone
+
+
+def test_arms_that_are_gone_or_below_a_demand_are_not_kept() -> None:
+    """The policy decides if the arm cannot serve the request, or must not."""
+    gone = decide(LOOP, "removed").decision
+    assert gone is not None
+    assert (gone.arm, gone.reason) == ("large", Reason.THRESHOLD)
+    demand = RiskSettings.model_validate(
+        {"destructive": {"tools": ["get_weather"], "min_probability": 0.6}}
+    )
+    risky = decide(LOOP, "small", policy="economy", risk=demand).decision
+    assert risky is not None
+    assert (risky.arm, risky.reason) == ("medium", Reason.RISK)
+    allowed = decide(LOOP, "medium", risk=demand).decision
+    assert allowed is not None
+    assert (allowed.arm, allowed.reason) == ("medium", Reason.STICKY)
+
+
+def test_a_request_that_is_not_longer_begins_a_conversation_anew() -> None:
+    """A shortened conversation is not in any cache, and neither is a repeated question's arm."""
+    request = request_of(NEXT)
+    local = memory()
+    local.keep(state_of("small", request).model_copy(update={"turns": len(NEXT)}))
+    states = Conversations(local, None, Metrics())
+    assert asyncio.run(states.begin(request, None, None)).state.arm is None
+
+
+def test_tool_loops_are_explored_only_at_their_beginning() -> None:
+    """A random arm in the middle of a loop would be the change that conversations avoid."""
+    for messages, propensity in ((LOOP, 1.0), (NEXT, 1 / 3)):
+        decision = decide(messages, "small", exploration_share=1.0).decision
+        assert decision is not None
+        assert decision.propensity == pytest.approx(propensity)
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_in_loop", "has_no_progress"),
+    [
+        (ASK, False, False),
+        (LOOP, True, False),
+        (NEXT, False, False),
+        ([*ASK, call(), result("Error: no"), call(), result("Error: other")], True, True),
+        ([*ASK, call(), result("Error: no"), call(), result("clear")], True, False),
+        ([*ASK, call(), result("clear"), call(), result("clear")], True, True),
+        ([*ASK, call(), result("clear"), call(arguments="[]"), result("clear")], True, False),
+        ([*ASK, call(), result("Error: no")], True, False),
+    ],
+)
+def test_a_tool_loop_stalls_by_errors_or_by_repetition(
+    messages: list[Any], is_in_loop: bool, has_no_progress: bool
+) -> None:
+    """Two rounds with only errors, or two equal ones, are evidence; one error is not."""
+    conversation = parse_chat_request(BODY | {"messages": messages}).conversation
+    assert is_in_tool_loop(conversation) is is_in_loop
+    assert has_stalled(conversation) is has_no_progress
+
+
+def test_a_stalled_tool_loop_changes_its_arm_if_that_is_enabled() -> None:
+    """It is off by default; if it is on, the policy chooses among the other arms."""
+    stalled = [*ASK, call(), result("Error: no"), call(), result("Error: no")]
+    kept = decide(stalled, "large").decision
+    assert kept is not None
+    assert (kept.arm, kept.reason) == ("large", Reason.STICKY)
+    changing = POOR.model_copy(update={"change_when_stalled": True})
+    changed = decide(stalled, "large", changing).decision
+    assert changed is not None
+    assert (changed.arm, changed.reason) == ("medium", Reason.SWITCHED)
+
+
+class SlowStore(MemoryStore[ConversationState]):
+    """A shared store that answers only when `answers` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(ttl_s=1, max_records=10, clock=lambda: 0.0)
+        self.answers = asyncio.Event()
+
+    async def get(self, record_id: str) -> ConversationState | None:
+        """Wait, then return the record."""
+        await self.answers.wait()
+        return self.find(record_id)
+
+
+def test_a_slow_shared_store_does_not_delay_a_request() -> None:
+    """The request is decided without state, and the state serves the next request."""
+
+    async def check() -> None:
+        shared, request = SlowStore(), request_of(NEXT)
+        shared.keep(state_of("small", request))
+        states = Conversations(memory(), GuardedStore(shared, lambda _: None), Metrics())
+        async with asyncio.timeout(5):
+            first = await states.begin(request, None, None)
+            assert first.state.arm is None
+            shared.answers.set()
+            second = await states.begin(request, None, None)
+            assert second.state.arm == "small"
+        await states.aclose()
+
+    asyncio.run(check())
