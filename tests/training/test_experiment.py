@@ -13,6 +13,8 @@ from switchcraft_training.config import RunConfig
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
 from switchcraft_training.models.encoders import load_encoder, packing_for
+from switchcraft_training.progress import running, stage
+from switchcraft_training.workers import Workers
 
 
 @pytest.fixture
@@ -68,6 +70,26 @@ def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -
     for name in first.branches:
         np.testing.assert_array_equal(first.branches[name][same], second.branches[name][same])
         assert not np.allclose(first.branches[name][others], second.branches[name][others])
+
+
+@pytest.mark.slow
+def test_folds_in_several_processes_give_the_same_predictions(data: TrainingData) -> None:
+    """Two processes predict what one predicts, and the stage has the steps and memory of both."""
+    alone = cross_validate(data, exported=True)
+    with running(()) as stages, stage("folds"):
+        together = cross_validate(data, exported=True, workers=Workers(2))
+    assert alone is not None
+    assert together is not None
+    assert alone.probabilities is not None
+    assert together.probabilities is not None
+    np.testing.assert_array_equal(alone.probabilities, together.probabilities)
+    np.testing.assert_array_equal(alone.folds, together.folds)
+    for name, logits in alone.branches.items():
+        np.testing.assert_array_equal(logits, together.branches[name])
+    whole, forest = stages.usages["folds", ""], stages.usages["folds", "forest"]
+    assert forest.repetitions == len(data.folds())
+    assert whole.cpu_seconds > forest.cpu_seconds > 0
+    assert whole.peak_memory_mb > 2 * forest.peak_memory_mb  # Both processes, and this one.
 
 
 def test_what_the_graph_says_is_the_branches_mixed(data: TrainingData) -> None:

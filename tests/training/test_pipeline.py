@@ -64,7 +64,8 @@ def train(
     def run() -> tuple[int, str]:
         out = str(tmp_path / "out")
         with caplog.at_level(logging.INFO):
-            status = main(["run", str(config), "--data", str(benchmark), "--out", out])
+            command = ["run", str(config), "--data", str(benchmark), "--out", out]
+            status = main([*command, "--processes", "1"])
         return status, caplog.text + capsys.readouterr().err
 
     return run

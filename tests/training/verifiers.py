@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import sklearn.ensemble  # noqa: F401 - loads the library whose threads are limited
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from router_service.core.calls.toolbox import Call
 from router_service.core.verifier import Verifier
@@ -97,27 +97,28 @@ def invented_study(queries: int = 240) -> VerifierStudy:
     """Return a study of these queries in two folds."""
     table = invented_table(queries)
     data = invented_data(table)
-    parts: dict[float, list[tuple[NDArray[np.int64], VerifiedAnswers]]] = {}
-    cheapest, alone = [], np.empty(table.correct.shape)
+    tests, cheapest = [], []
+    by_price: dict[float, list[VerifiedAnswers]] = {price: [] for price in PRICES_USD}
+    alone = np.empty(table.correct.shape)
     for fold in range(2):
         test = np.flatnonzero(table.folds == fold)
+        tests.append(test)
         with one_thread(), TemporaryDirectory() as folder:
             fitted = fit_verifier(data.take(np.flatnonzero(table.folds != fold)), 0, LITTLE)
             verifier = Verifier(Path(folder), fitted.export(Path(folder), 1e-3))
-            for price in PRICES_USD:
-                answers = answer_verified(verifier, data.take(test), price)
-                parts.setdefault(price, []).append((test, answers))
-            cheapest.append((test, answer_cheapest(verifier, data.take(test))))
+            for price, answers in by_price.items():
+                answers.append(answer_verified(verifier, data.take(test), price))
+            cheapest.append(answer_cheapest(verifier, data.take(test)))
             alone[test] = judge_alone(verifier, data.take(test))
     evidence = Evidence(
         candidates=data.candidates,
         probabilities=data.probabilities,
         expected_costs_usd=np.tile(COSTS_USD, (queries, 1)),
-        cheapest=in_row_order(cheapest),
+        cheapest=in_row_order(tests, cheapest),
         alone=alone,
     )
-    by_price = {price: in_row_order(each) for price, each in parts.items()}
-    return VerifierStudy(table, by_price, fitted, PRICES_USD[1], 0.16, evidence)
+    rows_by_price = {price: in_row_order(tests, each) for price, each in by_price.items()}
+    return VerifierStudy(table, rows_by_price, fitted, PRICES_USD[1], 0.16, evidence)
 
 
 def _skill(queries: int, rng: np.random.Generator) -> NDArray[np.float64]:

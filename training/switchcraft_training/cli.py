@@ -26,6 +26,7 @@ from switchcraft_training.storage import explaining_failed_writes
 
 if TYPE_CHECKING:
     from switchcraft_training.config import RunConfig
+    from switchcraft_training.workers import Workers
 
 _DESCRIPTION = """\
 Train a router for a pool of models, and evaluate and publish it.
@@ -105,6 +106,7 @@ def create_parser() -> argparse.ArgumentParser:
         help="directory for checkpoints, labels and encoder outputs, which later runs reuse"
         " (default: OUT/work)",
     )
+    _add_processes(run)
     _add_dry_run(run)
     run.set_defaults(stage=run_pipeline)
 
@@ -133,7 +135,13 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _run_dry(arguments, lambda config: {config.name: config}, lambda _: 1)
     config = load_config(arguments.config)
-    directory = run(config, arguments.data, arguments.out, workspace=arguments.workspace)
+    directory = run(
+        config,
+        arguments.data,
+        arguments.out,
+        workspace=arguments.workspace,
+        workers=_workers(arguments),
+    )
     print(directory)
     return 0
 
@@ -262,6 +270,7 @@ def register_add_verifier(stages: argparse._SubParsersAction[argparse.ArgumentPa
         required=True,
         help="directory for labels and encoder outputs, which later runs reuse",
     )
+    _add_processes(add)
     add.set_defaults(stage=run_add_verifier)
 
 
@@ -272,7 +281,13 @@ def run_add_verifier(arguments: argparse.Namespace) -> int:
     from switchcraft_training.verification import add_verifier  # noqa: PLC0415
 
     arguments.workspace.mkdir(parents=True, exist_ok=True)
-    study = add_verifier(arguments.artifact, arguments.data, arguments.out, arguments.workspace)
+    study = add_verifier(
+        arguments.artifact,
+        arguments.data,
+        arguments.out,
+        arguments.workspace,
+        _workers(arguments),
+    )
     print("policy  accuracy, %  points vs. best [95%]  cost, % of best  candidates")
     for price_usd, entry in study.entries().items():
         low, high = entry.difference_interval
@@ -411,6 +426,31 @@ def run_replay(arguments: argparse.Namespace) -> int:
             raise DataError(path, None, f"cannot be written: {exc}") from exc
     print_replay(found)
     return 0
+
+
+def _add_processes(stage: argparse.ArgumentParser) -> None:
+    stage.add_argument(
+        "--processes",
+        type=_positive,
+        metavar="N",
+        help="how many folds are trained at the same time, each in a process with its own copy of"
+        " the data (default: one per core of the CPU, or 1 if a GPU trains)",
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _workers(arguments: argparse.Namespace) -> Workers:
+    from switchcraft_training.workers import Workers  # noqa: PLC0415
+
+    if arguments.processes is None:
+        return Workers.available()
+    return Workers(arguments.processes)
 
 
 def _add_dry_run(stage: argparse.ArgumentParser) -> None:

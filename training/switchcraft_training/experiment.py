@@ -40,10 +40,12 @@ from switchcraft_training.evaluation.metrics import mean_auc
 from switchcraft_training.models.distillation import distil
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
 from switchcraft_training.models.export import export_int8
+from switchcraft_training.models.finetuning import compute_states
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, branch_logits, train_router
 from switchcraft_training.progress import stage, step, track
+from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
 
@@ -229,37 +231,95 @@ def pack_table(
     return TrainingData(config, replace(table, packed=packed), workspace)
 
 
-def cross_validate(data: TrainingData, *, exported: bool) -> CrossValidation | None:
+@dataclass(frozen=True, slots=True)
+class HeldOutPart:
+    """Rows that a router is trained on, rows that may stop it early, and rows that it predicts.
+
+    If `exported`, the router's int8 graph predicts these rows too.
+    """
+
+    train: tuple[int, ...]
+    validation: tuple[int, ...]
+    test: tuple[int, ...]
+    exported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutPredictions:
+    """Predictions of `HeldOutPart.test`, in that order.
+
+    `branches` has the full-precision logits of each branch, (rows, arms), and `probabilities` the
+    predictions of the int8 graph, (rows, arms), if it was exported.
+    """
+
+    branches: Mapping[str, Floats]
+    probabilities: Floats | None
+
+
+def predict_held_out(data: TrainingData, part: HeldOutPart) -> HeldOutPredictions | None:
+    """Train a router and predict its test rows; return None in all processes except the main one.
+
+    The other processes of `accelerate launch` only help to train.
+    """
+    config, workspace = data.config, data.workspace
+    train, validation, test = map(data.table.take, (part.train, part.validation, part.test))
+    encoder = data.load_encoder()
+    model = train_router(encoder, config, train, validation, workspace=workspace).model
+    if not is_main_process():
+        return None
+    with step("held-out predictions"):
+        branches = branch_logits(model, config, test, workspace)
+    probabilities = None
+    if part.exported:
+        with step("int8 graph"):
+            classifier = export_fold(model, config)
+        with step("int8 graph's predictions"):
+            probabilities = classifier.predict(test.packed)
+    return HeldOutPredictions(branches, probabilities)
+
+
+def train_parts(
+    data: TrainingData, parts: Sequence[HeldOutPart], workers: Workers
+) -> Iterator[HeldOutPredictions | None]:
+    """Train a router for each part, several at the same time, and yield its predictions.
+
+    What the parts share is computed first: the encoder, and its states if it is frozen.
+    """
+    log.info("training %d routers: seed=%d", len(parts), data.config.seed)
+    if workers.processes > 1 and "encoder" in data.config.training.branch_shares:
+        encoder = data.load_encoder()
+        with step("frozen layers"):
+            compute_states(encoder, data.config, data.table, data.workspace)
+    return workers.map(predict_held_out, data, parts, "routers")
+
+
+def cross_validate(
+    data: TrainingData, *, exported: bool, workers: Workers = SINGLE_PROCESS
+) -> CrossValidation | None:
     """Train a router on each fold and predict its test rows.
 
     If `exported`, the int8 graph predicts these rows too. Return None in every process except the
-    main one, because the other processes only help to train.
+    main one.
     """
     config, rows = data.config, len(data.table.measured_rows)
     names, shape = config.training.branch_shares, (rows, len(config.arms))
     branches = {name: np.full(shape, np.nan) for name in names}
     probabilities = np.full(shape, np.nan) if exported else None
     costs_usd, folds = np.full(shape, np.nan), np.zeros(rows, dtype=np.int64)
-    for number, split in enumerate(data.folds()):
-        log.info("training a router: seed=%d fold=%d", config.seed, number + 1)
-        train, validation, test = (
-            data.table.take(part)
-            for part in (split.train + split.teaching, split.validation, split.test)
-        )
-        encoder, workspace = data.load_encoder(), data.workspace
-        model = train_router(encoder, config, train, validation, workspace=workspace).model
-        if not is_main_process():
+    splits = data.folds()
+    parts = [
+        HeldOutPart(split.train + split.teaching, split.validation, split.test, exported)
+        for split in splits
+    ]
+    for number, predicted in enumerate(train_parts(data, parts, workers)):
+        if predicted is None:
             continue
-        held_out = list(split.test)
-        with step("held-out predictions"):
-            for name, logits in branch_logits(model, config, test, workspace).items():
-                branches[name][held_out] = logits
+        held_out = list(splits[number].test)
+        for name, logits in predicted.branches.items():
+            branches[name][held_out] = logits
         if probabilities is not None:
-            with step("int8 graph"):
-                classifier = export_fold(model, config)
-            with step("int8 graph's predictions"):
-                probabilities[held_out] = classifier.predict(test.packed)
-        costs_usd[held_out] = data.expected_costs_usd(split.train)
+            probabilities[held_out] = predicted.probabilities
+        costs_usd[held_out] = data.expected_costs_usd(splits[number].train)
         folds[held_out] = number
     if not is_main_process():
         return None
@@ -276,22 +336,24 @@ class ExperimentResult:
     parity: dict[str, float]
 
 
-def run_experiment(data: TrainingData) -> ExperimentResult | None:
+def run_experiment(
+    data: TrainingData, workers: Workers = SINGLE_PROCESS
+) -> ExperimentResult | None:
     """Cross-validate the router, with the seeds, variants and baselines of the configuration.
 
     Return None in every process except the main one.
     """
     config = data.config
     with stage(CROSS_VALIDATION):
-        validation = cross_validate(data, exported=True)
+        validation = cross_validate(data, exported=True, workers=workers)
     seeds = {}
     for seed in config.evaluation.seeds:
         with stage(seed_stage(seed)):
-            seeds[seed] = cross_validate(data.with_seed(seed), exported=False)
+            seeds[seed] = cross_validate(data.with_seed(seed), exported=False, workers=workers)
     truncated = None
     if config.evaluation.truncated:
         with stage(TRUNCATED):
-            truncated = cross_validate(_truncate_input(data), exported=False)
+            truncated = cross_validate(_truncate_input(data), exported=False, workers=workers)
     if validation is None or validation.probabilities is None:
         return None
 

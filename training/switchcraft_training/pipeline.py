@@ -66,6 +66,7 @@ from switchcraft_training.models.optimization import explaining_lost_processes, 
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
 from switchcraft_training.progress import running, stage
 from switchcraft_training.verification import require_answers, study_verifier
+from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
 
@@ -85,14 +86,22 @@ REPORT = "report"
 """Names of the stages besides those of `experiment_stages`."""
 
 
-def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = None) -> Path:
+def run(
+    config: RunConfig,
+    data: Path,
+    out: Path,
+    *,
+    workspace: Path | None = None,
+    workers: Workers = SINGLE_PROCESS,
+) -> Path:
     """Run every stage on the sources in `data`; return the artifact's directory, `out/artifact`.
 
-    Checkpoints and other files that later runs reuse go to `workspace` (default: `out/work`). If
-    several processes train, only the main one continues after training. Raises DataError if a row
-    of a source or of the chat preferences cannot be parsed or if too few queries can be measured,
-    and ConfigError if an arm of the pool has no recorded answers, if a verifier is wanted and no
-    answers are recorded, or if the chat preferences lack the strong or the weak model.
+    Checkpoints and other files that later runs reuse go to `workspace` (default: `out/work`).
+    `workers` train the folds. If `accelerate launch` has started several processes, only the main
+    one continues after training. Raises DataError if a row of a source or of the chat preferences
+    cannot be parsed or if too few queries can be measured, and ConfigError if an arm of the pool
+    has no recorded answers, if a verifier is wanted and no answers are recorded, or if the chat
+    preferences lack the strong or the weak model.
     """
     if config.verifier:
         require_answers(config, data)
@@ -102,7 +111,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
             "the baseline MIRT is left out: add a `profile` to the pool's entry of %s", arms
         )
     with explaining_lost_processes(), running(run_stages(config)) as stages:
-        directory = _run_stages(config, data, out, workspace or out / "work")
+        directory = _run_stages(config, data, out, workspace or out / "work", workers)
     if is_main_process():
         usages = [asdict(usage) for usage in stages.usages.values()]
         (out / STAGES).write_text(json.dumps(usages, indent=2) + "\n")
@@ -118,7 +127,9 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
     return (READING, *experiment_stages(config), *last)
 
 
-def _run_stages(config: RunConfig, data: Path, out: Path, workspace: Path) -> Path:
+def _run_stages(
+    config: RunConfig, data: Path, out: Path, workspace: Path, workers: Workers
+) -> Path:
     provenance = trace(config, data)
     workspace.mkdir(parents=True, exist_ok=True)
     chat = config.evaluation.chat_preferences
@@ -131,7 +142,7 @@ def _run_stages(config: RunConfig, data: Path, out: Path, workspace: Path) -> Pa
     training = replace(pack_table(config, table, encoder, workspace), preferences=preferences)
     if config.evaluation.protocol == "split":
         return _run_split(training, out, provenance)
-    result = run_experiment(training)
+    result = run_experiment(training, workers)
     with stage(FINAL_ROUTER):
         encoder = training.load_encoder()
         trained = train_on_all(training, encoder)
@@ -152,7 +163,7 @@ def _run_stages(config: RunConfig, data: Path, out: Path, workspace: Path) -> Pa
     if config.verifier:
         calibrated = result.experiment.probabilities
         with stage(VERIFIER):
-            study = study_verifier(training, result.validation, calibrated, data)
+            study = study_verifier(training, result.validation, calibrated, data, workers=workers)
             study.add_to(directory)
             verified = verified_figures(study)
     elif not isinstance(open_source(config.source, data), CheckedAnswers):

@@ -7,6 +7,7 @@ at their end.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,6 +57,8 @@ class Stages:
     names: tuple[str, ...] = ()
     usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
     current: str = ""
+    workers_mb: dict[int, float] = field(default_factory=dict)
+    """Peak memory of the current stage's other processes, by process id."""
 
     @property
     def title(self) -> str:
@@ -85,6 +88,8 @@ class Stages:
 
 
 _NO_STAGES: Final = Stages()
+_PART: Final = "part"
+"""Name of the stage in a process that does a part of it."""
 _stages: ContextVar[Stages] = ContextVar("stages", default=_NO_STAGES)
 
 
@@ -107,10 +112,12 @@ def stage(name: str) -> Iterator[None]:
         yield
         return
     stages.current = name
+    stages.workers_mb.clear()
     log.info("%s", stages.title)
     try:
         with stages.measure() as usage:
             yield
+        usage.peak_memory_mb += sum(stages.workers_mb.values())
         took = timedelta(seconds=round(usage.seconds))
         log.info("%s: took %s, at most %.0f MB", stages.title, took, usage.peak_memory_mb)
     finally:
@@ -126,6 +133,51 @@ def step(name: str) -> Iterator[None]:
         return
     with stages.measure(name):
         yield
+
+
+@dataclass(slots=True)
+class PartUsage:
+    """What a part of a stage needed in another process: in all, and by step."""
+
+    process_id: int
+    usages: tuple[Usage, ...] = ()
+
+
+@contextmanager
+def measuring_part() -> Iterator[PartUsage]:
+    """Measure a block that does a part of a stage for another process; bars are hidden in it."""
+    stages = Stages(current=_PART)
+    part = PartUsage(os.getpid())
+    token = _stages.set(stages)
+    try:
+        with stages.measure():
+            yield part
+    finally:
+        part.usages = tuple(stages.usages.values())
+        _stages.reset(token)
+
+
+def add_part(part: PartUsage) -> None:
+    """Add to the current stage what a part of it needed in another process.
+
+    The CPU time of all processes is added up. So is the memory of the stage, because processes run
+    at the same time; what they share, such as the code of libraries, then counts several times.
+    """
+    stages = _stages.get()
+    if not stages.current:
+        return
+    for usage in part.usages:
+        known = stages.usages.setdefault(
+            (stages.current, usage.step), Usage(stages.current, usage.step)
+        )
+        known.cpu_seconds += usage.cpu_seconds
+        if usage.step:
+            known.repetitions += usage.repetitions
+            known.seconds += usage.seconds
+            known.peak_memory_mb = max(known.peak_memory_mb, usage.peak_memory_mb)
+        else:
+            peak_mb = max(stages.workers_mb.get(part.process_id, 0.0), usage.peak_memory_mb)
+            stages.workers_mb[part.process_id] = peak_mb
 
 
 class Bar:
@@ -145,6 +197,7 @@ class Bar:
         log_every_s: float = LOG_EVERY_S,
     ) -> None:
         title = _stages.get().title
+        is_hidden = is_hidden or title == _PART
         self._what = f"{title}: {what}" if title else what
         self._total, self._unit, self._done = total, unit, 0
         self._log_every_s = log_every_s

@@ -30,7 +30,6 @@ from router_service.core.artifact import (
 )
 from router_service.core.calls.toolbox import Call
 from router_service.core.errors import ConfigError
-from router_service.core.model import sigmoid
 from router_service.core.selection import Verified
 from router_service.core.verifier import Verifier
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
@@ -43,12 +42,14 @@ from switchcraft_training.evaluation.calibration import calibrated_unseen, fit_p
 from switchcraft_training.evaluation.evaluate import PRICE_DIGITS, Bench, Entry, best_single
 from switchcraft_training.experiment import (
     CrossValidation,
+    HeldOutPart,
     TrainingData,
     cross_validate,
+    mix_branches,
     pack_table,
+    train_parts,
 )
 from switchcraft_training.models.encoders import load_encoder
-from switchcraft_training.models.training import branch_logits, train_router
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
     MAX_CANDIDATES,
@@ -58,7 +59,9 @@ from switchcraft_training.models.verifier import (
     fit_verifier,
     read_candidates,
 )
+from switchcraft_training.progress import step
 from switchcraft_training.records import Example
+from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
 
@@ -254,6 +257,7 @@ def study_verifier(
     calibrated: Floats,
     recordings: Path,
     effort: FitEffort = FULL_EFFORT,
+    workers: Workers = SINGLE_PROCESS,
 ) -> VerifierStudy:
     """Cross-validate verifiers on the router's folds, choose the price, and fit the final verifier.
 
@@ -275,41 +279,88 @@ def study_verifier(
         costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
         groups=table.groups,
     )
-    nested = nested_probabilities(data, validation)
-    prices_usd = [float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES]
-    parts: dict[float, list[tuple[NDArray[np.int64], VerifiedAnswers]]] = {}
-    cheapest = []
-    alone = np.empty(table.correct.shape)
+    nested = nested_probabilities(data, validation, workers)
+    prices_usd = tuple(float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES)
+    parts = []
     for fold in range(config.evaluation.folds):
-        log.info("verifier: fold %d of %d", fold + 1, config.evaluation.folds)
-        train = np.flatnonzero(table.folds != fold)
-        test = np.flatnonzero(table.folds == fold)
+        train, test = np.flatnonzero(table.folds != fold), np.flatnonzero(table.folds == fold)
         calibration = fit_platt(table.correct[train], nested[fold][train])
-        seen = replace(
-            everything,
-            probabilities=calibration.apply(nested[fold]),
-            costs_usd=validation.expected_costs_usd[test[0]],
-        )
-        fitted = fit_verifier(seen.take(train), config.seed, effort)
-        with TemporaryDirectory() as folder:
-            verifier = Verifier(Path(folder), fitted.export(Path(folder), best_usd))
-            for price_usd in prices_usd:
-                answers = answer_verified(verifier, seen.take(test), price_usd)
-                parts.setdefault(price_usd, []).append((test, answers))
-            cheapest.append((test, answer_cheapest(verifier, seen.take(test))))
-            alone[test] = judge_alone(verifier, seen.take(test))
-    by_price = {price: in_row_order(answers) for price, answers in parts.items()}
-    fitted = fit_verifier(everything, config.seed, effort)
+        costs_usd = validation.expected_costs_usd[test[0]]
+        parts.append(VerifierPart(train, test, calibration.apply(nested[fold]), costs_usd))
+    # The verifier that ships learns from all queries, and is tested on none.
+    rows = np.arange(len(table))
+    parts.append(VerifierPart(rows, rows[:0], calibrated, everything.costs_usd))
+    settings = VerifierSettings(everything, config.seed, effort, best_usd, prices_usd)
+    *tested, final = workers.map(study_part, settings, parts, "verifiers")
+    tests = [part.test for part in parts[:-1]]
+    by_price = {
+        price: in_row_order(tests, [each.by_price[price] for each in tested])
+        for price in prices_usd
+    }
+    alone = np.concatenate([each.alone for each in tested])[np.argsort(np.concatenate(tests))]
     evidence = Evidence(
         candidates=everything.candidates,
         probabilities=calibrated,
         expected_costs_usd=validation.expected_costs_usd,
-        cheapest=in_row_order(cheapest),
+        cheapest=in_row_order(tests, [each.cheapest for each in tested]),
         alone=alone,
     )
     cost_share = config.verified_cost_share
-    study = VerifierStudy(table, by_price, fitted, best_usd, cost_share, evidence)
+    study = VerifierStudy(table, by_price, final.verifier, best_usd, cost_share, evidence)
     return replace(study, price_usd=operating_price(study.entries(), cost_share))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierPart:
+    """Queries that a verifier learns from, and those that it is tested on, by row.
+
+    `probabilities`, (all queries, arms), are the router's, and `costs_usd` the arms' expected
+    costs, (arms,).
+    """
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    probabilities: Floats
+    costs_usd: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierSettings:
+    """What all parts of a study share; prices are in USD."""
+
+    data: VerifierData
+    seed: int
+    effort: FitEffort
+    best_usd: float
+    prices_usd: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StudiedPart:
+    """A fitted verifier, and what it did with the tested queries, in their order."""
+
+    verifier: TrainedVerifier
+    by_price: Mapping[float, VerifiedAnswers]
+    cheapest: VerifiedAnswers
+    alone: Floats
+
+
+def study_part(settings: VerifierSettings, part: VerifierPart) -> StudiedPart:
+    """Fit a verifier, and let it answer the tested queries at every price."""
+    data = replace(settings.data, probabilities=part.probabilities, costs_usd=part.costs_usd)
+    fitted = fit_verifier(data.take(part.train), settings.seed, settings.effort)
+    tested = data.take(part.test)
+    with TemporaryDirectory() as folder, step("answers by price"):
+        verifier = Verifier(Path(folder), fitted.export(Path(folder), settings.best_usd))
+        return StudiedPart(
+            verifier=fitted,
+            by_price={
+                price_usd: answer_verified(verifier, tested, price_usd)
+                for price_usd in settings.prices_usd
+            },
+            cheapest=answer_cheapest(verifier, tested),
+            alone=judge_alone(verifier, tested),
+        )
 
 
 def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:
@@ -322,7 +373,9 @@ def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:
     return max(affordable, default=min(entries))
 
 
-def nested_probabilities(data: TrainingData, validation: CrossValidation) -> list[Floats]:
+def nested_probabilities(
+    data: TrainingData, validation: CrossValidation, workers: Workers = SINGLE_PROCESS
+) -> list[Floats]:
     """Return for each fold the router's probabilities of all measured rows, (queries, arms).
 
     Rows of the fold itself are predicted as in `validation`. A row of another fold is predicted by
@@ -330,33 +383,33 @@ def nested_probabilities(data: TrainingData, validation: CrossValidation) -> lis
     verifier that learns from this row.
     """
     shares = data.config.training.branch_shares
-    held_out = validation.mix(shares)
     folds = data.folds()
-    nested = [held_out.copy() for _ in folds]
+    nested = [validation.mix(shares) for _ in folds]
     groups = data.table.groups
-    for one, other in combinations(range(len(folds)), 2):
-        log.info("router without folds %d and %d", one + 1, other + 1)
-        tested = np.array([*folds[one].test, *folds[other].test])
-        is_related = np.isin(groups, groups[tested])
+    pairs = list(combinations(range(len(folds)), 2))
+    parts = []
+    for one, other in pairs:
+        tested = (*folds[one].test, *folds[other].test)
+        is_related = np.isin(groups, groups[list(tested)])
         seen = {*folds[one].train, *folds[one].teaching, *folds[other].train}
         known = sorted(seen - {*folds[one].validation})
         train, stopping = (
-            data.table.take([row for row in rows if not is_related[row]])
+            tuple(row for row in rows if not is_related[row])
             for rows in (known, folds[one].validation)
         )
-        encoder, workspace = data.load_encoder(), data.workspace
-        model = train_router(encoder, data.config, train, stopping, workspace=workspace).model
-        logits = branch_logits(model, data.config, data.table.take(tested), data.workspace)
-        total = sum(shares.values())
-        mixed = sum(share / total * logits[name] for name, share in shares.items())
-        found = sigmoid(np.asarray(mixed, dtype=np.float64))
+        parts.append(HeldOutPart(train, stopping, tested, exported=False))
+    for (one, other), predicted in zip(pairs, train_parts(data, parts, workers), strict=True):
+        assert predicted is not None  # noqa: S101 - only the main process studies verifiers
+        found = mix_branches(predicted.branches, shares)
         split = len(folds[one].test)
-        nested[other][tested[:split]] = found[:split]
-        nested[one][tested[split:]] = found[split:]
+        nested[other][list(folds[one].test)] = found[:split]
+        nested[one][list(folds[other].test)] = found[split:]
     return nested
 
 
-def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> VerifierStudy:
+def add_verifier(
+    artifact: Path, data: Path, out: Path, workspace: Path, workers: Workers = SINGLE_PROCESS
+) -> VerifierStudy:
     """Train a verifier for an artifact, and write the artifact with it to the directory `out`.
 
     The router stays as it is. Its configuration, which the artifact holds, and the recorded answers
@@ -373,13 +426,13 @@ def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> Veri
     require_measured_rows(table, config, data)
     config = config.model_copy(update={"packing": manifest.packing})
     training = pack_table(config, table, load_encoder(config.encoder.source), workspace)
-    validation = cross_validate(training, exported=False)
+    validation = cross_validate(training, exported=False, workers=workers)
     assert validation is not None  # noqa: S101 - this command runs in one process
     measured = training.table.measured(config.arms)
     held_out = validation.mix(config.training.branch_shares)
     method, groups = manifest.calibration.method, measured.groups.tolist()
     calibrated = calibrated_unseen(measured.correct, held_out, groups, config.seed, method)
-    study = study_verifier(training, validation, calibrated, data)
+    study = study_verifier(training, validation, calibrated, data, workers=workers)
     shutil.copytree(artifact, out, dirs_exist_ok=True)
     known = LearnedQueries.read(loaded)
     if known is not None:
@@ -411,15 +464,15 @@ def with_current_pool(config: RunConfig, manifest: Manifest) -> RunConfig:
 
 
 def in_row_order(
-    parts: Sequence[tuple[NDArray[np.int64], VerifiedAnswers]],
+    rows: Sequence[NDArray[np.int64]], found: Sequence[VerifiedAnswers]
 ) -> VerifiedAnswers:
     """Return the answers of all folds as one, in the order of the table's rows."""
-    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-    asked = [each for _, answers in parts for each in answers.asked]
-    judged = [each for _, answers in parts for each in answers.judged]
+    order = np.argsort(np.concatenate(rows))
+    asked = [each for answers in found for each in answers.asked]
+    judged = [each for answers in found for each in answers.judged]
     return VerifiedAnswers(
         asked=tuple(asked[row] for row in order),
-        accepted=np.concatenate([answers.accepted for _, answers in parts])[order],
-        p_correct=np.concatenate([answers.p_correct for _, answers in parts])[order],
+        accepted=np.concatenate([answers.accepted for answers in found])[order],
+        p_correct=np.concatenate([answers.p_correct for answers in found])[order],
         judged=tuple(judged[row] for row in order),
     )

@@ -124,7 +124,9 @@ class EncoderEmbedder:
         keys = [_digest(np.array(row, dtype=np.int32).tobytes()) for row in rows]
         new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._vectors}
         if new:
-            states = torch.cat(row_inputs(self._branch, "all", list(new.values()), self._cache))
+            states = torch.cat(
+                row_inputs(self._branch, "all", list(new.values()), self._cache, in_bf16=True)
+            )
             vectors = torch.nn.functional.normalize(states, dim=1).double().numpy()
             self._vectors.update(zip(new, vectors, strict=True))
         return np.stack([self._vectors[key] for key in keys])

@@ -23,7 +23,6 @@ from sklearn.model_selection import GroupKFold
 from sklearn.tree._tree import Tree
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
 from router_service.core.packing import Ids
 from switchcraft_training.config import MAX_FOREST_MB, TrainingConfig
@@ -62,7 +61,7 @@ def fit_forest(
         min_samples_leaf=least_leaf_rows(len(features), targets.shape[1], max_mb),
         max_features=FEATURE_SHARE,
         random_state=seed,
-        n_jobs=-1,
+        n_jobs=torch.get_num_threads(),
     )
     trees.fit(features, targets if targets.shape[1] > 1 else targets[:, 0])
     return Forest([estimator.tree_ for estimator in trees.estimators_])
@@ -210,6 +209,32 @@ limit on steps keeps the time short if there are many auxiliary rows.
 """
 
 
+INPUT_DROPOUT = 0.1
+HIDDEN_DROPOUT = 0.3
+
+
+class StackedLinear(nn.Module):
+    """Linear layers of equal size, each of which reads rows of its own."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        weight = torch.stack([each.weight.detach() for each in layers])
+        bias = torch.stack([each.bias.detach() for each in layers])
+        self.weight = nn.Parameter(weight)  # (layers, outputs, inputs)
+        self.bias = nn.Parameter(bias.unsqueeze(1))  # (layers, 1, outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return (layers, batch, outputs) for rows (layers, batch, inputs)."""
+        return torch.baddbmm(self.bias, rows, self.weight.transpose(1, 2))
+
+    @torch.no_grad()
+    def copy_to(self, layers: Sequence[nn.Linear]) -> None:
+        """Copy the weights to separate layers."""
+        for layer, weight, bias in zip(layers, self.weight, self.bias, strict=True):
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias[0])
+
+
 class NetworksBranch(nn.Module):
     """Average of small networks over standardized signed logarithms of structural features."""
 
@@ -222,17 +247,22 @@ class NetworksBranch(nn.Module):
         self.register_buffer("scale", torch.ones(features))
         self.members = nn.ModuleList(
             nn.Sequential(
-                nn.Dropout(0.1),
                 nn.Linear(features, width),
                 nn.GELU(),
-                nn.Dropout(0.3),
                 nn.Linear(width, width),
                 nn.GELU(),
-                nn.Dropout(0.3),
                 nn.Linear(width, heads),
             )
             for _ in range(NETWORKS)
         )
+
+    def layers(self) -> list[list[nn.Linear]]:
+        """Return the linear layers of all members, from the first to the last."""
+        of_members = [
+            [layer for layer in member.modules() if isinstance(layer, nn.Linear)]
+            for member in self.members
+        ]
+        return [list(same) for same in zip(*of_members, strict=True)]
 
     def fit_scale(self, features: Tensor) -> None:
         """Set each feature's mean and scale from training rows (n, features).
@@ -244,11 +274,15 @@ class NetworksBranch(nn.Module):
         self.mean.copy_(logs.mean(0))
         self.scale.copy_(torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 0.0))
 
+    def standardize(self, features: Tensor) -> Tensor:
+        """Return what the networks read for features (batch, features), with the same shape."""
+        standardized = (_signed_log(features) - self.mean) * self.scale
+        return standardized.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+
     def member_logits(self, features: Tensor) -> list[Tensor]:
         """Return each network's logits (batch, heads) for features (batch, features)."""
-        standardized = (_signed_log(features) - self.mean) * self.scale
-        clipped = standardized.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
-        return [member(clipped) for member in self.members]
+        standardized = self.standardize(features)
+        return [member(standardized) for member in self.members]
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the networks' mean logits (batch, heads) for features (batch, features)."""
@@ -265,26 +299,39 @@ def fit_networks(
     """
     branch = NetworksBranch(features.shape[1], labels.shape[1], width=settings.structure_width)
     branch.fit_scale(features)
-    data = TensorDataset(features, labels.nan_to_num(0.0), (~torch.isnan(labels)) * weights)
-    loader = DataLoader(data, batch_size=BATCH_ROWS, shuffle=True)
-    epochs = min(MAX_EPOCHS, math.ceil(MAX_STEPS / len(loader)))
+    with torch.no_grad():
+        standardized = branch.standardize(features)
+    wanted, weight = labels.nan_to_num(0.0), (~torch.isnan(labels)) * weights
+    # All members learn together, as one product of matrices, in a third of the time.
+    layers = [StackedLinear(each) for each in branch.layers()]
+    stacked = nn.Sequential(
+        nn.Dropout(INPUT_DROPOUT),
+        layers[0],
+        *(nn.GELU(), nn.Dropout(HIDDEN_DROPOUT), layers[1]),
+        *(nn.GELU(), nn.Dropout(HIDDEN_DROPOUT), layers[2]),
+    ).train()
+    learning = list(stacked.parameters())
     optimizer = torch.optim.AdamW(
-        branch.parameters(), lr=LEARNING_RATE, weight_decay=settings.weight_decay
+        learning, lr=LEARNING_RATE, weight_decay=settings.weight_decay, fused=True
     )
-    schedule = linear_schedule(optimizer, len(loader) * epochs, settings.warmup_ratio)
-    branch.train()
+    epoch_steps = math.ceil(len(features) / BATCH_ROWS)
+    epochs = min(MAX_EPOCHS, math.ceil(MAX_STEPS / epoch_steps))
+    schedule = linear_schedule(optimizer, epoch_steps * epochs, settings.warmup_ratio)
     with one_thread():
         for _ in range(epochs):
-            for batch, wanted, weight in loader:
-                losses = [
-                    cross_entropy(logits, wanted, weight) for logits in branch.member_logits(batch)
-                ]
+            for rows in torch.split(torch.randperm(len(features)), BATCH_ROWS):
+                logits = stacked(standardized[rows].expand(NETWORKS, -1, -1))
+                # The loss is the sum over members, so that each has its own gradient.
+                loss = NETWORKS * cross_entropy(
+                    logits, wanted[rows].expand_as(logits), weight[rows].expand_as(logits)
+                )
                 optimizer.zero_grad()
-                loss = torch.stack(losses).sum()
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                nn.utils.clip_grad_norm_(branch.parameters(), 1.0)
+                nn.utils.clip_grad_norm_(learning, 1.0)
                 optimizer.step()
                 schedule.step()
+    for layer, separate in zip(layers, branch.layers(), strict=True):
+        layer.copy_to(separate)
     return branch.eval()
 
 

@@ -83,7 +83,8 @@ def distil(
             teacher_branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0).to(device())
             layers = teacher.config.n_layers
             # The teacher's last hidden states for each row, with the shape (tokens, hidden).
-            wanted = row_inputs(teacher_branch, layers, rows, workspace / "frozen")
+            cache = workspace / "frozen"
+            wanted = row_inputs(teacher_branch, layers, rows, cache, in_bf16=True)
             _train_student(branch.to(device()), settings, rows, wanted)
             branch.cpu()
             path.parent.mkdir(parents=True, exist_ok=True)

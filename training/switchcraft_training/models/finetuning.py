@@ -164,6 +164,16 @@ def encoder_logits(
     return torch.cat(parts)[np.argsort(order)]
 
 
+def compute_states(
+    encoder: PretrainedEncoder, config: RunConfig, rows: Table, workspace: Path
+) -> None:
+    """Write the states of frozen layers for rows to `workspace`, so that later calls read them."""
+    frozen = config.encoder.frozen_layers
+    branch = build_branch(encoder, config, rows.labels).to(start_accelerator(config).device)
+    freeze(branch, frozen)  # Checks that the encoder can be split at this layer.
+    row_inputs(branch, frozen, [row.token_ids for row in rows.packed], _state_cache(workspace))
+
+
 def _state_cache(workspace: Path | None) -> Path | None:
     return None if workspace is None else workspace / "frozen"
 

@@ -202,8 +202,9 @@ def collate(rows: Table, pad_id: int = 0) -> Batch:
 def padded(rows: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor]:
     """Stack rows (tokens, ...) to (rows, width, ...); return them and their mask (rows, width)."""
     longest = max(len(row) for row in rows)
-    # Pooled states are sequences of length 1 and need no padding.
-    width = 1 if longest == 1 else -(-longest // WIDTH_STEP) * WIDTH_STEP
+    if longest == 1:  # Pooled states, (1, hidden), need no padding.
+        return torch.stack(list(rows)), torch.ones(len(rows), 1, dtype=torch.long)
+    width = -(-longest // WIDTH_STEP) * WIDTH_STEP
     stacked = rows[0].new_full((len(rows), width, *rows[0].shape[1:]), value)
     mask = torch.zeros(len(rows), width, dtype=torch.long)
     for i, row in enumerate(rows):
