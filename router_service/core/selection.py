@@ -11,8 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from router_service.core.answers import Usage
@@ -21,6 +23,7 @@ from router_service.core.errors import PolicyError
 TOKENS_PER_MTOK = 1_000_000
 SECONDS_PER_HOUR = 3_600
 
+Number = TypeVar("Number", float, NDArray[np.float64])
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -185,8 +188,8 @@ class Utility:
     def __str__(self) -> str:
         return f"utility={self.price_usd:g}"
 
-    def value(self, probability: float, cost_usd: float) -> float:
-        """Return the value of an arm, in correct answers."""
+    def value(self, probability: Number, cost_usd: Number) -> Number:
+        """Return the value of an arm, or of many arms, in correct answers."""
         return probability - cost_usd / max(self.price_usd, LEAST_PRICE_USD)
 
 
@@ -283,6 +286,31 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
         return Selection(best, Reason.ARGMAX)
     cheapest = min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
     return Selection(cheapest, reason)
+
+
+def select_rows(
+    probabilities: NDArray[np.float64], costs_usd: NDArray[np.float64], policy: Policy
+) -> NDArray[np.int64]:
+    """Return the arm that `select` chooses for each row, (rows,).
+
+    `probabilities` and `costs_usd` are (rows, arms). Raises ValueError if there are no arms or a
+    probability is not a number.
+    """
+    if not probabilities.shape[1] or np.isnan(probabilities).any():
+        raise ValueError("needs a probability for every arm, without NaN")
+    likely = np.lexsort((costs_usd, -probabilities))
+    match policy:
+        case Utility():
+            value = policy.value(probabilities, costs_usd)
+            return np.lexsort((costs_usd, -probabilities, -value))[:, 0]
+        case Threshold(theta):
+            passes = probabilities >= theta
+        case Drift(delta):
+            highest = probabilities.max(axis=1, keepdims=True)
+            passes = probabilities >= highest - delta - DRIFT_TOLERANCE
+    passing_costs_usd = np.where(passes, costs_usd, np.inf)
+    cheapest = np.lexsort((-probabilities, passing_costs_usd))[:, 0]
+    return np.where(passes.any(axis=1), cheapest, likely[:, 0])
 
 
 def least_probability(probabilities: Sequence[float], policy: Policy) -> float:

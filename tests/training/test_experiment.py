@@ -82,10 +82,11 @@ def test_folds_in_several_processes_give_the_same_predictions(data: TrainingData
     assert together is not None
     assert alone.probabilities is not None
     assert together.probabilities is not None
-    np.testing.assert_array_equal(alone.probabilities, together.probabilities)
     np.testing.assert_array_equal(alone.folds, together.folds)
+    # The number of threads may change the order of sums.
+    np.testing.assert_allclose(alone.probabilities, together.probabilities, atol=1e-6)
     for name, logits in alone.branches.items():
-        np.testing.assert_array_equal(logits, together.branches[name])
+        np.testing.assert_allclose(logits, together.branches[name], atol=1e-5)
     whole, forest = stages.usages["folds", ""], stages.usages["folds", "forest"]
     assert forest.repetitions == len(data.folds())
     assert whole.cpu_seconds > forest.cpu_seconds > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ from router_service.core.selection import (
     parse_policy,
     ranking,
     select,
+    select_rows,
 )
 
 
@@ -313,3 +315,33 @@ def test_ranking_without_a_policy_is_by_probability(
         left = sorted(order[tried:])
         likeliest = most_probable([probabilities[i] for i in left], [costs[i] for i in left])
         assert left[likeliest] == arm
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "theta=0",
+        "theta=0.5",
+        "theta=1",
+        "drift=0",
+        "drift=0.25",
+        "utility=0",
+        "utility=0.5",
+        "utility=4",
+    ],
+)
+def test_rows_are_selected_as_single_requests(rule: str) -> None:
+    """Many rows at once get the arms that `select` chooses one by one, even if arms are equal."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.integers(0, 5, (2_000, 4)) / 4  # Few values, so that arms are often equal.
+    costs_usd = rng.integers(1, 4, (2_000, 4)) / 4
+    policy = choose_once(parse_policy(rule))
+    rows = zip(probabilities.tolist(), costs_usd.tolist(), strict=True)
+    one_by_one = [select(row, cost, policy).arm for row, cost in rows]
+    assert select_rows(probabilities, costs_usd, policy).tolist() == one_by_one
+
+
+def test_rows_without_probabilities_are_refused() -> None:
+    """A missing probability of any row is an error, as for a single request."""
+    with pytest.raises(ValueError, match="needs a probability for every arm"):
+        select_rows(np.array([[0.5, 0.5], [0.5, np.nan]]), np.ones((2, 2)), Drift(0.1))

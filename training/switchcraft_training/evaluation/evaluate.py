@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from router_service.core.artifact import FrontierPoint, Interval, Measure, VersusBest
-from router_service.core.selection import Price, choose_once, parse_policy, select
+from router_service.core.selection import Price, choose_once, parse_policy, select_rows
 from switchcraft_training.data.table import Choices, Flags, Floats, Table
 from switchcraft_training.evaluation.calibration import CalibrationStudy
 from switchcraft_training.evaluation.metrics import (
@@ -275,8 +275,7 @@ def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
     """Return the arm that a policy picks for each query, (queries,)."""
     policy = choose_once(parse_policy(rule))
     costs = np.broadcast_to(np.asarray(costs_usd, dtype=np.float64), probabilities.shape)
-    rows = zip(probabilities.tolist(), costs.tolist(), strict=True)
-    return np.array([select(row, cost, policy).arm for row, cost in rows], dtype=np.int64)
+    return select_rows(probabilities, costs, policy)
 
 
 def oracle(table: Table) -> Choices:
