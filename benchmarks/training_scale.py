@@ -4,12 +4,12 @@
 
 Each number of queries has its own process, which does every part of `switchcraft-train run` once,
 with the shipped recipe (`configs/reference-pool.yaml`) and ten arms of a made-up corpus. A run
-repeats some parts for every fold and seed; the last column says how often. Three parts are made
-cheaper, and are printed with a mark:
+repeats some parts for every fold and seed; the last column says how often, and the last line is the
+sum of all repetitions. Three parts are made cheaper:
 
 - The distilled encoder has random weights, because a distillation does not depend on the queries.
-- Baselines get random embeddings. What an encoder needs for `EMBEDDED_ROWS` rows is measured, and
-  multiplied by the number of rows and views.
+- Baselines get random embeddings. What an encoder needs for the three views of `EMBEDDED_ROWS` rows
+  is measured, and repeated for all rows.
 - The verifier is left out, unless `--verifier` is given.
 
 `--whole` runs `switchcraft-train run` itself instead, and prints its stages.
@@ -60,6 +60,7 @@ from switchcraft_training.evaluation.evaluate import Entrant, Experiment
 from switchcraft_training.evaluation.report import all_sections, main_figures
 from switchcraft_training.experiment import CrossValidation, TrainingData, pack_table
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
+from switchcraft_training.models.finetuning import compute_states
 from switchcraft_training.models.training import branch_logits, train_router
 from switchcraft_training.progress import Usage, running, stage, step
 from switchcraft_training.verification import study_verifier
@@ -71,7 +72,8 @@ TEACHING_QUERIES = 3_000
 EMBEDDED_ROWS = 64
 WIDTH = 384
 ONE_FOLD = "one fold"
-EMBEDDING = f"encoder states of {EMBEDDED_ROWS} rows"
+STATES = "states of the narrow encoder"
+EMBEDDING = f"three views of {EMBEDDED_ROWS} rows, embedded"
 
 
 def main() -> None:
@@ -86,15 +88,48 @@ def main() -> None:
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             usages = pool.submit(work, folder, rows, verifier=arguments.verifier).result()
         measured[str(rows)] = [asdict(usage) for usage in usages]
-        for usage in usages:
-            name = f"{usage.stage}: {usage.step}" if usage.step else usage.stage
-            seconds = f"{usage.seconds:>9.1f} s {usage.cpu_seconds:>9.1f} s CPU"
-            print(f"{rows:>8,} {name:<60} {seconds} {usage.peak_memory_mb:>8,.0f} MB", flush=True)
+        _print_usages(rows, usages, is_whole=arguments.whole)
         if not arguments.keep:
             shutil.rmtree(folder)
         facts = {"usages": measured, **stamp("torch", "scikit-learn", "onnxruntime")}
         path = arguments.out / "usages.json"
         path.write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+
+
+def repetitions(config: RunConfig, rows: int) -> dict[str, float]:
+    """Return how often a run does a measured part; parts that are not named are done once.
+
+    A part is a step of `ONE_FOLD`, or a stage.
+    """
+    settings = config.evaluation
+    routers = settings.folds * (1 + len(settings.seeds) + settings.truncated) + 1
+    return {
+        "int8 graph": settings.folds + 1,
+        "int8 graph's predictions": settings.folds,
+        ONE_FOLD: routers,
+        "folds": 1 + len(settings.seeds) + settings.truncated,
+        STATES: 1 + settings.truncated,
+        experiment.BASELINES: settings.folds,
+        EMBEDDING: rows / EMBEDDED_ROWS,
+    }
+
+
+def _print_usages(rows: int, usages: Sequence[Usage], *, is_whole: bool) -> None:
+    times = repetitions(load_config(SHIPPED_CONFIG), rows)
+    total_s = 0.0
+    for usage in usages:
+        name = f"{usage.stage}: {usage.step}" if usage.step else usage.stage
+        seconds = f"{usage.seconds:>9.1f} s {usage.cpu_seconds:>9.1f} s CPU"
+        line = f"{rows:>8,} {name:<60} {seconds} {usage.peak_memory_mb:>8,.0f} MB"
+        # The steps of one fold are repeated differently; the other stages are repeated as a whole.
+        is_part = bool(usage.step) if usage.stage == ONE_FOLD else not usage.step
+        if is_part and not is_whole:
+            repeated = times.get(usage.step, times.get(usage.stage, 1))
+            total_s += repeated * usage.cpu_seconds
+            line += f" x {repeated:,.0f}"
+        print(line, flush=True)
+    if not is_whole:
+        print(f"{rows:>8,} {'sum of a run, computed':<60} {total_s / 3600:.2f} h CPU", flush=True)
 
 
 def configured(folder: Path, rows: int, *, verifier: bool = False) -> RunConfig:
@@ -130,11 +165,18 @@ def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
         data = replace(data, config=config)
         with stage("folds"):
             splits = data.folds()
-        validation = one_fold(data, splits[0].train, splits[0].test, encoder)
+        small = replace(encoder, model=_small_encoder(encoder))
+        with stage(STATES):
+            compute_states(small, config, data.table, data.workspace)
+        split = splits[0]
+        validation = one_fold(data, split.train + split.teaching, split.test, small)
         study_all(data, validation)
+        views = Views(config.packing, encoder.tokenizer)
+        sample = np.linspace(0, len(data.table.measured_rows) - 1, EMBEDDED_ROWS).astype(int)
+        examples = [data.table.examples[row] for row in sample]
         with stage(EMBEDDING):
-            ids = [row.token_ids for row in data.table.packed[:EMBEDDED_ROWS]]
-            EncoderEmbedder(encoder)(ids)
+            for view in (views.packed, views.truncated, views.vanilla):
+                EncoderEmbedder(encoder)([view(example) for example in examples])
         if verifier:
             with stage(pipeline.VERIFIER):
                 mixed = validation.mix(config.training.branch_shares)
@@ -152,9 +194,8 @@ def one_fold(
     noise = 2 * labels - 1 + rng.normal(0, 2, labels.shape)
     branches = {name: noise.copy() for name in config.training.branch_shares}
     with stage(ONE_FOLD):
-        small = replace(encoder, model=_small_encoder(encoder))
         model = train_router(
-            small, config, table.take(train), table.take(()), workspace=data.workspace
+            encoder, config, table.take(train), table.take(()), workspace=data.workspace
         ).model
         with step("held-out predictions"):
             for name, logits in branch_logits(
