@@ -115,6 +115,10 @@ def explain_choice(  # noqa: PLR0912
             why = "is the highest probability, which decides because a part could not be read"
         case Reason.EXPLORED, _:
             why = "was drawn at random, to learn how all arms answer"
+        case Reason.STICKY, _:
+            why = "stays, because it served the conversation so far and a change would not pay"
+        case Reason.SWITCHED, _:
+            why = "replaces the conversation's earlier model, because the change pays"
         case Reason.RISK, _:
             why = "is the policy's choice among the arms that are sure enough for risky tools"
             if arm == best:

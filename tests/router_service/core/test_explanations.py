@@ -69,6 +69,18 @@ USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
             "theta=0.5",
             "big: 94% is the highest probability, which the offered risky tools demand.",
         ),
+        (
+            "mid",
+            Reason.STICKY,
+            "drift=0.05",
+            "mid: 92% stays, because it served the conversation so far and a change would not pay.",
+        ),
+        (
+            "mini",
+            Reason.SWITCHED,
+            "drift=0.05",
+            "mini: 91% replaces the conversation's earlier model, because the change pays.",
+        ),
         ("mid", "new", "future=1", "mid: 92% was chosen by future=1."),
     ],
 )
