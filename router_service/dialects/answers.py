@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from typing import Protocol
 
 import orjson
 
-from router_service.core.answers import fix_surrogates
+from router_service.core.answers import CALL_CHARACTERS, fix_surrogates
 from router_service.core.messages import Json
 from router_service.dialects.chat_answers import ChatReader, ChatWriter
 from router_service.dialects.errors import AnswerError, ForeignAnswerError
@@ -32,10 +33,11 @@ from router_service.dialects.parts import (
     Thinking,
 )
 from router_service.dialects.responses_answers import ResponsesReader, ResponsesWriter
+from router_service.dialects.writing import written_tools
 
-MAX_CHARACTERS = 16 * 1024 * 1024
-"""Longest stream that is translated, in characters of its text and calls. A part of it is kept in
-memory: all of it for Responses, whose last event repeats the answer."""
+MAX_CHARACTERS = 4 * 1024 * 1024
+"""Longest stream that is translated, in characters of its texts and calls: a million tokens. Parts
+of it are kept in memory, and all of it for Responses, whose last event repeats the answer."""
 
 _PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.RESPONSES: "resp_", Dialect.MESSAGES: "msg_"}
 _PREFIX = re.compile(r"\A(chatcmpl-|resp_|msg_|gen-)")
@@ -77,7 +79,7 @@ class _HeldCall:
     convert: Callable[[str], str]
     may_be_object: bool = False
     """Whether the arguments are written as they arrive if they begin like an object."""
-    texts: list[str] = field(default_factory=list)
+    text: StringIO = field(default_factory=StringIO)
 
 
 class AnswerTranslator:
@@ -96,20 +98,21 @@ class AnswerTranslator:
         self._model = model
         self._created_s = created_s
         self._answer_id = ""
-        self._shows_thinking = request.shows_thinking or target is Dialect.CHAT
-        self._customs = frozenset(tool.name for tool in request.tools if tool.is_custom)
+        self._drops_thinking = target is Dialect.MESSAGES and not request.accepts_thinking
+        self._messages = request.messages
+        self._call_ids: set[str] = set()
+        self._tools = written_tools(request)
+        """The client's tools by the names that the upstream knows."""
         self._held: dict[int, _HeldCall] = {}
         self._halves: dict[int, str] = {}
         """Parts whose text so far ends with the first half of a surrogate pair."""
-        self._hidden: set[int] = set()
-        """Thinking whose text is not written."""
         self._dropped: set[int] = set()
-        """Thinking of which nothing is written."""
+        """Parts of which nothing is written."""
         self._characters = 0
         self._reader: AnswerReader
         match source:
             case Dialect.CHAT:
-                self._reader = ChatReader()
+                self._reader = ChatReader(request.stop)
             case Dialect.RESPONSES:
                 self._reader = ResponsesReader()
             case Dialect.MESSAGES:
@@ -135,8 +138,7 @@ class AnswerTranslator:
                     text = held.convert(text) if held and not held.may_be_object else text
                     parts.append(replace(call, arguments=fix_surrogates(text)))
                 case Text(text) | Thinking(text) as other:
-                    text = "" if index in self._hidden else fix_surrogates(text)
-                    parts.append(replace(other, text=text))
+                    parts.append(replace(other, text=fix_surrogates(text)))
                 case None:
                     pass
         return self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
@@ -185,21 +187,17 @@ class AnswerTranslator:
 
     def _grow(self, index: int, text: str) -> str:
         """Return the text that can be written now."""
-        self._characters += len(text)
-        if self._characters > MAX_CHARACTERS:
-            raise ForeignAnswerError(
-                self._source, f"is longer than {MAX_CHARACTERS} characters, which is too long"
-            )
-        if index in self._hidden:
+        self._count(len(text))
+        if index in self._dropped:
             return ""
         held = self._held.get(index)
         if held is not None:
-            held.texts.append(text)
+            held.text.write(text)
             text = text.lstrip()
             if not (held.may_be_object and text.startswith("{")):
                 held.may_be_object = held.may_be_object and not text
                 return ""
-            text = "".join(held.texts)
+            text = held.text.getvalue()
             del self._held[index]
         if self._halves or not text.isascii():
             text = self._halves.pop(index, "") + text
@@ -213,33 +211,53 @@ class AnswerTranslator:
         """Return the text that waited for the end of a part."""
         held = self._held.pop(index, None)
         if held is not None:
-            return held.convert(fix_surrogates("".join(held.texts)))
+            return held.convert(fix_surrogates(held.text.getvalue()))
         return fix_surrogates(self._halves.pop(index, ""))
 
     def _adapt(self, part: Text | Thinking | Call, index: int) -> Text | Thinking | Call | None:
         """Return the part as the target can express it, or None if the client must not get it."""
+        self._count(CALL_CHARACTERS)
         if isinstance(part, Call):
-            call_id = part.id
-            if not call_id:  # a legacy function call
-                seed = f"{self._answer_id} {index}".encode()
-                call_id = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
-            is_custom = part.is_custom
+            tool = self._tools.get(part.name)
+            name, is_custom = part.name if tool is None else tool.name, part.is_custom
             if self._target is Dialect.MESSAGES:
                 self._held[index] = _HeldCall(_to_object, may_be_object=True)
                 if is_custom:
                     self._held[index] = _HeldCall(wrap_custom)
                 is_custom = False
-            elif part.name in self._customs and not is_custom:
+            elif tool is not None and tool.is_custom and not is_custom:
                 self._held[index] = _HeldCall(unwrap_custom)
                 is_custom = True
-            return replace(part, id=fit_call_id(call_id, self._target), is_custom=is_custom)
-        if isinstance(part, Thinking) and not self._shows_thinking:
-            # A client of the Responses API gets a proof even if it does not read the thinking.
-            self._hidden.add(index)
-            if self._target is Dialect.MESSAGES or part.origin is not Dialect.MESSAGES:
-                self._dropped.add(index)
-                return None
+            return Call(self._call_id(part.id, index), name, part.arguments, is_custom=is_custom)
+        if isinstance(part, Thinking) and self._drops_thinking:
+            self._dropped.add(index)
+            return None
         return part
+
+    def _call_id(self, call_id: str, index: int) -> str:
+        """Return an id that the target accepts and that no other call of the conversation has.
+
+        Some servers give none, or count from 0 in each answer.
+        """
+        if not self._call_ids:
+            self._call_ids.update(
+                part.id
+                for message in self._messages
+                for part in message.parts
+                if isinstance(part, Call)
+            )
+        fitting = fit_call_id(call_id, self._target)
+        if not fitting or fitting in self._call_ids:
+            seed = f"{self._answer_id} {index} {call_id}".encode()
+            fitting = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
+        self._call_ids.add(fitting)
+        return fitting
+
+    def _count(self, characters: int) -> None:
+        self._characters += characters
+        if self._characters > MAX_CHARACTERS:
+            problem = f"is longer than {MAX_CHARACTERS} characters, which is too long"
+            raise ForeignAnswerError(self._source, problem)
 
     def _translate_id(self, answer_id: str) -> str:
         """Return an id in the target's format, always the same for the same id."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from io import StringIO
 
 from router_service.core.answers import Usage
 from router_service.dialects.parts import (
@@ -11,6 +12,7 @@ from router_service.dialects.parts import (
     Call,
     Event,
     Finished,
+    PartEnded,
     PartGrew,
     PartProved,
     PartStarted,
@@ -26,12 +28,14 @@ class PartialPart:
     """A part whose text, arguments or proof are still arriving."""
 
     start: Text | Thinking | Call
-    texts: list[str] = field(default_factory=list)
+    # Not a list of strings: an event may add only a few characters, but each string takes 60 bytes.
+    text: StringIO = field(default_factory=StringIO)
     proof: str = ""
+    has_ended: bool = False
 
     def part(self) -> Text | Thinking | Call:
         """Return the part as far as it has arrived."""
-        text = "".join(self.texts)
+        text = self.text.getvalue()
         match self.start:
             case Call():
                 return replace(self.start, arguments=self.start.arguments + text)
@@ -57,18 +61,18 @@ class AnswerBuilder:
         """Add the next event."""
         match event:
             case PartGrew(index, text):
-                self.parts[index].texts.append(text)
+                self.parts[index].text.write(text)
             case PartStarted(index, part):
                 self.parts[index] = PartialPart(part)
             case PartProved(index, proof):
                 self.parts[index].proof = proof
+            case PartEnded(index):
+                self.parts[index].has_ended = True
             case Started():
                 self.id, self.model, self.usage = event.id, event.model, event.usage
             case Finished():
                 self.stop, self.stop_text = event.stop, event.stop_text
                 self.usage = event.usage or self.usage
-            case _:
-                pass
 
     def answer(self) -> Answer:
         """Return the answer as far as it has arrived."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from typing import Literal
 
 import orjson
 
-from router_service.core.answers import Usage, fix_surrogates, read_usage
+from router_service.core.answers import Usage, read_usage
 from router_service.core.messages import Json
 from router_service.dialects.building import build
 from router_service.dialects.errors import AnswerError, ForeignAnswerError, write_error
@@ -63,13 +64,15 @@ class _Call:
     id: str = ""
     name: str = ""
     is_custom: bool = False
-    arguments: list[str] = field(default_factory=list)
+    arguments: StringIO = field(default_factory=StringIO)
     has_ended: bool = False
 
     def is_complete(self) -> bool:
         """Return whether nothing but white space can follow the arguments."""
+        if self.is_custom or self.has_ended:
+            return False
         try:
-            return isinstance(orjson.loads("".join(self.arguments)), dict)
+            return isinstance(orjson.loads(self.arguments.getvalue()), dict)
         except orjson.JSONDecodeError:
             return False
 
@@ -77,13 +80,17 @@ class _Call:
 class ChatReader:
     """Reader of one answer. Its text and its calls arrive without ends, and calls may overlap."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Set `stops` to the request's stop texts. vLLM says with which one an answer ended."""
+        self._stops = stops
         self._events: list[Event] = []
         self._next = 0
         """The place of the next part."""
         self._open: tuple[_Kind, int] | None = None
         """The text or thinking that has not ended."""
         self._calls: dict[int | str, _Call] = {}
+        self._last: _Call | None = None
+        """The last call that has begun."""
         self._has_started = False
         self._has_refused = False
         self._has_finished = False
@@ -248,19 +255,20 @@ class ChatReader:
         text = text if isinstance(text, str) else ""
         if call.index is None and call.name:
             self._end_open()
-            for other in self._calls.values():
-                if other is not call and not other.has_ended and other.is_complete():
-                    self._end_call(other)
+            # The last call has ended if it is complete. Then the next one need not wait for it.
+            last, self._last = self._last, call
+            if last is not None and last.is_complete():
+                self._end_call(last)
             call.index, self._next = self._next, self._next + 1
             start = Call(call.id, call.name, "", is_custom=call.is_custom)
             self._events.append(PartStarted(call.index, start))
-            if early := "".join(call.arguments):
+            if early := call.arguments.getvalue():
                 self._events.append(PartGrew(call.index, early))
         if not text or (call.has_ended and text.isspace()):
             return
         if call.has_ended:
             raise _foreign("continues the arguments of a call that was complete")
-        call.arguments.append(text)
+        call.arguments.write(text)
         if call.index is not None:
             self._events.append(PartGrew(call.index, text))
 
@@ -268,7 +276,7 @@ class ChatReader:
         if call.index is None:
             raise _foreign("has a call without a name")
         call.has_ended = True
-        if not call.arguments and not call.is_custom:
+        if not call.arguments.getvalue() and not call.is_custom:
             self._events.append(PartGrew(call.index, "{}"))
         self._events.append(PartEnded(call.index))
 
@@ -282,8 +290,8 @@ class ChatReader:
         if reason == "error":  # Mistral and OpenRouter
             raise _foreign("ended with an error")
         self._stop = _STOPS.get(reason, Stop.END)
-        if self._stop is Stop.END and isinstance(stop_text, str):  # vLLM's extension
-            self._stop, self._stop_text = Stop.SEQUENCE, fix_surrogates(stop_text)
+        if self._stop is Stop.END and stop_text in self._stops:
+            self._stop, self._stop_text = Stop.SEQUENCE, stop_text
         self._end_parts()
 
 

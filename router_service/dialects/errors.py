@@ -95,6 +95,8 @@ def read_error(value: Json, source: Dialect, status: int) -> AnswerError:
     error = inner.get("error", inner.get("detail"))
     fields = error if isinstance(error, dict) else inner
     texts = {name: _text(fields.get(name)) for name in ("message", "type", "code", "param")}
+    if isinstance(error, list):  # FastAPI's validation errors
+        error = "; ".join(_text(each.get("msg")) or "" for each in error if isinstance(each, dict))
     message = texts["message"] or _text(error)
     kind = None if fields is body and texts["type"] == "error" else texts["type"]
     code = texts["code"]

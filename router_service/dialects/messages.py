@@ -134,6 +134,7 @@ def read_request(body: Mapping[str, Json]) -> Request:
         output_format=_read_format(body, config, lost),
         effort=effort,
         shows_thinking=kind != "disabled" and thinking.get("display") != "omitted",
+        accepts_thinking=kind != "disabled",
         thinking_tokens=budget,
         lost=tuple(lost),
     )

@@ -9,6 +9,7 @@ import orjson
 
 from router_service.core.answers import NO_USAGE, Usage, fix_surrogates, read_usage
 from router_service.core.messages import Json
+from router_service.dialects.building import AnswerBuilder
 from router_service.dialects.errors import AnswerError, ForeignAnswerError, write_error
 from router_service.dialects.foreign import from_input, read_text, seal, to_input
 from router_service.dialects.parts import (
@@ -57,6 +58,8 @@ _WRITTEN_AS = {
 class _Block:
     part: Text | Thinking | Call
     has_text: bool = False
+    """Whether any text has arrived. A part with text begins only then, because Anthropic rejects
+    messages with empty texts."""
 
 
 class MessagesReader:
@@ -79,7 +82,7 @@ class MessagesReader:
         content = value.get("content")
         if not isinstance(content, list):
             raise _foreign("has no list of content")
-        parts = [_read_block(block) for block in content]
+        parts = [part for block in content if (part := _read_block(block)) != Text("")]
         self._read_stop(value)
         if self._explanation:
             parts.append(Text(self._explanation, is_refusal=True))
@@ -144,18 +147,19 @@ class MessagesReader:
 
     def _start_block(self, event: dict[str, Json]) -> Sequence[Event]:
         index = event.get("index")
-        if type(index) is not int or index in self._blocks or not self._has_started:
+        if type(index) is not int or index < self._next or not self._has_started:
             raise _foreign("starts a block at an invalid place")
         part = _read_block(event.get("content_block"))
         # The input of a call is empty here, and deltas follow. A server that sends no deltas may
         # have put the whole input here.
         self._blocks[index] = _Block(part)
-        self._next = max(self._next, index + 1)
+        self._next = index + 1
         if isinstance(part, Call):
             return (PartStarted(index, replace(part, arguments="")),)
-        text = part.text
-        started: list[Event] = [PartStarted(index, replace(part, text=""))]
-        return [*started, PartGrew(index, text)] if text else started
+        if isinstance(part, Thinking):
+            started = PartStarted(index, replace(part, text=""))
+            return (started, PartGrew(index, part.text)) if part.text else (started,)
+        return self._grow(index, part.text)
 
     def _read_delta(self, event: dict[str, Json]) -> Sequence[Event]:
         index, delta = event.get("index"), event.get("delta")
@@ -171,18 +175,26 @@ class MessagesReader:
         text = delta.get(name)
         if kind != expected or not isinstance(text, str):
             raise _foreign(f"has an unexpected delta of the type {kind!r:.50}")
+        return self._grow(index, text)
+
+    def _grow(self, index: int, text: str) -> Sequence[Event]:
         if not text:
             return ()
-        block.has_text = True
-        return (PartGrew(index, text),)
+        block, grown = self._blocks[index], PartGrew(index, text)
+        is_first, block.has_text = not block.has_text, True
+        if is_first and isinstance(block.part, Text):
+            return (PartStarted(index, Text("")), grown)
+        return (grown,)
 
     def _end_block(self, index: Json) -> Sequence[Event]:
         block = self._blocks.pop(index, None) if type(index) is int else None
         if block is None:
             raise _foreign("ends a block that has not started")
-        if isinstance(block.part, Call) and not block.has_text:
+        if block.has_text or isinstance(block.part, Thinking):
+            return (PartEnded(index),)
+        if isinstance(block.part, Call):
             return (PartGrew(index, block.part.arguments), PartEnded(index))
-        return (PartEnded(index),)
+        return ()
 
     def _read_stop(self, fields: dict[str, Json]) -> None:
         reason, stop_text = fields.get("stop_reason"), fields.get("stop_sequence")
@@ -205,8 +217,8 @@ class MessagesWriter:
         self._current: int | None = None
         """The part that is being written."""
         self._part: Text | Thinking | Call = Text("")
-        self._waiting: dict[int, list[Event]] = {}
-        """Events of the parts that began before the current one ended."""
+        self._waiting = AnswerBuilder()
+        """The parts that began before the current one ended."""
 
     def whole(self, answer: Answer) -> dict[str, Json]:
         """Return a whole answer."""
@@ -219,9 +231,9 @@ class MessagesWriter:
         written = b""
         match event:
             case PartGrew() | PartProved() | PartEnded() if event.index != self._current:
-                self._waiting[event.index].append(event)
+                self._waiting.add(event)
             case PartStarted() if self._current is not None:
-                self._waiting[event.index] = [event]
+                self._waiting.add(event)
             case PartGrew(_, text):
                 kind, name = _WRITTEN_AS[type(self._part)]
                 delta = {"type": kind, name: text}
@@ -236,7 +248,7 @@ class MessagesWriter:
                 if isinstance(self._part, Thinking):
                     self._part = replace(self._part, proof=proof)
             case PartEnded():
-                written = self._end_block()
+                written = self._end_block() + self._write_waiting()
             case Started(id, _, usage):
                 written = _event("message_start", message=_message(id, self._model, [], usage))
             case Finished(stop, stop_text, usage):
@@ -250,17 +262,28 @@ class MessagesWriter:
         return _event(**write_error(error, Dialect.MESSAGES))
 
     def _end_block(self) -> bytes:
-        """Write the end of the current block, and then the parts that waited for it."""
         written, place = b"", self._blocks
         if isinstance(self._part, Thinking) and not self._part.is_hidden:
             delta = {"type": "signature_delta", "signature": seal(self._part, Dialect.MESSAGES)}
             written = _event("content_block_delta", index=place, delta=delta)
         written += _event("content_block_stop", index=place)
         self._blocks, self._current = place + 1, None
-        while self._current is None and self._waiting:
-            for event in self._waiting.pop(next(iter(self._waiting))):
-                written += self.write(event)
         return written
+
+    def _write_waiting(self) -> bytes:
+        """Write the parts that waited, up to the first one that has not ended."""
+        written = []
+        while self._current is None and self._waiting.parts:
+            index = next(iter(self._waiting.parts))
+            partial = self._waiting.parts.pop(index)
+            written.append(self.write(PartStarted(index, partial.start)))
+            if text := partial.text.getvalue():
+                written.append(self.write(PartGrew(index, text)))
+            if partial.proof:
+                self.write(PartProved(index, partial.proof))
+            if partial.has_ended:
+                written.append(self._end_block())
+        return b"".join(written)
 
 
 def _read_block(block: Json) -> Text | Thinking | Call:

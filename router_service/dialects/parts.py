@@ -168,6 +168,9 @@ class Request:
     """How much the model should reason: `none`, `minimal`, `low`, `medium`, `high` and so on."""
     shows_thinking: bool = False
     """Whether the client wants to read the model's reasoning."""
+    accepts_thinking: bool = True
+    """Whether the client expects that answers contain reasoning. A client of Messages does not if
+    it has not asked for thinking."""
     thinking_tokens: int | None = None
     """Most tokens of reasoning (Anthropic's `budget_tokens`)."""
     verbosity: str | None = None

@@ -306,7 +306,7 @@ def write_request(
         "top_p": request.top_p,
     }
     if tools:
-        fields["tools"] = [_write_tool(tool) for tool in tools]
+        fields["tools"] = [write_tool(tool) for tool in tools]
         fields["parallel_tool_calls"] = request.is_parallel
     if choice is not None:
         fields["tool_choice"] = choice.mode
@@ -325,18 +325,8 @@ def write_request(
         fields["reasoning"] = reasoning or None
         fields["include"] = ["reasoning.encrypted_content"]
     text: dict[str, Json] = {}
-    form = request.output_format
-    if form is not None and form.schema is None:
-        text["format"] = {"type": "json_object"}
-    elif form is not None:
-        schema = {
-            "type": "json_schema",
-            "name": form.name,
-            "description": form.description,
-            "schema": form.schema,
-            "strict": bool(form.is_strict),
-        }
-        text["format"] = {name: value for name, value in schema.items() if value is not None}
+    if request.output_format is not None:
+        text["format"] = write_format(request.output_format)
     if target.is_openai:
         fields |= {
             "user": request.user,
@@ -421,7 +411,22 @@ def _write_part(part: Text | Media) -> Json:
     return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": data}
 
 
-def _write_tool(tool: Tool) -> Json:
+def write_format(form: OutputFormat) -> Json:
+    """Return the format of an answer's text."""
+    if form.schema is None:
+        return {"type": "json_object"}
+    schema = {
+        "type": "json_schema",
+        "name": form.name,
+        "description": form.description,
+        "schema": form.schema,
+        "strict": bool(form.is_strict),
+    }
+    return {name: value for name, value in schema.items() if value is not None}
+
+
+def write_tool(tool: Tool) -> Json:
+    """Return a tool's definition."""
     name = writing.portable_name(tool.name)
     written: dict[str, Json] = {"type": "custom" if tool.is_custom else "function", "name": name}
     if tool.description:

@@ -11,7 +11,7 @@ from router_service.core.answers import Usage, read_usage
 from router_service.core.messages import Json
 from router_service.dialects.building import AnswerBuilder
 from router_service.dialects.errors import AnswerError, ForeignAnswerError, write_error
-from router_service.dialects.foreign import read_text, seal
+from router_service.dialects.foreign import read_text, seal, to_input
 from router_service.dialects.parts import (
     Answer,
     Call,
@@ -27,25 +27,23 @@ from router_service.dialects.parts import (
     Stop,
     Text,
     Thinking,
-    Tool,
 )
+from router_service.dialects.responses import write_format, write_tool
 
 _CALL_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 _BETWEEN_SUMMARIES = "\n\n"
 _LAST = ("response.completed", "response.incomplete")
-_PARTS: dict[str, tuple[str, Text | Thinking | Call]] = {
-    "response.output_text": ("text", Text("")),
-    "response.refusal": ("refusal", Text("", is_refusal=True)),
-    "response.function_call_arguments": ("arguments", Call("", "", "")),
-    "response.custom_tool_call_input": ("input", Call("", "", "", is_custom=True)),
-    "response.reasoning_summary_text": ("text", Thinking("", origin=Dialect.RESPONSES)),
-    "response.reasoning_text": ("text", Thinking("", origin=Dialect.RESPONSES)),
+_FAILURES = ("error", "response.failed", "response.cancelled")
+_PARTS: dict[str, Text | Thinking | Call] = {
+    "response.output_text": Text(""),
+    "response.refusal": Text("", is_refusal=True),
+    "response.function_call_arguments": Call("", "", ""),
+    "response.custom_tool_call_input": Call("", "", "", is_custom=True),
+    "response.reasoning_summary_text": Thinking("", origin=Dialect.RESPONSES),
+    "response.reasoning_text": Thinking("", origin=Dialect.RESPONSES),
 }
-"""Events that add to a part, without `.delta` and `.done`: the field in which the last one repeats
-the text, and an empty part of that kind."""
-
-_Place = tuple[int, int]
-"""Places of an item in the output and of a part in the item's content."""
+"""Events that add to a part, without `.delta`, and an empty part of that kind. The `.done` events
+of these parts are not read, because the last event of the item repeats them."""
 
 
 @dataclass(slots=True)
@@ -66,7 +64,8 @@ class ResponsesReader:
         self._events: list[Event] = []
         self._next = 0
         """The place of the next part."""
-        self._open: dict[_Place, _Open] = {}
+        self._open: dict[int, dict[int, _Open]] = {}
+        """The parts that have not ended, by the places of their item and in its content."""
         self._items: set[int] = set()
         """The places of the items that are complete."""
         self._has_started = False
@@ -81,11 +80,15 @@ class ResponsesReader:
         output = value.get("output")
         if not isinstance(output, list):
             raise _foreign("has no list of output items")
-        parts = [part for item in output for part in _read_item(item)]
+        parts = [part for item in output for part in _read_item(item) if part != Text("")]
         self._has_calls = any(isinstance(part, Call) for part in parts)
         self._has_refused = any(isinstance(part, Text) and part.is_refusal for part in parts)
         head = read_text(value.get("id")), read_text(value.get("model"))
-        return Answer(*head, tuple(parts), self._read_stop(value), usage=read_usage(value))
+        status = value.get("status", "completed")
+        if status not in ("completed", "incomplete"):
+            raise _foreign(f"has the status {status!r:.50}")
+        stop = self._read_stop(value, is_cut=status == "incomplete")
+        return Answer(*head, tuple(parts), stop, usage=read_usage(value))
 
     def feed(self, event: Json) -> Sequence[Event]:
         """Read one event; raise ForeignAnswerError."""
@@ -95,30 +98,23 @@ class ResponsesReader:
         base, _, verb = kind.rpartition(".")
         response = event.get("response")
         self._events = []
-        if verb == "delta":
-            if base in _PARTS:
-                self._grow(base, event, event.get("delta"))
+        if self._has_finished or kind == "keepalive":
+            return ()
+        if verb == "delta" and base in _PARTS:
+            self._grow(base, event, event.get("delta"))
         elif kind == "response.output_item.added":
             self._start_item(event)
         elif kind == "response.output_item.done":
             self._end_item(event.get("item"), event.get("output_index"))
-        elif verb == "done" and base in _PARTS:
-            name, empty = _PARTS[base]
-            text = event.get(name)
-            if isinstance(text, str) and not isinstance(empty, Thinking):
-                self._grow(base, event, text[self._find(base, event).characters :])
-        elif kind in _LAST and isinstance(response, dict):
-            self._start(response)
-            output = response.get("output")
-            for index, item in enumerate(output if isinstance(output, list) else ()):
-                if index not in self._items:
-                    self._end_item(item, index)
-            self._end_parts()
-            self._has_finished = True
-            stop = self._read_stop(response)
-            self._events.append(Finished(stop, usage=read_usage(response)))
+        elif kind in _FAILURES:
+            raise _foreign("reports an error")
         elif isinstance(response, dict):
-            self._start(response)
+            if not self._has_started:
+                self._has_started = True
+                head = read_text(response.get("id")), read_text(response.get("model"))
+                self._events.append(Started(*head))
+            if kind in _LAST:
+                self._finish(response)
         elif not self._has_started:
             raise _foreign(f"begins with an event of the type {kind!r:.50}")
         return self._events
@@ -129,49 +125,56 @@ class ResponsesReader:
             raise _foreign("ended before it was complete")
         return ()
 
-    def _start(self, response: dict[str, Json]) -> None:
-        if not self._has_started:
-            self._has_started = True
-            head = read_text(response.get("id")), read_text(response.get("model"))
-            self._events.append(Started(*head))
+    def _finish(self, response: dict[str, Json]) -> None:
+        output = response.get("output")
+        for index, item in enumerate(output if isinstance(output, list) else ()):
+            if index not in self._items:
+                self._end_item(item, index)
+        for place in list(self._open):
+            self._end_parts(place)
+        self._has_finished = True
+        is_cut = response.get("status") == "incomplete"
+        stop = self._read_stop(response, is_cut=is_cut)
+        self._events.append(Finished(stop, usage=read_usage(response)))
 
     def _start_item(self, event: dict[str, Json]) -> None:
         item, place = event.get("item"), event.get("output_index")
         kind = item.get("type") if isinstance(item, dict) else None
         if isinstance(item, dict) and kind in _CALL_FIELDS and type(place) is int:
             is_custom = kind == "custom_tool_call"
-            self._start_part((place, 0), _read_call(item, is_custom=is_custom, arguments=""))
+            self._start_part(place, 0, _read_call(item, is_custom=is_custom, arguments=""))
         elif kind not in ("message", "reasoning"):
             raise _unknown_item(kind)
 
-    def _start_part(self, place: _Place, part: Text | Thinking | Call) -> _Open:
+    def _start_part(self, item: int, content: int, part: Text | Thinking | Call) -> _Open:
         if not self._has_started:
             raise _foreign("has output before its start")
-        if place in self._open:
+        opened = self._open.setdefault(item, {})
+        if content in opened or item in self._items:
             raise _foreign("starts two parts at the same place")
         self._has_calls = self._has_calls or isinstance(part, Call)
         is_refusal = isinstance(part, Text) and part.is_refusal
         self._has_refused = self._has_refused or is_refusal
-        opened = self._open[place] = _Open(self._next, part)
+        opened[content] = _Open(self._next, part)
         self._events.append(PartStarted(self._next, part))
         self._next += 1
-        return opened
+        return opened[content]
 
     def _find(self, base: str, event: dict[str, Json]) -> _Open:
         """Return the part to which an event adds; start it if no event has started it."""
         item, content = event.get("output_index"), event.get("content_index", 0)
-        empty = _PARTS[base][1]
+        empty = _PARTS[base]
         if type(item) is not int or type(content) is not int:
             raise _foreign("has an event without a place")
         if not isinstance(empty, Text):
             content = 0  # the parts of a summary are one part here
         if item in self._items:
             raise _foreign("continues an item that was complete")
-        part = self._open.get((item, content))
+        part = self._open.get(item, {}).get(content)
         if part is None:
             if isinstance(empty, Call):
                 raise _foreign("continues a call that has not started")
-            part = self._start_part((item, content), empty)
+            part = self._start_part(item, content, empty)
         if type(part.part) is not type(empty):
             raise _foreign("continues an item of another type")
         return part
@@ -196,42 +199,41 @@ class ResponsesReader:
         """End the parts of an item, and add what the deltas have left out."""
         if type(place) is not int or place in self._items:
             raise _foreign("ends an item at an invalid place")
+        parts = self._open.get(place, {})
         for content, part in enumerate(_read_item(item)):
-            key = (place, content)
             if isinstance(part, Call):
                 text = part.arguments
                 start: Text | Thinking | Call = replace(part, arguments="")
             else:
                 text, start = part.text, replace(part, text="")
-            opened = self._open.get(key) or self._start_part(key, start)
+            if part == Text("") and content not in parts:
+                continue  # Anthropic rejects messages with empty texts
+            opened = parts.get(content) or self._start_part(place, content, start)
             if type(opened.part) is not type(part):
                 raise _foreign("ends an item with another type")
             is_read = isinstance(part, Thinking) and opened.characters > 0
             if len(text) > opened.characters and not is_read:
                 self._events.append(PartGrew(opened.index, text[opened.characters :]))
+                opened.characters = len(text)
             if isinstance(part, Thinking) and part.proof:
                 self._events.append(PartProved(opened.index, part.proof))
-        for key in [key for key in self._open if key[0] == place]:
-            self._events.append(PartEnded(self._open.pop(key).index))
+        self._end_parts(place)
+
+    def _end_parts(self, place: int) -> None:
+        for part in self._open.pop(place, {}).values():
+            if isinstance(part.part, Call) and not (part.part.is_custom or part.characters):
+                self._events.append(PartGrew(part.index, "{}"))
+            self._events.append(PartEnded(part.index))
         self._items.add(place)
 
-    def _end_parts(self) -> None:
-        for part in self._open.values():
-            self._events.append(PartEnded(part.index))
-        self._open.clear()
-
-    def _read_stop(self, response: dict[str, Json]) -> Stop:
+    def _read_stop(self, response: dict[str, Json], *, is_cut: bool) -> Stop:
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
-        match response.get("status"):
-            case "incomplete":
-                return Stop.FILTER if reason == "content_filter" else Stop.LENGTH
-            case "completed" | None:
-                if self._has_calls:
-                    return Stop.CALLS
-                return Stop.REFUSAL if self._has_refused else Stop.END
-            case status:
-                raise _foreign(f"has the status {status!r:.50}")
+        if is_cut:
+            return Stop.FILTER if reason == "content_filter" else Stop.LENGTH
+        if self._has_calls:
+            return Stop.CALLS
+        return Stop.REFUSAL if self._has_refused else Stop.END
 
 
 def _read_item(item: Json) -> list[Text | Thinking | Call]:
@@ -290,11 +292,14 @@ class ResponsesWriter:
 
     def __init__(self, model: str, created_s: int, request: Request) -> None:
         self._repeated = {"created_at": created_s, "model": model, **_repeat(request)}
+        self._tools = {tool.name: tool for tool in request.tools}
         self._builder = AnswerBuilder()
         self._number = 0
         """The sequence number of the next event."""
         self._places: dict[int, tuple[int, str]] = {}
         """The place of each part's item in the output, and the item's id."""
+        self._summaries: set[int] = set()
+        """The parts of reasoning whose summary has begun."""
         self._has_started = False
 
     def whole(self, answer: Answer) -> dict[str, Json]:
@@ -306,7 +311,7 @@ class ResponsesWriter:
         is_cut = is_filtered or answer.stop is Stop.LENGTH
         last = len(answer.parts) - 1
         output = [
-            _write_item(part, _item_id(part, answer.id, index), is_cut=is_cut and index == last)
+            self._item(part, _item_id(part, answer.id, index), is_cut=is_cut and index == last)
             for index, part in enumerate(answer.parts)
         ]
         status, reason = "completed", None
@@ -357,7 +362,9 @@ class ResponsesWriter:
         place, item_id = self._places[index]
         fields: dict[str, Json] = {"item_id": item_id, "output_index": place}
         match self._builder.parts[index].start:
-            case Call(is_custom=is_custom):
+            case Call(_, name, _, is_custom):
+                if name in self._tools and self._tools[name].is_search:
+                    return b""  # its item has an object at the end
                 kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
                 return self._event(f"response.{kind}.delta", **fields, delta=text)
             case Text(is_refusal=True):
@@ -367,7 +374,8 @@ class ResponsesWriter:
                 return self._event("response.output_text.delta", **fields)
             case Thinking():
                 written = b""
-                if len(self._builder.parts[index].texts) == 1:
+                if index not in self._summaries:
+                    self._summaries.add(index)
                     part = {"type": "summary_text", "text": ""}
                     added = {**fields, "summary_index": 0, "part": part}
                     written = self._event("response.reasoning_summary_part.added", **added)
@@ -377,7 +385,7 @@ class ResponsesWriter:
     def _start_item(self, index: int, part: Text | Thinking | Call) -> bytes:
         place, item_id = len(self._places), _item_id(part, self._builder.id, len(self._places))
         self._places[index] = place, item_id
-        item = _write_item(part, item_id) | {"status": "in_progress"}
+        item = self._item(part, item_id) | {"status": "in_progress"}
         if not isinstance(part, Text):
             return self._event("response.output_item.added", output_index=place, item=item)
         [content] = item["content"]
@@ -389,9 +397,11 @@ class ResponsesWriter:
     def _end_item(self, index: int) -> bytes:
         place, item_id = self._places[index]
         part = self._builder.parts[index].part()
-        item = _write_item(part, item_id)
+        item = self._item(part, item_id)
         fields: dict[str, Json] = {"item_id": item_id, "output_index": place}
         match part:
+            case Call() if item["type"] == "tool_search_call":
+                written = b""
             case Call(_, _, text, is_custom):
                 kind, name = "function_call_arguments", "arguments"
                 if is_custom:
@@ -415,6 +425,40 @@ class ResponsesWriter:
                         "response.reasoning_summary_text.done", **fields, text=text
                     ) + self._event("response.reasoning_summary_part.done", **fields, part=summary)
         return written + self._event("response.output_item.done", output_index=place, item=item)
+
+    def _item(
+        self, part: Text | Thinking | Call, item_id: str, *, is_cut: bool = False
+    ) -> dict[str, Json]:
+        """Return a part as an output item."""
+        item: dict[str, Json] = {"id": item_id, "status": "incomplete" if is_cut else "completed"}
+        match part:
+            case Call():
+                return item | self._call(part)
+            case Thinking(text):
+                summary = [{"type": "summary_text", "text": text}] if text else []
+                proof = seal(part, Dialect.RESPONSES) if part.proof else None
+                item |= {"type": "reasoning", "summary": summary, "encrypted_content": proof}
+            case Text(text, is_refusal):
+                content: dict[str, Json] = {"type": "refusal", "refusal": text}
+                if not is_refusal:
+                    content = {"type": "output_text", "text": text}
+                    content |= {"annotations": [], "logprobs": []}
+                item |= {"type": "message", "role": "assistant", "content": [content]}
+        return item
+
+    def _call(self, call: Call) -> dict[str, Json]:
+        """Return the fields of a call's item, which depend on the tool."""
+        tool = self._tools.get(call.name)
+        fields: dict[str, Json] = {"call_id": call.id, "name": call.name}
+        if tool is not None and tool.is_search:
+            search = {"type": "tool_search_call", "call_id": call.id, "execution": "client"}
+            return {**search, "arguments": to_input(call.arguments)}
+        if tool is not None and tool.namespace:
+            fields["name"] = call.name.removeprefix(f"{tool.namespace}__")
+            fields["namespace"] = tool.namespace
+        if call.is_custom:
+            return fields | {"type": "custom_tool_call", "input": call.arguments}
+        return fields | {"type": "function_call", "arguments": call.arguments}
 
     def _event(self, type: str, **fields: Json) -> bytes:  # noqa: A002
         data = orjson.dumps({"type": type, "sequence_number": self._number, **fields})
@@ -444,27 +488,9 @@ class ResponsesWriter:
 
 def _repeat(request: Request) -> dict[str, Json]:
     """Return the fields of a request that its response repeats."""
-    choice: Json = "auto"
-    if request.tool_choice is not None:
-        mode, names = request.tool_choice.mode, request.tool_choice.names
-        choice = mode
-        if names:
-            customs = {tool.name for tool in request.tools if tool.is_custom}
-            named = [
-                {"type": "custom" if name in customs else "function", "name": name}
-                for name in names
-            ]
-            choice = {"type": "allowed_tools", "mode": mode, "tools": named}
-            if len(named) == 1 and mode == "required":
-                choice = named[0]
-    form: dict[str, Json] = {"type": "text"}
-    if request.output_format is not None:
-        wanted = request.output_format
-        form = {"type": "json_object"}
-        if wanted.schema is not None:
-            form = {"type": "json_schema", "name": wanted.name, "schema": wanted.schema}
-            form |= {"description": wanted.description, "strict": wanted.is_strict}
-    text: dict[str, Json] = {"format": form}
+    tools = [write_tool(tool) for tool in request.tools]
+    choice, form = request.tool_choice, request.output_format
+    text = {"format": {"type": "text"} if form is None else write_format(form)}
     if request.verbosity is not None:
         text["verbosity"] = request.verbosity
     return {
@@ -478,20 +504,11 @@ def _repeat(request: Request) -> dict[str, Json]:
         "store": False,
         "temperature": request.temperature,
         "text": text,
-        "tool_choice": choice,
-        "tools": [_write_tool(tool) for tool in request.tools],
+        "tool_choice": "auto" if choice is None else choice.mode,
+        "tools": tools,
         "top_p": request.top_p,
         "truncation": "disabled",
     }
-
-
-def _write_tool(tool: Tool) -> dict[str, Json]:
-    named: dict[str, Json] = {"name": tool.name, "description": tool.description}
-    if tool.is_custom:
-        form = {"type": "grammar", **tool.grammar} if tool.grammar else {"type": "text"}
-        return {"type": "custom", **named, "format": form}
-    strict = bool(tool.is_strict)
-    return {"type": "function", **named, "parameters": tool.parameters, "strict": strict}
 
 
 def _item_id(part: Text | Thinking | Call, answer_id: str, place: int) -> str:
@@ -504,27 +521,6 @@ def _item_id(part: Text | Thinking | Call, answer_id: str, place: int) -> str:
         case Call(is_custom=is_custom):
             prefix = "ctc" if is_custom else "fc"
     return f"{prefix}_{answer_id.removeprefix('resp_')}_{place}"
-
-
-def _write_item(
-    part: Text | Thinking | Call, item_id: str, *, is_cut: bool = False
-) -> dict[str, Json]:
-    item: dict[str, Json] = {"id": item_id, "status": "incomplete" if is_cut else "completed"}
-    match part:
-        case Call(id, name, text, is_custom):
-            kind, field = "function_call", "arguments"
-            if is_custom:
-                kind, field = "custom_tool_call", "input"
-            return {**item, "type": kind, "call_id": id, "name": name, field: text}
-        case Thinking(text):
-            summary = [{"type": "summary_text", "text": text}] if text else []
-            proof = seal(part, Dialect.RESPONSES) if part.proof else None
-            return {**item, "type": "reasoning", "summary": summary, "encrypted_content": proof}
-        case Text(text, is_refusal):
-            content: dict[str, Json] = {"type": "refusal", "refusal": text}
-            if not is_refusal:
-                content = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-            return {**item, "type": "message", "role": "assistant", "content": [content]}
 
 
 def _write_usage(usage: Usage) -> dict[str, Json]:

@@ -24,7 +24,7 @@ from router_service.dialects.errors import (
 from router_service.dialects.parts import Dialect, Request
 from tests.dialect_answers import CASES, Content, Sdks, decode, events, whole
 
-REQUEST = Request("switchcraft", (), stream=True, shows_thinking=True, wants_usage=True)
+REQUEST = Request("switchcraft", (), stop=("END",), shows_thinking=True, wants_usage=True)
 PAIRS = [pytest.param(*pair, id=f"{pair[0]}-{pair[1]}") for pair in permutations(Dialect, 2)]
 """Every source with every other target."""
 
