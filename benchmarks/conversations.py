@@ -20,7 +20,9 @@ recorded latency, and a turn of the user after a pause (`--pause`).
     ours          `core.caching`: the first request is decided in the same way; later turns of the
                   user change the arm if that pays, within a budget of 2% above `sticky`
     no budget     the same without a budget
-    in loops      the same without a budget, and with changes inside of tool loops
+    by length     like `ours`, but the length of its prompt decides about the first request
+    by length, free   the same without a budget
+    and in loops  the same without a budget, and with changes inside of tool loops
 
 A second table gives the prompts the mean length that MCPMark's requests have. Arms whose
 context window is too short for them are left out.
@@ -132,6 +134,8 @@ class Strategy:
     is_sticky: bool = False
     rule: SwitchRule | None = None
     """The rule of `core.caching`, if the strategy uses it."""
+    weighs_first: bool = False
+    """Whether the first request is decided by the length of its prompt."""
     changes_in_loops: bool = False
 
     def choose(
@@ -145,7 +149,7 @@ class Strategy:
         if state.arm is not None and request.is_in_loop and self.rule and not self.changes_in_loops:
             return state.arm
         arms, p = pool.arms, request.probabilities
-        if state.arm is None or self.rule is None:
+        if self.rule is None or (state.arm is None and not self.weighs_first):
             return arms[select(p, pool.profiled_usd, self.policy).arm]
         following = self.rule.expected_requests
         costs_usd = costs_over(arms, pool.terms, state, request.sent(now_s), following)
@@ -229,7 +233,9 @@ def strategies(policy: Policy) -> list[Strategy]:
         Strategy("sticky", policy, is_sticky=True),
         Strategy("ours", policy, rule=SwitchRule()),
         Strategy("no budget", policy, rule=free),
-        Strategy("in loops", policy, rule=free, changes_in_loops=True),
+        Strategy("by length", policy, rule=SwitchRule(), weighs_first=True),
+        Strategy("by length, free", policy, rule=free, weighs_first=True),
+        Strategy("and in loops", policy, rule=free, weighs_first=True, changes_in_loops=True),
     ]
 
 

@@ -97,10 +97,16 @@ class Decision:
         regret = max(self.probabilities.values()) - probability
         object.__setattr__(self, "expected_regret", regret)
 
-    def moved(self, arm: str, reason: Reason) -> Decision:
-        """Return the decision for another arm, with the other arms in the same order after it."""
+    def moved(
+        self, arm: str, reason: Reason, cost_usd: Mapping[str, float] | None = None
+    ) -> Decision:
+        """Return the decision for an arm, with the other arms in the same order after it.
+
+        `cost_usd` replaces the expected costs of some arms.
+        """
         others = (other for other in self.ranking if other != arm)
-        return replace(self, arm=arm, reason=reason, ranking=(arm, *others))
+        costs_usd = {**self.cost_usd, **(cost_usd or {})}
+        return replace(self, arm=arm, reason=reason, ranking=(arm, *others), cost_usd=costs_usd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from router_service.core.messages import Conversation, Json, Role
 from router_service.core.tool_checks import is_tool_error
 from router_service.store.records import GuardedStore, MemoryStore
 from router_service.telemetry.metrics import Metrics
+from router_service.upstream.answers import CHARACTERS_PER_TOKEN
 
 if TYPE_CHECKING:
     from router_service.requests.exchange import Exchange
@@ -160,7 +161,9 @@ class Conversations:
         if state is None or turns <= state.turns:
             state = ConversationState(id=key)
         size_bytes = request.body.size_bytes
-        tokens_per_byte = state.prompt_tokens / max(state.request_bytes, 1)
+        tokens_per_byte = 1 / CHARACTERS_PER_TOKEN
+        if state.request_bytes > 0:
+            tokens_per_byte = state.prompt_tokens / state.request_bytes
         return ConversationTurn(
             state,
             NextRequest(

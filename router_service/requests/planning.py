@@ -560,26 +560,28 @@ class Planner:
         reach `floor` are chosen, if any does.
         """
         state, settings = turn.state, self._conversations
-        arms = [arm for arm in decision.ranking if arm in self.terms]
-        reaching = [arm for arm in arms if decision.probabilities[arm] >= floor]
-        arms = reaching or arms
-        if state.arm not in arms or decision.reason is Reason.RISK:
+        if decision.reason is Reason.RISK:
             return decision
-        must_change = settings.change_when_stalled and turn.has_stalled
-        if turn.is_in_loop and not must_change:
+        arms = list(decision.ranking)
+        arms = [arm for arm in arms if decision.probabilities[arm] >= floor] or arms
+        must_change = settings.change_when_stalled and turn.has_stalled and len(arms) > 1
+        if state.arm in arms and turn.is_in_loop and not must_change:
             return decision.moved(state.arm, Reason.STICKY)
-        if decision.reason is Reason.UNREAD:
+        if decision.reason is Reason.UNREAD or (state.arm is None and not settings.weigh_first):
             return decision
-        if must_change and len(arms) > 1:
+        if state.arm in arms and must_change:
             arms.remove(state.arm)
-            state = state.model_copy(update={"arms": ()})
-        costs_usd = costs_over(arms, self.terms, state, turn.request, settings.expected_requests)
+        requests = settings.expected_requests
+        costs_usd = costs_over(arms, self.terms, state, turn.request, requests)
         probabilities = [decision.probabilities[arm] for arm in arms]
         chosen = choose_in_conversation(
             arms, probabilities, costs_usd, policy, state, settings.rule
         )
-        reason = Reason.SWITCHED if must_change else chosen.reason
-        return decision.moved(arms[chosen.arm], reason)
+        return decision.moved(
+            arms[chosen.arm],
+            Reason.SWITCHED if must_change else chosen.reason,
+            {arm: cost_usd / requests for arm, cost_usd in zip(arms, costs_usd, strict=True)},
+        )
 
     def models_by_arm(self, decision: Decision) -> Mapping[str, Model]:
         """Return the arms of a decision with their models, each model once, the best arm first."""

@@ -385,6 +385,9 @@ class ConversationSettings(Frozen):
     )
     """What one more correct answer is worth in USD, when a change of the arm is weighed. The policy
     `utility=PRICE` has its own price."""
+    weigh_first: bool = False
+    """Whether the first request of a conversation is decided by what a prompt of its length costs.
+    Otherwise it is decided by the arms' mean costs, like a request outside of a conversation."""
     change_when_stalled: bool = False
     """Whether the arm changes inside a tool loop if the last two rounds of calls had only errors as
     results, or were the same calls with the same results."""

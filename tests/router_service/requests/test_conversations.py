@@ -187,6 +187,17 @@ def test_requests_without_state_are_decided_as_without_conversations() -> None:
             assert decide(messages, None, policy=policy).decision == alone
 
 
+def test_the_first_request_can_be_decided_by_its_length() -> None:
+    """With a price per token, a long prompt makes an arm that is a little better too expensive."""
+    weighing = POOR.model_copy(update={"weigh_first": True})
+    long = [{"role": "user", "content": "word " * 20_000}]
+    for settings, arm in ((POOR, "large"), (weighing, "medium")):
+        decision = decide(long, None, settings, "utility=0.1").decision
+        assert decision is not None
+        assert (decision.arm, decision.reason) == (arm, Reason.UTILITY)
+        assert (decision.cost_usd["medium"] > 0.04) is settings.weigh_first
+
+
 def test_arms_that_are_gone_or_below_a_demand_are_not_kept() -> None:
     """The policy decides if the arm cannot serve the request, or must not."""
     gone = decide(LOOP, "removed").decision
