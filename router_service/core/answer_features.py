@@ -86,7 +86,7 @@ class Question:
             if left <= 0:
                 break
         said = " ".join(reversed(texts))
-        latest = conversation.latest_user
+        latest = conversation.deciding_turn
         query = "" if latest is None else conversation.turns[latest].text[:MAX_SAID_CHARACTERS]
         words = WORD.findall(said.lower())
         self._words = f" {' '.join(words)} "

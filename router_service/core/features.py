@@ -393,7 +393,7 @@ def extract(conversation: Conversation, names: Sequence[str]) -> tuple[float, ..
     """Return the features of a conversation that `names` lists, in its order, (len(names),)."""
     if not names:
         return ()
-    latest = conversation.latest_user
+    latest = conversation.deciding_turn
     text = conversation.turns[latest].text[:MAX_QUERY_CHARS] if latest is not None else ""
     query = _queries.get(text)
     if query is None:

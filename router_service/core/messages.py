@@ -7,6 +7,7 @@ in `Conversation.unread` and is not an error, because the upstream decides wheth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -135,24 +136,16 @@ class Conversation:
     unread: tuple[str, ...] = ()
     has_tools: bool = field(init=False, repr=False, compare=False)
     """Whether the request offers tools (paper, section 3), including unread ones."""
-    latest_user: int | None = field(init=False, repr=False, compare=False)
-    """Index of the last user turn with text, or else of the last user turn, or None."""
+    deciding_turn: int | None = field(init=False, repr=False, compare=False)
+    """Index of the turn whose text says what is asked for, as `find_deciding_turn` returns it."""
 
     def __post_init__(self) -> None:
-        """Compute `has_tools` and `latest_user`, which every decision reads more than once."""
+        """Compute `has_tools` and `deciding_turn`, which every decision reads more than once."""
         has_tools = bool(self.tools) or any(
             path.startswith(("tools", "functions")) for path in self.unread
         )
-        latest = None
-        for i in reversed(range(len(self.turns))):
-            turn = self.turns[i]
-            if turn.role is Role.USER:
-                if turn.text and not turn.text.isspace():
-                    latest = i
-                    break
-                latest = i if latest is None else latest
         object.__setattr__(self, "has_tools", has_tools)
-        object.__setattr__(self, "latest_user", latest)
+        object.__setattr__(self, "deciding_turn", find_deciding_turn(self.turns))
 
     @property
     def opening(self) -> tuple[str, str]:
@@ -166,6 +159,57 @@ class Conversation:
             if system is not None and user is not None:
                 break
         return system or "", user or ""
+
+
+MAX_CONFIRMATION_CHARACTERS = 40
+_APPROVING = frozenset(
+    "yes yeah yep yup y sure ok okay alright fine agreed approved confirmed confirm correct "
+    "exactly absolutely definitely certainly continue proceed go do lgtm ja gerne oui si sí claro "
+    "vale sim hai да はい 好 好的 是的".split()
+)
+"""Words of which a confirmation has at least one."""
+_ACCOMPANYING = frozenset(
+    "please thanks thank you it that this so ahead on right now then good great perfect sounds "
+    "looks of course let's lets and the with keep going carry bitte".split()
+)
+"""Words that a confirmation may have besides."""
+_WORD = re.compile(r"[\w']+")
+
+
+def is_confirmation(text: str) -> bool:
+    """Return whether a text only approves something, as "yes", "ok, do it" and "go on" do.
+
+    Any other word makes it a request of its own: "yes, but cheaper" is none, nor is "no".
+    """
+    if len(text) > MAX_CONFIRMATION_CHARACTERS:
+        return False
+    found = set(_WORD.findall(text.casefold().replace("\u2019", "'")))
+    return bool(found & _APPROVING) and found <= _APPROVING | _ACCOMPANYING
+
+
+def find_deciding_turn(turns: Sequence[Turn]) -> int | None:
+    """Return the index of the turn whose text says what is asked for, or None without a user turn.
+
+    It is the last user turn with text, or else the last user turn. If that only confirms something,
+    it is the turn that it confirms: the assistant's text just before, or else the user turn before
+    that, by the same rule.
+    """
+    fallback: int | None = None
+    confirmation: int | None = None
+    for index in reversed(range(len(turns))):
+        turn = turns[index]
+        has_text = bool(turn.text) and not turn.text.isspace()
+        if turn.role is Role.ASSISTANT and confirmation is not None and has_text:
+            return index
+        if turn.role is not Role.USER:
+            continue
+        if not has_text:
+            fallback = index if fallback is None else fallback
+        elif turn.attachments or not is_confirmation(turn.text):
+            return index
+        elif confirmation is None:
+            confirmation = index
+    return fallback if confirmation is None else confirmation
 
 
 @dataclass(frozen=True, slots=True)

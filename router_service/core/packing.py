@@ -215,7 +215,7 @@ class Packer:
         )
         left -= len(clips[TemplateSlot.TOOLS].ids)
 
-        latest = conversation.latest_user
+        latest = conversation.deciding_turn
         text = turns[latest].text if latest is not None else ""
         latest_ids = self._encode(_clip_text(text, left), self._turns)
         if len(latest_ids) <= left:

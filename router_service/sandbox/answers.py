@@ -218,7 +218,7 @@ def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -
     Raise InvalidRequestError if the tools are not an array or `tool_choice` names no tool.
     """
     turns = request.conversation.turns
-    latest = request.conversation.latest_user
+    latest = request.conversation.deciding_turn
     query = "" if latest is None else turns[latest].text[:READ_CHARACTERS]
     tools, is_forced = _choose_from(body, tuple(_read_tools(body)))
     has_result = bool(turns) and turns[-1].role in _RESULTS

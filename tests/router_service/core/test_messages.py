@@ -21,6 +21,7 @@ from router_service.core.messages import (
     Role,
     ToolCall,
     decode_object,
+    is_confirmation,
     parse_chat_request,
     parse_conversation,
 )
@@ -126,15 +127,68 @@ def test_schemas_keep_what_signatures_need() -> None:
     ("messages", "latest"),
     [
         ([USER], 0),
-        ([USER, {"role": "assistant", "content": "yes?"}, {"role": "user", "content": "go"}], 2),
+        ([USER, {"role": "assistant", "content": "yes?"}, {"role": "user", "content": "a"}], 2),
         ([USER, {"role": "user", "content": "  "}], 0),
         ([{"role": "user", "content": ""}], 0),
         ([{"role": "system", "content": "x"}], None),
     ],
 )
-def test_blank_user_turns_are_not_the_latest(messages: list[object], latest: int | None) -> None:
-    """The latest user turn is the last one with text; it is None without any user turn."""
-    assert conversation(*messages).latest_user == latest
+def test_blank_user_turns_do_not_decide(messages: list[object], latest: int | None) -> None:
+    """The last user turn with text decides; it is None without any user turn."""
+    assert conversation(*messages).deciding_turn == latest
+
+
+OFFER: dict[str, object] = {"role": "assistant", "content": "I found a flight. Shall I book it?"}
+SILENT: dict[str, object] = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT: dict[str, object] = {"role": "tool", "tool_call_id": "c", "content": "done"}
+
+
+def said(text: str) -> dict[str, object]:
+    """Return a user's message."""
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize(
+    ("messages", "deciding"),
+    [
+        ([USER, OFFER, said("yes")], 1),
+        ([USER, OFFER, said("Ok, do it!")], 1),
+        ([USER, OFFER, said("Yes, please go ahead."), SILENT, RESULT], 1),
+        ([USER, SILENT, RESULT, said("go on")], 0),
+        ([USER, SILENT, RESULT, said("continue"), SILENT, RESULT, said("go on")], 0),
+        ([USER, OFFER, said("yes"), said(" ")], 1),
+        ([USER, OFFER, said("no")], 2),
+        ([USER, OFFER, said("yes, but the cheaper one")], 2),
+        ([USER, OFFER, said("thanks")], 2),
+        ([said("ok")], 0),
+        ([{"role": "system", "content": "Be brief."}, said("go")], 1),
+    ],
+)
+def test_confirmations_are_judged_by_what_they_approve(
+    messages: list[object], deciding: int
+) -> None:
+    """The assistant's text before, or else the earlier request; other words are a request."""
+    assert conversation(*messages).deciding_turn == deciding
+
+
+@pytest.mark.parametrize(
+    "text", ["Yes", "y", "OK.", "sounds good, go ahead", "do it", "Sí, claro", "ja bitte", "好的"]
+)
+def test_short_approvals_are_confirmations(text: str) -> None:
+    """Capitals, punctuation and some other languages are recognized."""
+    assert is_confirmation(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "thanks", "great", "do the dishes", "go to Oslo", "yes " * 20, "ok?? why", "no"]
+)
+def test_other_short_texts_are_no_confirmations(text: str) -> None:
+    """A text with any other word, or without an approving one, is a request of its own."""
+    assert not is_confirmation(text)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Views:
         """
 
         def read(chat: Conversation) -> Ids:
-            latest = "" if chat.latest_user is None else chat.turns[chat.latest_user].text
+            latest = "" if chat.deciding_turn is None else chat.turns[chat.deciding_turn].text
             return self.text(" ".join([latest, *map(signature, chat.tools)]))
 
         return self._truncate(self._cached("vanilla", example, read))
