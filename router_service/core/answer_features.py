@@ -186,8 +186,7 @@ def decode_calls(answer: ParsedAnswer | None) -> tuple[Call, ...] | None:
         return None
     calls = []
     for written in answer.calls:
-        # Some models write nothing for a call without arguments.
-        arguments = written.decoded() if written.arguments.strip() else {}
+        arguments = written.decoded()
         if arguments is None:
             return None
         calls.append(Call(written.name, arguments))

@@ -54,7 +54,12 @@ class WrittenCall:
     """Whether the arguments are free text (a custom tool)."""
 
     def decoded(self) -> dict[str, Json] | None:
-        """Return the arguments, or None if they are not a JSON object."""
+        """Return the arguments, or None if they are not a JSON object.
+
+        Some models write nothing for a call without arguments.
+        """
+        if not self.arguments.strip():
+            return {}
         try:
             value = orjson.loads(self.arguments)
         except orjson.JSONDecodeError:

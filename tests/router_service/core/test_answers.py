@@ -22,6 +22,7 @@ from router_service.core.answers import (
     parse_answer,
     read_usage,
 )
+from router_service.requests.feedback import answer_content
 
 OSLO = WrittenCall("call_1", "get_weather", '{"city":"Oslo"}')
 BERGEN = WrittenCall("call_2", "get_weather", '{"city":"Bergen"}')
@@ -50,6 +51,18 @@ def item(call: WrittenCall) -> dict[str, Any]:
     """Return a call in the format of the Responses API."""
     named = {"name": call.name, "arguments": call.arguments}
     return {"type": "function_call", "id": "fc_1", "call_id": call.id, **named}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "decoded"),
+    [('{"city":"Oslo"}', {"city": "Oslo"}), ("", {}), (" \n", {}), ("[]", None), ("{", None)],
+)
+def test_blank_arguments_are_an_empty_object(arguments: str, decoded: object) -> None:
+    """A call that a model wrote without arguments is readable for the log, checks and verifier."""
+    call = WrittenCall("call_1", "get_weather", arguments)
+    assert call.decoded() == decoded
+    logged = answer_content(ParsedAnswer((call,))).calls
+    assert (None if logged is None else logged[0].arguments) == decoded
 
 
 def test_a_whole_chat_answer() -> None:

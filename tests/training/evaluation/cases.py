@@ -87,6 +87,7 @@ def complete_experiment() -> Experiment:
         input_tokens=counts,
         output_tokens=counts * [1, 3],
         seconds=counts / 10,
+        attempts=np.full((QUERIES, 2), 2.0),
         folds=np.arange(QUERIES) % 3,
     )
     return Experiment(

@@ -13,6 +13,7 @@ from switchcraft_training.evaluation.breakdowns import (
     confusion,
     dataset_oracle,
     misroutes,
+    repeated_answers,
     routing,
     token_use,
 )
@@ -74,6 +75,21 @@ def test_each_category_has_its_own_scores() -> None:
     assert large.scores["router"].accuracy.value == 1
     assert large.difference == pytest.approx(1 / 3)
     assert small.scores["oracle"].accuracy.value == 0.5
+
+
+def test_repeated_answers_are_counted_by_arm_and_category() -> None:
+    """Labels of one attempt are left out, and `mid` counts the shares between 0 and 1."""
+    table = table_of(np.array([[1, 0.25], [0, 0.5], [1, 1]]), COSTS[:3], ("cheap", "dear"))
+    assert repeated_answers(table, list("xxy")) is None
+    table = replace(table, attempts=np.array([[1.0, 4], [1, 4], [4, 4]]))
+    found = repeated_answers(table, list("xxy"))
+    assert found is not None
+    cheap, dear = found.arms
+    assert (cheap.name, cheap.mid.n, cheap.mid.value, cheap.shares[-1]) == ("cheap", 1, 0, 1)
+    assert dear.mid.n == 3
+    assert dear.mid.value == pytest.approx(2 / 3)
+    assert [place for place, share in enumerate(dear.shares) if share] == [5, 10, 20]
+    assert [(each.name, each.mid.n) for each in found.categories] == [("x", 2), ("y", 2)]
 
 
 def test_dataset_oracle_chooses_the_best_arm_of_each_category() -> None:

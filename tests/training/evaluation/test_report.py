@@ -36,7 +36,7 @@ from tests.training.evaluation.cases import (
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 
-OPTIONAL = ("tokens", "parts", "stability")
+OPTIONAL = ("tokens", "repeated", "parts", "stability")
 
 
 def report_on(experiment: Experiment) -> Report:

@@ -28,6 +28,8 @@ from switchcraft_training.records import Example
 TOOLS = (1, 3, 6, 10, 50)
 TURNS = (1, 2, 4, 8, 20)
 """Upper bounds of the ranges of `TOOLS` and `TURNS` (paper, appendix on misrouted queries)."""
+LEVELS = 20
+"""The paper's attempts at each query (appendix on probabilistic correctness labels)."""
 FIFTHS = (0.2, 0.4, 0.6, 0.8)
 
 
@@ -96,6 +98,27 @@ class Breakdown:
 
     by: str
     buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptShares:
+    """How often repeated answers to a query were correct, in one group of (query, arm) pairs.
+
+    `shares` has the share of the pairs at each of the `LEVELS` + 1 probabilities from 0 to 1.
+    `mid` is the share of those that are neither always correct nor never.
+    """
+
+    name: str
+    shares: tuple[float, ...]
+    mid: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedAnswers:
+    """Distribution of correctness over repeated answers, by arm and by category."""
+
+    arms: tuple[AttemptShares, ...]
+    categories: tuple[AttemptShares, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +288,28 @@ class TokenUse:
     def cost_usd(self) -> float:
         """The mean cost of a query."""
         return self.input_cost_usd + self.output_cost_usd
+
+
+def repeated_answers(table: Table, categories: Sequence[str]) -> RepeatedAnswers | None:
+    """Return how often repeated answers were correct; None if no arm was asked a query twice."""
+    is_repeated = table.attempts > 1
+    if not is_repeated.any():
+        return None
+
+    def shares(name: str, correct: Floats) -> AttemptShares:
+        counts = np.bincount(np.rint(correct * LEVELS).astype(int), minlength=LEVELS + 1)
+        mid = mean_measure(((correct > 0) & (correct < 1)).astype(float))
+        return AttemptShares(name, tuple((counts / len(correct)).tolist()), mid)
+
+    names = np.array(categories)
+    by_arm = ((arm, table.correct[is_repeated[:, place], place])
+              for place, arm in enumerate(table.arms))  # fmt: skip
+    by_category = ((name, table.correct[names == name][is_repeated[names == name]])
+                   for name in sorted(set(categories)))  # fmt: skip
+    return RepeatedAnswers(
+        *(tuple(shares(name, found) for name, found in each if len(found))
+          for each in (by_arm, by_category))
+    )  # fmt: skip
 
 
 def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]:

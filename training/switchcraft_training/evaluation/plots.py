@@ -22,6 +22,8 @@ from router_service.core.artifact import Measure
 from router_service.core.goals import pareto_front
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import (
+    LEVELS,
+    AttemptShares,
     Breakdown,
     Category,
     Confusion,
@@ -386,6 +388,31 @@ def tokens_svg(uses: Sequence[TokenUse]) -> str:
             is_more_better=False,
         )
         right.set_xlabel("chattiness: cost / cost with average output")
+        return to_svg(figure)
+
+
+def repeated_svg(groups: Sequence[AttemptShares]) -> str:
+    """Draw a histogram of the share of correct answers to a query for each group."""
+    columns = 4
+    rows = -(-len(groups) // columns)
+    with style():
+        figure = new_figure(0.6 + 1.25 * rows)
+        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+        for axis, group in zip_longest(axes, groups):
+            if group is None:
+                axis.set_visible(False)
+                continue
+            axis.bar(np.arange(LEVELS + 1) / LEVELS, group.shares, width=0.9 / LEVELS, color=BLUE)
+            axis.set_title(group.name, fontsize=8)
+            axis.text(0.5, 0.9, f"mid {group.mid.value:.0%}", fontsize=8, ha="center", va="top",
+                      transform=axis.transAxes)  # fmt: skip
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axis.grid(visible=True, axis="y")
+        for axis in axes[: len(groups)][-columns:]:  # the lowest of each column
+            axis.tick_params(labelbottom=True)
+        axes[0].set_ylim(0, 1)
+        figure.supxlabel("share of a model's answers to a query that are correct", fontsize=9)
+        figure.supylabel("queries", fontsize=9)
         return to_svg(figure)
 
 

@@ -28,12 +28,14 @@ from switchcraft_training.evaluation.breakdowns import (
     Breakdown,
     Category,
     Confusion,
+    RepeatedAnswers,
     Routing,
     TokenUse,
     by_category,
     confusion,
     dataset_oracle,
     misroutes,
+    repeated_answers,
     routing,
     token_use,
 )
@@ -82,6 +84,7 @@ class Sections:
     field: tuple[PaperMetrics, ...]
     budgets: tuple[Budget, ...]
     tokens: tuple[TokenUse, ...]
+    repeated: RepeatedAnswers | None
     parts: tuple[Ablation, ...]
     folds: Stability | None
     seeds: Stability | None
@@ -113,6 +116,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
         field=all_paper_metrics(experiment),
         budgets=budgets(figures.sweep),
         tokens=token_use(table, experiment.prices) if experiment.prices else (),
+        repeated=repeated_answers(table, experiment.categories()),
         parts=ablation(experiment),
         folds=stability(folds(experiment), experiment.rule),
         seeds=stability(experiment.runs, experiment.rule),
@@ -212,6 +216,9 @@ def draw_plots(report: Report) -> dict[str, str]:
     drawn["calibration"] = plots.calibration_svg(sections.calibration)
     if sections.tokens:
         drawn["tokens"] = plots.tokens_svg(sections.tokens)
+    if sections.repeated:
+        drawn["repeated-arms"] = plots.repeated_svg(sections.repeated.arms)
+        drawn["repeated-categories"] = plots.repeated_svg(sections.repeated.categories)
     if sections.parts:
         drawn["parts"] = plots.parts_svg(sections.parts)
     for name, runs in (("folds", sections.folds), ("seeds", sections.seeds)):
