@@ -155,6 +155,7 @@ class RoutedAnswer(Response):
                 dialect=plan.request.endpoint.dialect,
                 expects_json=plan.request.endpoint.is_json,
                 client=info.key,
+                conversation=plan.conversation.state.id if plan.conversation else None,
                 trace=info.trace,
                 reserve_memory=info.hold_memory,
             )

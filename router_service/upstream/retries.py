@@ -9,11 +9,13 @@ output of an answer, there are no retries.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from router_service.core.errors import (
     DeadlineError,
@@ -83,8 +85,30 @@ class UpstreamRequest:
     client: str | None = None
     """Name of the client's key. Failures and refusals are recorded by client, so that the requests
     of one client do not keep other clients from a deployment."""
+    conversation: str | None = None
+    """Requests with the same value go to the same deployment of a model while it works, because a
+    prompt is cached by one account."""
     trace: Trace = field(default=UNTRACED, repr=False)
     reserve_memory: ReserveMemory = unlimited
+
+
+def _draw(deployments: Sequence[Deployment], conversation: str | None) -> Deployment:
+    """Draw a deployment by weight; always the same one for a conversation.
+
+    A conversation's draws are weighted rendezvous hashing: if its deployment is removed, only its
+    own conversations move (Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005).
+    """
+    weights = [deployment.weight for deployment in deployments]
+    weights = weights if any(weights) else [1.0] * len(weights)
+    if conversation is None:
+        return random.choices(deployments, weights)[0]  # noqa: S311 - not a secret
+
+    def score(index: int) -> float:
+        digest = sha256(f"{conversation}\0{deployments[index].id}".encode()).digest()
+        uniform = (int.from_bytes(digest[:8]) + 1) / (2**64 + 1)
+        return weights[index] / -math.log(uniform)
+
+    return deployments[max(range(len(deployments)), key=score)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +199,7 @@ class RetryingClient:
         unsafe: UpstreamError | None = None  # the first failure after which nothing may be repeated
         while True:
             try:
-                deployment = self._choose_deployment(model, failed_ids, request.client)
+                deployment = self._choose_deployment(model, failed_ids, request)
                 try:
                     answered = await self._send(model, deployment, request)
                 except UpstreamError as exc:
@@ -200,17 +224,20 @@ class RetryingClient:
             await asyncio.sleep(wait_s)
 
     def _choose_deployment(
-        self, model: Model, failed_ids: set[str], client: str | None
+        self, model: Model, failed_ids: set[str], request: UpstreamRequest
     ) -> Deployment:
-        """Draw a deployment by weight, if possible one that has not failed this request."""
+        """Draw a deployment by weight, if possible one that has not failed this request.
+
+        All requests of a conversation draw the same one.
+        """
+        client = request.client
         waits_s = {d.id: self._breakers.wait_s(d.id, client) for d in model.deployments}
         closed = [d for d in model.deployments if waits_s[d.id] == 0]
         left = [d for d in closed if d.id not in failed_ids] or closed
         while left:
             chosen = left[0]
             if len(left) > 1:
-                weights = [deployment.weight for deployment in left]
-                [chosen] = random.choices(left, weights if any(weights) else None)  # noqa: S311
+                chosen = _draw(left, request.conversation)
             if self._breakers.admit(chosen.id, client):
                 return chosen
             left.remove(chosen)

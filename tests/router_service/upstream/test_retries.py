@@ -228,6 +228,7 @@ class Gateway:
         deadline_s: float = math.inf,
         client: str | None = None,
         expects_json: bool = True,
+        conversation: str | None = None,
     ) -> StartedAnswer:
         """Send a request, and return the answer that started."""
         request = UpstreamRequest(
@@ -238,6 +239,7 @@ class Gateway:
             deadline_s,
             expects_json=expects_json,
             client=client,
+            conversation=conversation,
         )
         with patch("asyncio.sleep", self.wait):
             async with self.client.open(request, self.attempts) as answer:
@@ -600,6 +602,28 @@ def test_deployments_without_weight_share_all_requests() -> None:
             for _ in range(60):  # all to one of them: once in 2**59 runs
                 await gateway.ask(pool)
             assert all(place.bodies for place in places)
+
+    run(scenario)
+
+
+def test_a_conversation_stays_at_one_deployment_while_it_works() -> None:
+    """Conversations are shared by weight; a failing deployment's conversations move."""
+
+    async def scenario() -> None:
+        async with upstreams([OK], [OK]) as places:
+            gateway, pool = Gateway(), model("a", *places, weights=(3, 1))
+            for number in range(60):
+                for _ in range(2):
+                    await gateway.ask(pool, conversation=f"c{number}")
+            used = [attempt.deployment_id for attempt in gateway.attempts]
+            assert used[::2] == used[1::2]
+            first, second = (deployment.id for deployment in pool.deployments)
+            assert used.count(first) > used.count(second) > 0
+            moved = used.index(first) // 2
+            places[0].answers = [FAILED]
+            gateway.attempts.clear()
+            await gateway.ask(pool, conversation=f"c{moved}")
+            assert [attempt.deployment_id for attempt in gateway.attempts] == [first, second]
 
     run(scenario)
 
