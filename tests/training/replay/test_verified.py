@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from router_service.router import Prediction, Router
 from switchcraft_training.cli import main
 from switchcraft_training.decisions.log import DecisionLog, read_log
 from switchcraft_training.replay.estimators import PolicyEstimate
-from switchcraft_training.replay.replay import replay_log
+from switchcraft_training.replay.replay import Replay, replay_log
 from switchcraft_training.replay.verified import LoggedAnswer, VerifiableRequest, parse_answer
 from tests.candidates import request
 from tests.training.decisions.cases import Line, decision, expects, right, write_log, wrong
@@ -194,6 +195,42 @@ def world() -> World:
     )
 
 
+class Replayed(NamedTuple):
+    """A log, and the estimates of the policy that wrote it, of a lower price, and of `theta=0`."""
+
+    log: DecisionLog
+    found: Replay
+    logged: str
+    lower: str
+
+    @classmethod
+    def of(cls, world: World, lines: Iterator[Line], folder: Path) -> Replayed:
+        """Write a log, and replay it."""
+        log = read_log(write_log(folder, lines))
+        logged, lower = (f"verified={usd:g}" for usd in (world.logged_usd, world.lower_usd))
+        return cls(log, replay_log(log, [logged, lower, "theta=0"], world.router), logged, lower)
+
+
+@pytest.fixture(scope="module")
+def judged(world: World, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    """Replay verified answers with a verdict on the delivered answer."""
+    lines = world.verified_lines(world.logged_usd, is_checked=False)
+    return Replayed.of(world, lines, tmp_path_factory.mktemp("judged"))
+
+
+@pytest.fixture(scope="module")
+def checked(world: World, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    """Replay verified answers with the expected calls."""
+    lines = world.verified_lines(world.logged_usd, is_checked=True)
+    return Replayed.of(world, lines, tmp_path_factory.mktemp("checked"))
+
+
+@pytest.fixture(scope="module")
+def chosen(world: World, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    """Replay single answers of arms that were drawn at random."""
+    return Replayed.of(world, world.chosen_lines(), tmp_path_factory.mktemp("chosen"))
+
+
 def logged_rows(log: DecisionLog) -> list[int]:
     """Return the number of each decision's request."""
     texts = [each.content.request["messages"][0]["content"] for each in log.decisions
@@ -212,13 +249,11 @@ def contains(estimate: PolicyEstimate, name: str, truth: float) -> bool:
     return bool(low - 1e-9 <= truth <= high + 1e-9)
 
 
-def test_logged_policy_is_covered_completely(world: World, tmp_path: Path) -> None:
+def test_logged_policy_is_covered_completely(judged: Replayed) -> None:
     """The policy that wrote a log of verified answers gets exactly the logged accuracy and cost."""
-    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=False)))
-    name = f"verified={world.logged_usd:g}"
-    found = replay_log(log, [name], world.router)
+    found = judged.found
     for reward in (found.accuracy, found.cost_usd):
-        estimate = reward.policies[name]
+        estimate = reward.policies[judged.logged]
         assert (estimate.n, estimate.same, estimate.coverage) == (DECISIONS, 1, 1)
         assert reward.chosen is not None
         for each in (estimate.dr, estimate.snips, estimate.covered):
@@ -227,61 +262,50 @@ def test_logged_policy_is_covered_completely(world: World, tmp_path: Path) -> No
             assert each.interval == pytest.approx(reward.chosen.interval)
         assert estimate.regret is not None
         assert estimate.regret.value == pytest.approx(0, abs=1e-12)
-    assert (found.replayed, found.left, found.verified) == (DECISIONS, {}, [name])
+    assert (found.replayed, found.left) == (DECISIONS, {})
+    assert found.verified == [judged.logged, judged.lower]
 
 
-def test_lower_price_is_estimated_from_longer_trajectories(world: World, tmp_path: Path) -> None:
+def test_lower_price_is_estimated_from_longer_trajectories(world: World, checked: Replayed) -> None:
     """With expected calls, every candidate has a verdict, so fewer candidates are covered."""
-    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=True)))
-    name = f"verified={world.lower_usd:g}"
-    found = replay_log(log, [name], world.router)
-    covered = []
-    for row in range(REQUESTS):
-        (_, logged), (_, asked) = (
-            world.follow(row, world.logged_usd),
-            world.follow(row, world.lower_usd),
-        )
-        if is_shown(asked, logged):
-            covered.append(row)
-    shares = [row in covered for row in logged_rows(log)]
+    covered = [
+        row
+        for row in range(REQUESTS)
+        if is_shown(world.follow(row, world.lower_usd)[1], world.follow(row, world.logged_usd)[1])
+    ]
+    shares = [row in covered for row in logged_rows(checked.log)]
     assert 0.8 < np.mean(shares) < 1
     truth = world.truth(world.lower_usd, covered)
     assert truth[1] < 0.9 * world.truth(world.logged_usd, covered)[1], "the policies differ"
+    found = checked.found
     for reward, value in zip((found.accuracy, found.cost_usd), truth, strict=True):
-        estimate = reward.policies[name]
+        estimate = reward.policies[checked.lower]
         assert estimate.coverage == pytest.approx(np.mean(shares))
         assert contains(estimate, "covered", value)
 
 
-def test_verdict_does_not_judge_other_candidates(world: World, tmp_path: Path) -> None:
+def test_verdict_does_not_judge_other_candidates(world: World, judged: Replayed) -> None:
     """A verdict on the delivered answer covers another candidate only if its calls are the same."""
-    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=False)))
-    name = f"verified={world.lower_usd:g}"
-    found = replay_log(log, [name], world.router)
-    judged = []
-    for row in logged_rows(log):
-        (one, logged), (other, asked) = (
-            world.follow(row, world.logged_usd),
-            world.follow(row, world.lower_usd),
-        )
+    known = []
+    for row in logged_rows(judged.log):
+        one, logged = world.follow(row, world.logged_usd)
+        other, asked = world.follow(row, world.lower_usd)
         is_same = world.content(row, one) == world.content(row, other)
-        judged.append(is_shown(asked, logged) and is_same)
-    estimate = found.accuracy.policies[name]
-    assert estimate.coverage == pytest.approx(np.mean(judged))
-    assert estimate.coverage < found.cost_usd.policies[name].coverage
+        known.append(is_shown(asked, logged) and is_same)
+    estimate = judged.found.accuracy.policies[judged.lower]
+    assert estimate.coverage == pytest.approx(np.mean(known))
+    assert estimate.coverage < judged.found.cost_usd.policies[judged.lower].coverage
 
 
-def test_log_of_choices_covers_what_is_accepted_at_once(world: World, tmp_path: Path) -> None:
+def test_log_of_choices_covers_what_is_accepted_at_once(world: World, chosen: Replayed) -> None:
     """A log of single answers shows the share of requests that need one model, and their result.
 
     The cost is a lower bound, because the answers of further models are not in the log.
     """
-    log = read_log(write_log(tmp_path, world.chosen_lines()))
-    name = f"verified={world.lower_usd:g}"
-    found = replay_log(log, [name], world.router)
     at_once = [row for row in range(REQUESTS) if len(world.follow(row, world.lower_usd)[1]) == 1]
     assert 0.1 < len(at_once) / REQUESTS < 0.9
-    accuracy, cost = found.accuracy.policies[name], found.cost_usd.policies[name]
+    found = chosen.found
+    accuracy, cost = (each.policies[chosen.lower] for each in (found.accuracy, found.cost_usd))
     assert accuracy.coverage == cost.coverage == pytest.approx(len(at_once) / REQUESTS, abs=0.2)
     assert (accuracy.snips, accuracy.ips) == (None, None)
     truth = world.truth(world.lower_usd, at_once)
@@ -291,27 +315,25 @@ def test_log_of_choices_covers_what_is_accepted_at_once(world: World, tmp_path: 
     assert cost.dr.value < world.truth(world.lower_usd)[1]
 
 
-def test_choosing_once_counts_the_first_candidate(world: World, tmp_path: Path) -> None:
+def test_choosing_once_counts_the_first_candidate(
+    world: World, checked: Replayed, chosen: Replayed
+) -> None:
     """Beside a verified policy, one that chooses the first candidate's arm costs only that arm."""
-    log = read_log(write_log(tmp_path, world.verified_lines(world.logged_usd, is_checked=True)))
-    found = replay_log(log, [f"verified={world.logged_usd:g}", "theta=0"], world.router)
-    firsts = {line.candidates[0].arm for line in log.decisions if line.candidates}
+    firsts = {line.candidates[0].arm for line in checked.log.decisions if line.candidates}
     cheapest = min(world.arms, key=world.costs_usd.__getitem__)
     assert cheapest in firsts
-    estimate = found.cost_usd.policies["theta=0"]
+    estimate = checked.found.cost_usd.policies["theta=0"]
     assert estimate.covered is not None
     assert estimate.covered.value == pytest.approx(world.costs_usd[cheapest])
-    without = replay_log(read_log(write_log(tmp_path / "b", world.chosen_lines())), ["theta=0"])
-    assert without.verified == []
+    assert replay_log(chosen.log, ["theta=0"]).verified == []
 
 
 def test_table_shows_coverage_and_marks_what_is_predicted(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    chosen: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table has the covered part, marks DR, and gives costs as lower bounds."""
-    log = write_log(tmp_path / "log", world.chosen_lines())
     options = ["--artifact", str(SHIPPED), "--policy", "verified=0.001", "--out", str(tmp_path)]
-    assert main(["replay", str(log), *options]) == 0
+    assert main(["replay", str(chosen.log.path), *options]) == 0
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "replay.json").read_bytes())
     coverage = found["accuracy"]["policies"]["verified=0.001"]["coverage"]
