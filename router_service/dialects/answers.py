@@ -93,7 +93,7 @@ class AnswerTranslator:
     def __init__(
         self, source: Dialect, target: Dialect, request: Request, *, model: str, created_s: int
     ) -> None:
-        self._source = source
+        self.source = source
         self._target = target
         self._model = model
         self._created_s = created_s
@@ -257,7 +257,7 @@ class AnswerTranslator:
         self._characters += characters
         if self._characters > MAX_CHARACTERS:
             problem = f"is longer than {MAX_CHARACTERS} characters, which is too long"
-            raise ForeignAnswerError(self._source, problem)
+            raise ForeignAnswerError(self.source, problem)
 
     def _translate_id(self, answer_id: str) -> str:
         """Return an id in the target's format, always the same for the same id."""

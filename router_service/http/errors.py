@@ -35,7 +35,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.core.messages import Json
+from router_service.dialects.errors import AnswerError, read_error, write_error
 from router_service.dialects.parts import Dialect
 from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
 from router_service.upstream.bodies import decode_json
@@ -85,24 +85,6 @@ def status_of(exc: Exception) -> int:
     return next(fitting, 500)
 
 
-_MESSAGES_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-"""Types of Anthropic's errors by status (API reference: "Errors"). For other statuses, the type is
-`invalid_request_error` below 500, and `api_error` from there on."""
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
     """The format of one request's errors: that of its API."""
@@ -124,20 +106,15 @@ class ErrorFormat:
         """Return the body of an error, given OpenAI's fields of it."""
         if self.dialect is not Dialect.MESSAGES:
             return orjson.dumps({"error": fault})
-        usual = "invalid_request_error" if status < 500 else "api_error"
-        kind = _MESSAGES_TYPES.get(status, usual)
-        error: dict[str, Json] = {"type": kind, "message": fault["message"]}
-        if fault["code"] is not None:
-            error["details"] = {"error_code": fault["code"]}
-        body = {"type": "error", "error": error, "request_id": self.request_id or None}
-        return orjson.dumps(body)
+        error = AnswerError(status, fault["message"] or "", fault["type"], fault["code"])
+        return orjson.dumps(write_error(error, self.dialect, request_id=self.request_id or None))
 
     def accepts(self, body: bytes) -> bool:
         """Return whether a body is an error in this format, so that clients can read it."""
         value = decode_json(body)
         if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
             return False
-        return self.dialect is not Dialect.MESSAGES or value.get("type") == "error"
+        return (self.dialect is Dialect.MESSAGES) == (value.get("type") == "error")
 
     def event(self, body: bytes, number: int) -> bytes:
         """Return the event that ends a broken stream, from the body of an error.
@@ -182,14 +159,21 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
     return form.write(status, _typed(str(exc), kind, code))
 
 
-def foreign_error_body(model: str, status: int, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
-    """Return the body that replaces an upstream's error that is not in the client's format."""
-    message = f"The upstream of model {model!r} answered with status {status}."
-    return form.write(status, _typed(message, "upstream_error", "upstream_error"))
+def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat) -> bytes:
+    """Return an upstream's error for the client: translated, or replaced if it is unreadable."""
+    if form.accepts(body):
+        return body
+    value = decode_json(body)
+    if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
+        message = f"The upstream of model {model!r} answered with status {status}."
+        return form.write(status, _typed(message, "upstream_error", "upstream_error"))
+    source = Dialect.MESSAGES if value.get("type") == "error" else Dialect.CHAT
+    error, target = read_error(value, source, status), form.dialect or Dialect.CHAT
+    return orjson.dumps(write_error(error, target, request_id=form.request_id or None))
 
 
 def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
-    """Return the body for an upstream's error, which is relayed if clients can read it.
+    """Return the body for an upstream's error, which is relayed or translated.
 
     If the upstream refused the key, the body is replaced: the key is the gateway's, and providers
     quote parts of it in their errors.
@@ -197,7 +181,7 @@ def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -
     if exc.status in {401, 403}:
         message = f"The upstream of model {exc.model!r} refused the gateway's own credentials."
         return form.write(exc.status, _typed(message, "upstream_error", "upstream_credentials"))
-    return exc.body if form.accepts(exc.body) else foreign_error_body(exc.model, exc.status, form)
+    return upstream_error_body(exc.model, exc.status, exc.body, form)
 
 
 def retry_after(exc: Exception) -> dict[str, str]:

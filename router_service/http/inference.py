@@ -45,6 +45,10 @@ from router_service.requests.planning import (
 )
 from router_service.requests.verification import check_limits
 from router_service.upstream.retries import UpstreamRequest
+from router_service.upstream.translation import Translation
+
+BETA = "beta=true"
+"""Query of the Anthropic client's beta requests."""
 
 routes = APIRouter()
 
@@ -146,14 +150,21 @@ class RoutedAnswer(Response):
             except Exception:
                 gateway.recorder.refused(info, 500)
                 raise
+            parsed = plan.request
+            translation: Translation | None = None
+            if parsed.endpoint.dialect is not None:
+                translation = Translation(
+                    parsed.endpoint.dialect, parsed.body, parsed.target_of, info.hold_memory
+                )
             upstream_request = UpstreamRequest(
                 plan.candidates,
-                plan.request.endpoint.path,
-                plan.request.body,
+                parsed.endpoint.path,
+                parsed.body,
                 request.headers,
                 deadline_s,
-                dialect=plan.request.endpoint.dialect,
-                expects_json=plan.request.endpoint.is_json,
+                translation=translation,
+                query=BETA if scope["query_string"] == BETA.encode() else "",
+                expects_json=parsed.endpoint.is_json,
                 client=info.key,
                 conversation=plan.conversation.state.id if plan.conversation else None,
                 trace=info.trace,

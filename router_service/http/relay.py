@@ -11,13 +11,14 @@ from starlette.types import Send
 from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
+from router_service.dialects.errors import AnswerError
 from router_service.http.errors import (
     ErrorFormat,
     error_body,
-    foreign_error_body,
     refused_body,
     retry_after,
     status_of,
+    upstream_error_body,
 )
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
 from router_service.lifecycle.gateway import Gateway
@@ -96,7 +97,7 @@ class AnswerRelay:
         """Relay an answer that has been read completely; send errors in the client's format."""
         exchange, body = self.exchange, opened.body
         if opened.status >= 400 and not self.error_format.accepts(body):
-            body = foreign_error_body(opened.model.name, opened.status, self.error_format)
+            body = upstream_error_body(opened.model.name, opened.status, body, self.error_format)
             headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
         exchange.identity = identity_of(opened.value)
         exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
@@ -156,7 +157,10 @@ class AnswerRelay:
         except UpstreamError as exc:
             error = exc
             form = self.error_format
-            event = form.event(error_body(exc, form), reader.last_number + 1)
+            if reader.translator is not None:
+                event = reader.translator.error(AnswerError(status_of(exc), str(exc)))
+            else:
+                event = form.event(error_body(exc, form), reader.last_number + 1)
             gap = b"\n\n" if reader.is_within_event else b""
             await send_part(self.send, gap + event, more=True)
         await send_part(self.send, b"", more=False)
@@ -168,7 +172,12 @@ class AnswerRelay:
         exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
 
     async def remember_objects(self, opened: StartedAnswer) -> None:
-        """Remember the upstream's new object and its owner before the client learns its id."""
+        """Remember the upstream's new object and its owner before the client learns its id.
+
+        A translated answer has no id that the upstream knows, and is not stored for the client.
+        """
+        if opened.is_translated:
+            return
         owner, value = self.exchange.info.key, opened.value
         response_id: str | None = None
         if opened.reader is not None:

@@ -50,6 +50,7 @@ from router_service.core.verification import (
     why_unverifiable,
 )
 from router_service.dialects.parts import Dialect
+from router_service.dialects.requests import obstacles, read_request
 from router_service.requests.conversations import ConversationTurn, read_session
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import VERIFIED, Decision, Prediction, explored
@@ -218,13 +219,38 @@ class ParsedRequest:
     session: str | None
     """The name that the body gives to the conversation, if any."""
     _raw: bytes = field(repr=False)
+    _obstacles: dict[Dialect, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    """Fields that each API cannot express; empty until a request has to be translated."""
 
     def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
-        """Return descriptions of what keeps the request from being sent to a deployment."""
+        """Return descriptions of what keeps the request from being sent to a deployment.
+
+        Raises InvalidRequestError if it would have to be translated, but is malformed.
+        """
         dialect = self.endpoint.dialect
-        if dialect is None or dialect in deployment.dialects:
+        if dialect is None or self.target_of(deployment) is not None:
             return ()
-        return (API_NAMES[dialect],)
+        name = API_NAMES[dialect]
+        lost = self._lost(deployment.dialects[0]) if deployment.dialects else ()
+        return tuple(f"the field {path!r} of {name}" for path in lost) or (name,)
+
+    def target_of(self, deployment: Deployment) -> Dialect | None:
+        """Return the API in which a deployment gets the request, or None if it cannot get it.
+
+        That is the client's API, or else the first of the deployment's that can express it.
+        """
+        dialect = self.endpoint.dialect
+        if dialect in deployment.dialects:
+            return dialect
+        return next((target for target in deployment.dialects if not self._lost(target)), None)
+
+    def _lost(self, target: Dialect) -> tuple[str, ...]:
+        """Return the fields that an API cannot express; reads the whole body at the first use."""
+        if not self._obstacles and self.endpoint.dialect is not None:
+            body = orjson.loads(self.body.with_model("-"))
+            request = read_request(body, self.endpoint.dialect)
+            self._obstacles.update((other, obstacles(request, other)) for other in Dialect)
+        return self._obstacles[target]
 
     def decoded(self) -> Mapping[str, Json]:
         """Decode the body again, and return it in the form that `core` reads."""

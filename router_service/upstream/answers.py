@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import orjson
 
 from router_service.core.answers import AnswerAccumulator, Usage, fix_surrogates, read_usage
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
+from router_service.dialects.answers import AnswerTranslator
+from router_service.dialects.errors import ForeignAnswerError, read_error
 from router_service.settings import Deployment, Model
 from router_service.upstream.bodies import (
     BYTE_ORDER_MARK,
@@ -22,6 +27,7 @@ from router_service.upstream.bodies import (
 )
 from router_service.upstream.client import UpstreamAnswer
 from router_service.upstream.connection import RawHeaders
+from router_service.upstream.translation import find_proofs
 
 MAX_HELD_BYTES = 4 * 1024 * 1024
 """Longest answer that is read to its end before it is forwarded. If such an answer breaks off,
@@ -47,6 +53,9 @@ still answer. Clients wait longer than this for the first bytes."""
 
 KEEP_ALIVE_HOLD_BYTES = 64 * 1024
 """Most bytes of comments before an answer's first event that are held back."""
+
+PING = b": ping\n\n"
+"""Comment that clients of every API ignore, in place of an event that only keeps the connection."""
 
 CHARACTERS_PER_TOKEN = 4
 """OpenAI's rule of thumb for English. It is used for answers whose provider reports no token
@@ -133,6 +142,9 @@ class StartedAnswer:
     raises UpstreamError if the answer breaks off."""
     value: Json = None
     """The whole body, decoded, or None if it is not JSON."""
+    is_translated: bool = False
+    """Whether the upstream speaks another API than the client. `body` is the client's, `value` the
+    upstream's, and errors are still the upstream's."""
     is_skimmed: bool = False
     """Whether `value` has only what `skim` found, because the body is too large to be decoded."""
 
@@ -145,8 +157,14 @@ class AnswerIdentity:
     model: str | None = None
 
 
-async def read_whole(answer: UpstreamAnswer, started: StartedAnswer, *, expects_json: bool) -> None:
-    """Read an answer that is not a stream into `started`.
+async def read_whole(
+    answer: UpstreamAnswer,
+    started: StartedAnswer,
+    *,
+    expects_json: bool,
+    translator: AnswerTranslator | None = None,
+) -> None:
+    """Read an answer that is not a stream into `started`, translated if there is a translator.
 
     Raise UpstreamError if the answer is unusable, so that another upstream can be tried. If the
     answer is too large to be buffered, `started.rest` yields the part that is still unread.
@@ -165,6 +183,8 @@ async def read_whole(answer: UpstreamAnswer, started: StartedAnswer, *, expects_
         if len(body) > limit_bytes:
             raise _too_long(answer, limit_bytes)
         if len(body) > MAX_HELD_BYTES or not answer.try_reserve(len(part)):
+            if translator is not None:
+                raise _too_long(answer, MAX_HELD_BYTES)
             started.rest = _read_rest(answer, parts, limit_bytes - len(body))
             break
     started.body = bytes(body)
@@ -174,7 +194,7 @@ async def read_whole(answer: UpstreamAnswer, started: StartedAnswer, *, expects_
     try:
         started.value = read_json(started.body)
     except UnreadableError as exc:
-        if exc.is_too_much:
+        if exc.is_too_much and translator is None:
             started.value, started.is_skimmed = skim(started.body), True
         elif expects_json:
             problem = "sent an answer that is not valid JSON"
@@ -183,6 +203,8 @@ async def read_whole(answer: UpstreamAnswer, started: StartedAnswer, *, expects_
     if (isinstance(started.value, dict) or expects_json) and is_error(started.value):
         problem = "answered with an error, but with a success status"
         raise UpstreamError(answer.model, problem, failure_of_error(started.value))
+    if translator is not None:
+        started.body = _translated(answer, started.value, translator)
 
 
 async def _read_error(answer: UpstreamAnswer) -> bytes:
@@ -254,6 +276,22 @@ def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
+def _translated(answer: UpstreamAnswer, value: Json, translator: AnswerTranslator) -> bytes:
+    """Return a whole answer in the client's API; raise UpstreamError if that is impossible."""
+    try:
+        return orjson.dumps(translator.whole(value))
+    except ForeignAnswerError as exc:
+        raise _untranslatable(answer, exc) from exc
+    except orjson.JSONEncodeError as exc:  # more than 254 levels
+        problem = "sent an answer that is nested too deeply"
+        raise UpstreamError(answer.model, problem, Failure.MALFORMED) from exc
+
+
+def _untranslatable(answer: UpstreamAnswer, exc: ForeignAnswerError) -> UpstreamError:
+    problem = f"sent an answer of the {exc.source.value} API that {exc.problem}"
+    return UpstreamError(answer.model, problem, Failure.MALFORMED)
+
+
 def is_error(value: Json) -> bool:
     """Return whether a decoded body or event is an error, whatever its status was.
 
@@ -302,14 +340,21 @@ def identity_of(value: Json) -> AnswerIdentity:
 
 
 async def start_stream(
-    answer: UpstreamAnswer, started: StartedAnswer, *, expects_json: bool = True
+    answer: UpstreamAnswer,
+    started: StartedAnswer,
+    *,
+    expects_json: bool = True,
+    translator: AnswerTranslator | None = None,
+    on_proof: Callable[[str], None] | None = None,
 ) -> None:
     """Read events into `started` until the first output.
 
     Stop earlier if there are only comments for `KEEP_ALIVE_HOLD_S` or `KEEP_ALIVE_HOLD_BYTES`.
     Raise UpstreamError if an error comes before the output, or if there is no output.
     """
-    reader = started.reader = EventReader(answer, expects_json=expects_json)
+    reader = started.reader = EventReader(
+        answer, expects_json=expects_json, translator=translator, on_proof=on_proof
+    )
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     async for part in reader.events:
@@ -325,9 +370,23 @@ async def start_stream(
 class EventReader:
     """Reader of server-sent events, which records their content in its attributes."""
 
-    def __init__(self, answer: UpstreamAnswer, *, expects_json: bool = True) -> None:
-        """Read an answer. Without `expects_json`, its events may contain anything."""
+    def __init__(
+        self,
+        answer: UpstreamAnswer,
+        *,
+        expects_json: bool = True,
+        translator: AnswerTranslator | None = None,
+        on_proof: Callable[[str], None] | None = None,
+    ) -> None:
+        """Read an answer. Without `expects_json`, its events may contain anything.
+
+        With a translator, its events are translated. `on_proof` is called with each proof of the
+        model's reasoning.
+        """
         self._answer = answer
+        self.translator = translator
+        self._translated: list[bytes] = []
+        self._on_proof = on_proof
         self._expects_json = expects_json
         self._has_begun = False
         self._held = bytearray()
@@ -349,8 +408,9 @@ class EventReader:
         self.identity = AnswerIdentity()
         self.accumulator = AnswerAccumulator()
         self.events = self._read_events()
-        """The stream's bytes, unchanged and cut only between events; iterate over them once.
+        """The stream's bytes, cut only between events; iterate over them once.
 
+        Without a translator they are unchanged.
         Because of the cuts, a client never gets half an event before the error that reports a
         broken stream. The iterator raises UpstreamError if the stream breaks, if an event before
         the first output cannot be read, or if a later event is cut off.
@@ -376,8 +436,15 @@ class EventReader:
             self._read_event(rest)
             if self._unreadable:
                 raise self._unreadable
+            if self.translator is None:
+                yield rest
+                self.is_within_event = True  # no blank line ended it
+        if self.translator is not None and not self.error:
+            self._translate(self.translator.end)
+            if self._unreadable:  # the answer is not complete
+                raise self._unreadable
+        if rest := self._take_translated():
             yield rest
-            self.is_within_event = True  # no blank line ended it
         is_complete = self._is_done or self.error or self._answer.is_delimited
         if self._expects_json and not is_complete:
             problem = "broke the connection while it answered"
@@ -401,6 +468,10 @@ class EventReader:
             ):
                 return b""
             data = self._empty_buffer()
+            if self.translator is not None:
+                problem = "sent an event that is too long to be translated"
+                self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
+                return b""
             self.is_within_event = self.has_output = True  # no comment is so long
             self.accumulator.is_incomplete = True
             return data
@@ -408,11 +479,24 @@ class EventReader:
         for end in ends:  # negative positions, from the end of the data
             self._read_event(data[start : len(data) + end])
             if self._unreadable:
-                return data[:start]
+                break
             start = len(data) + end
-        self._held += data[start:]
-        self._tail = data[start:][-_SEAM_BYTES:]
-        return data[:start]
+        else:
+            self._held += data[start:]
+            self._tail = data[start:][-_SEAM_BYTES:]
+        return data[:start] if self.translator is None else self._take_translated()
+
+    def _translate(self, step: Callable[[], bytes]) -> None:
+        """Add what a step of the translation writes; record why it fails."""
+        try:
+            self._translated.append(step())
+        except ForeignAnswerError as exc:
+            self._unreadable = _untranslatable(self._answer, exc)
+
+    def _take_translated(self) -> bytes:
+        translated = b"".join(self._translated)
+        self._translated.clear()
+        return translated
 
     def _empty_buffer(self) -> bytes:
         data = bytes(self._held)
@@ -433,6 +517,8 @@ class EventReader:
         data = b"\n".join(fields).strip()
         if not data or data == _DONE:
             self._is_done = self._is_done or data == _DONE
+            if self.translator is not None and not self.error:
+                self._translate(self.translator.end if data else lambda: event)
             return
         try:
             content = read_json(data)
@@ -445,7 +531,18 @@ class EventReader:
         if is_error(content):
             problem = "sent an error within its answer"
             self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
+            if self.translator is not None:
+                error = read_error(content, self.translator.source, status=200)
+                self._translate(partial(self.translator.error, error))
             return
+        self._record(content)
+        if self.translator is not None and not self.error:
+            if content.get("type") == "ping":
+                self._translated.append(PING)
+            self._translate(partial(self.translator.feed, content))
+
+    def _record(self, content: dict[str, Json]) -> None:
+        """Record the content of an event that is no error."""
         kind = content.get("type")
         self.has_output = self.has_output or kind not in _EMPTY_TYPES
         self._is_done = self._is_done or kind in _LAST_TYPES
@@ -461,6 +558,9 @@ class EventReader:
             self.last_number = number
         self._characters += _written_characters(content)
         self.accumulator.feed(content)
+        if self._on_proof is not None:
+            for proof in find_proofs(content):
+                self._on_proof(proof)
 
     def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
         """Forward an event that cannot be read, or record it as a failure.
@@ -471,7 +571,7 @@ class EventReader:
         gets an error.
         """
         is_failure = exc.is_cut_off or not (self.has_output or exc.is_too_much)
-        if self._expects_json and is_failure:
+        if self.translator is not None or (self._expects_json and is_failure):
             problem = "sent an event that cannot be read"
             # A caller raises the error when the event is out of scope. Otherwise, the traceback
             # would keep the event in memory.

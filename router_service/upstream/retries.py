@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 
 from router_service.core.errors import (
@@ -35,8 +36,21 @@ from router_service.upstream.bodies import (
     without_stream_options,
 )
 from router_service.upstream.breaker import CircuitBreakers
-from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
+from router_service.upstream.client import (
+    OutgoingRequest,
+    ReserveMemory,
+    UpstreamAnswer,
+    UpstreamClient,
+    unlimited,
+)
 from router_service.upstream.parameters import add_parameters
+from router_service.upstream.translation import (
+    ProofMemory,
+    Translation,
+    account_of,
+    find_proofs,
+    may_refuse_thinking,
+)
 
 CLOCK_SLACK_S = 0.005
 """Time that is added to waits, because a sleep may end a little too early."""
@@ -78,8 +92,10 @@ class UpstreamRequest:
     client_headers: Mapping[str, str]
     deadline_s: float
     """When the time that the client allows is over, by the event loop's clock."""
-    dialect: Dialect | None = None
-    """The client's API, if the request may be translated to another one."""
+    translation: Translation | None = None
+    """The request in the APIs of the deployments; None if it is sent as it is to all of them."""
+    query: str = ""
+    """Query string for upstreams that speak the client's API."""
     expects_json: bool = True
     """Whether a successful answer that is not a JSON object is a failure."""
     client: str | None = None
@@ -139,6 +155,7 @@ class RetryingClient:
         self._breakers = breakers
         self._budget = budget
         self._settings = settings
+        self._proofs = ProofMemory()
         self._option_refusals = ExpiringSet(OPTION_REFUSAL_TTL_S, time.monotonic)
         """Deployment, path and client of requests whose `stream_options` were refused."""
 
@@ -194,6 +211,11 @@ class RetryingClient:
         self, model: Model, request: UpstreamRequest, attempts: list[Attempt]
     ) -> _Connected:
         """Try a model's deployments until one answers or no further retry is allowed."""
+        translation = request.translation
+        if translation is not None:
+            able = tuple(d for d in model.deployments if translation.target_of(d) is not None)
+            if len(able) < len(model.deployments):
+                model = model.model_copy(update={"deployments": able})
         failed_ids: set[str] = set()
         failures = 0
         unsafe: UpstreamError | None = None  # the first failure after which nothing may be repeated
@@ -249,43 +271,92 @@ class RetryingClient:
     async def _send(
         self, model: Model, deployment: Deployment, request: UpstreamRequest
     ) -> _Connected:
-        """Send a request, and once more without `stream_options` if they are refused.
+        """Send a request, and once more without what the upstream seems to refuse.
 
-        Many clients ask for usage by default, but the answer matters more. An error that names the
-        option may have another cause: for example, it may quote the request. So a refusal is
-        remembered only if the request succeeds without the option, and only for the same client.
+        These are `stream_options`, by which many clients ask for usage, and reasoning that another
+        provider signed. The answer matters more. An error that names one of them may have another
+        cause: for example, it may quote the request. So a refusal is remembered only if the request
+        succeeds without it: of `stream_options` for the same client, of reasoning for its proofs.
         """
-        body = request.body.with_model(deployment.upstream_model)
-        if deployment.parameters:
-            body = add_parameters(body, deployment.parameters, request.path)
-        refusal = (deployment.id, request.path, request.client)
-        if refusal in self._option_refusals and asks_for_usage(body):
-            body = without_stream_options(body)
-        is_second = False
+        translation = request.translation
+        target = None if translation is None else translation.target_of(deployment)
+        is_native = translation is None or target is translation.dialect
+        path = request.path if is_native or target is None else target.path
+        refusal = (deployment.id, path, request.client)
+
+        async def write(*, has_thinking: bool = True) -> bytes:
+            if translation is None:
+                body = request.body.with_model(deployment.upstream_model)
+            else:
+                body = await translation.body_for(
+                    model, deployment, self._proofs, has_thinking=has_thinking
+                )
+            if deployment.parameters:
+                body = add_parameters(body, deployment.parameters, path)
+            if refusal in self._option_refusals and asks_for_usage(body):
+                body = without_stream_options(body)
+            return body
+
+        body = await write()
+        remember: Callable[[], None] | None = None
         while True:
             outgoing = OutgoingRequest(
                 model.name,
-                request.path,
+                path,
                 body,
                 request.client_headers,
                 request.deadline_s,
-                needs_new_connection=request.path not in REPEATABLE_PATHS,
+                query=request.query if is_native else "",
+                needs_new_connection=path not in REPEATABLE_PATHS,
                 trace=request.trace,
                 reserve_memory=request.reserve_memory,
             )
             async with AsyncExitStack() as stack:
                 answer = await stack.enter_async_context(self._client.send(deployment, outgoing))
                 started = StartedAnswer(model, deployment, answer.status, answer.headers, b"")
-                if answer.is_stream:
-                    await start_stream(answer, started, expects_json=request.expects_json)
-                else:
-                    await read_whole(answer, started, expects_json=request.expects_json)
-                names_option = started.status in {400, 422} and b"stream_options" in started.body
-                if is_second or not (names_option and asks_for_usage(body)):
-                    if is_second and started.status < 400:
-                        self._option_refusals.add(refusal)
+                started.is_translated = not is_native
+                await self._read(answer, started, request, target)
+                other = body
+                if remember is None and started.status in {400, 422}:
+                    if b"stream_options" in started.body and asks_for_usage(body):
+                        other = without_stream_options(body)
+                        remember = partial(self._option_refusals.add, refusal)
+                    elif translation is not None and may_refuse_thinking(started.body):
+                        other = await write(has_thinking=False)
+                        remember = partial(translation.refuse_proofs, deployment, self._proofs)
+                if other == body:
+                    if remember is not None and started.status < 400:
+                        remember()
                     return started, stack.pop_all()
-            body, is_second = without_stream_options(body), True
+            body = other
+
+    async def _read(
+        self,
+        answer: UpstreamAnswer,
+        started: StartedAnswer,
+        request: UpstreamRequest,
+        target: Dialect | None,
+    ) -> None:
+        """Read the start of an answer, translate it, and remember who made its proofs."""
+        translation, translator, on_proof = request.translation, None, None
+        if translation is not None and started.is_translated and answer.status < 400:
+            translator = translation.answer_translator(started.deployment)
+        if target in {Dialect.RESPONSES, Dialect.MESSAGES}:
+            account = account_of(started.deployment, target)
+            on_proof = partial(self._proofs.remember, account=account)
+        if answer.is_stream:
+            await start_stream(
+                answer,
+                started,
+                expects_json=request.expects_json,
+                translator=translator,
+                on_proof=on_proof,
+            )
+            return
+        await read_whole(answer, started, expects_json=request.expects_json, translator=translator)
+        if on_proof is not None and not started.is_skimmed:
+            for proof in find_proofs(started.value):
+                on_proof(proof)
 
     def _count_failure(
         self,
