@@ -15,6 +15,7 @@ from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedEr
 from router_service.core.messages import Json
 from router_service.dialects.answers import AnswerTranslator
 from router_service.dialects.errors import ForeignAnswerError, read_error
+from router_service.dialects.parts import Dialect
 from router_service.settings import Deployment, Model
 from router_service.upstream.bodies import (
     BYTE_ORDER_MARK,
@@ -53,6 +54,8 @@ still answer. Clients wait longer than this for the first bytes."""
 
 KEEP_ALIVE_HOLD_BYTES = 64 * 1024
 """Most bytes of comments before an answer's first event that are held back."""
+
+ANOTHER_API = "answered in another API than it was asked in"
 
 PING = b": ping\n\n"
 """Comment that clients of every API ignore, in place of an event that only keeps the connection."""
@@ -162,9 +165,12 @@ async def read_whole(
     started: StartedAnswer,
     *,
     expects_json: bool,
+    dialect: Dialect | None = None,
     translator: AnswerTranslator | None = None,
 ) -> None:
     """Read an answer that is not a stream into `started`, translated if there is a translator.
+
+    `dialect` is the API that was asked; an answer in another one is unusable.
 
     Raise UpstreamError if the answer is unusable, so that another upstream can be tried. If the
     answer is too large to be buffered, `started.rest` yields the part that is still unread.
@@ -203,8 +209,7 @@ async def read_whole(
     if (isinstance(started.value, dict) or expects_json) and is_error(started.value):
         problem = "answered with an error, but with a success status"
         raise UpstreamError(answer.model, problem, failure_of_error(started.value))
-    if translator is not None:
-        started.body = _translated(answer, started.value, translator)
+    started.body = _in_clients_api(answer, started, dialect, translator)
 
 
 async def _read_error(answer: UpstreamAnswer) -> bytes:
@@ -276,10 +281,33 @@ def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def _translated(answer: UpstreamAnswer, value: Json, translator: AnswerTranslator) -> bytes:
+def is_of_another_api(value: Json, dialect: Dialect | None) -> bool:
+    """Return whether an answer or its first event is recognized as one of another API."""
+    if dialect is None or not isinstance(value, dict):
+        return False
+    kind, found = value.get("type"), dialect
+    if kind in ("message", "message_start"):
+        found = Dialect.MESSAGES
+    elif value.get("object") == "response" or kind == "response.created":
+        found = Dialect.RESPONSES
+    elif "choices" in value:
+        found = Dialect.CHAT
+    return found is not dialect
+
+
+def _in_clients_api(
+    answer: UpstreamAnswer,
+    started: StartedAnswer,
+    dialect: Dialect | None,
+    translator: AnswerTranslator | None,
+) -> bytes:
     """Return a whole answer in the client's API; raise UpstreamError if that is impossible."""
+    if is_of_another_api(started.value, dialect):
+        raise UpstreamError(answer.model, ANOTHER_API, Failure.MALFORMED)
+    if translator is None:
+        return started.body
     try:
-        return orjson.dumps(translator.whole(value))
+        return orjson.dumps(translator.whole(started.value))
     except ForeignAnswerError as exc:
         raise _untranslatable(answer, exc) from exc
     except orjson.JSONEncodeError as exc:  # more than 254 levels
@@ -344,6 +372,7 @@ async def start_stream(
     started: StartedAnswer,
     *,
     expects_json: bool = True,
+    dialect: Dialect | None = None,
     translator: AnswerTranslator | None = None,
     on_proof: Callable[[str], None] | None = None,
 ) -> None:
@@ -353,7 +382,11 @@ async def start_stream(
     Raise UpstreamError if an error comes before the output, or if there is no output.
     """
     reader = started.reader = EventReader(
-        answer, expects_json=expects_json, translator=translator, on_proof=on_proof
+        answer,
+        expects_json=expects_json,
+        dialect=dialect,
+        translator=translator,
+        on_proof=on_proof,
     )
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -375,19 +408,22 @@ class EventReader:
         answer: UpstreamAnswer,
         *,
         expects_json: bool = True,
+        dialect: Dialect | None = None,
         translator: AnswerTranslator | None = None,
         on_proof: Callable[[str], None] | None = None,
     ) -> None:
         """Read an answer. Without `expects_json`, its events may contain anything.
 
-        With a translator, its events are translated. `on_proof` is called with each proof of the
-        model's reasoning.
+        `dialect` is the API that was asked; an answer in another one cannot be read. With a
+        translator, its events are translated. `on_proof` is called with each proof of the model's
+        reasoning.
         """
         self._answer = answer
         self.translator = translator
         self._translated: list[bytes] = []
         self._on_proof = on_proof
         self._expects_json = expects_json
+        self._dialect = dialect
         self._has_begun = False
         self._held = bytearray()
         self._tail = b""
@@ -534,6 +570,9 @@ class EventReader:
             if self.translator is not None:
                 error = read_error(content, self.translator.source, status=200)
                 self._translate(partial(self.translator.error, error))
+            return
+        if not self.has_output and is_of_another_api(content, self._dialect):
+            self._unreadable = UpstreamError(self._answer.model, ANOTHER_API, Failure.MALFORMED)
             return
         self._record(content)
         if self.translator is not None and not self.error:

@@ -349,11 +349,18 @@ class RetryingClient:
                 answer,
                 started,
                 expects_json=request.expects_json,
+                dialect=target,
                 translator=translator,
                 on_proof=on_proof,
             )
             return
-        await read_whole(answer, started, expects_json=request.expects_json, translator=translator)
+        await read_whole(
+            answer,
+            started,
+            expects_json=request.expects_json,
+            dialect=target,
+            translator=translator,
+        )
         if on_proof is not None and not started.is_skimmed:
             for proof in find_proofs(started.value):
                 on_proof(proof)

@@ -1,0 +1,339 @@
+"""Every client reaches every upstream: requests and answers are translated between three APIs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import orjson
+import pytest
+
+from router_service.dialects.parts import Dialect
+from router_service.http.app import create_app
+from router_service.settings import Settings, UpstreamSettings
+from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.fakes import PROBABILITIES, FakeRouter, VerifyingRouter
+from tests.gateways import (
+    NO_RETRIES,
+    VERIFIED,
+    gateway_client,
+    record_of,
+)
+from tests.router_service.http.test_messages_api import ASKED, MESSAGES
+from tests.serving import ONE_TRY, Sandbox, scripted, served
+
+RESPONSES = "/v1/responses"
+BODIES: dict[Dialect, tuple[str, dict[str, Any]]] = {
+    Dialect.CHAT: (CHAT, BODY),
+    Dialect.RESPONSES: (
+        RESPONSES,
+        {
+            "model": "switchcraft",
+            "input": ASK,
+            "tools": [{"type": "function", **TOOLS[0]["function"]}],
+            "store": False,
+        },
+    ),
+    Dialect.MESSAGES: (MESSAGES, ASKED),
+}
+SPEAKERS = {"small": Dialect.CHAT, "medium": Dialect.RESPONSES, "large": Dialect.MESSAGES}
+"""The only API of each model."""
+CROSSINGS = [
+    (client, model) for client in Dialect for model, own in SPEAKERS.items() if own is not client
+]
+
+
+def settings_of(
+    sandbox: Sandbox, apis: Mapping[str, Dialect], upstreams: UpstreamSettings = NO_RETRIES
+) -> Settings:
+    """Return settings whose models speak only these APIs."""
+    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES), upstreams=upstreams)
+    models = tuple(
+        model.model_copy(
+            update={
+                "deployments": tuple(
+                    deployment.model_copy(update={"dialects": (apis[model.name],)})
+                    for deployment in model.deployments
+                )
+            }
+        )
+        for model in settings.models
+    )
+    return settings.model_copy(update={"models": models})
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: Sandbox) -> Iterator[str]:
+    """Serve a gateway each of whose models speaks one API; yield its address."""
+    settings = settings_of(sandbox, SPEAKERS, ONE_TRY)
+    with served(create_app(settings, FakeRouter())) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def http(gateway: str) -> Iterator[httpx.Client]:
+    """Yield a plain client of the gateway."""
+    with httpx.Client(base_url=gateway, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def clients(gateway: str) -> Iterator[tuple[openai.OpenAI, anthropic.Anthropic]]:
+    """Yield both vendors' clients."""
+    with ExitStack() as stack:
+        yield (
+            stack.enter_context(
+                openai.OpenAI(base_url=f"{gateway}/v1", api_key="k", max_retries=0)
+            ),
+            stack.enter_context(anthropic.Anthropic(base_url=gateway, api_key="k", max_retries=0)),
+        )
+
+
+def call_of(
+    clients: tuple[openai.OpenAI, anthropic.Anthropic],
+    dialect: Dialect,
+    model: str,
+    *,
+    stream: bool,
+    headers: dict[str, str] | None = None,
+) -> tuple[str, Any]:
+    """Return the name and the arguments of the only call that the vendor's client reads."""
+    chat_client, claude = clients
+    body: Any = BODIES[dialect][1] | {"model": model}
+    if dialect is Dialect.MESSAGES:
+        if stream:
+            with claude.messages.stream(**body, extra_headers=headers) as events:
+                message = events.get_final_message()
+        else:
+            message = claude.messages.create(**body, extra_headers=headers)
+        assert message.stop_reason == "tool_use"
+        assert message.usage.output_tokens > 1
+        (block,) = message.content
+        assert block.type == "tool_use"
+        return block.name, block.input
+    if dialect is Dialect.RESPONSES:
+        if stream:
+            with chat_client.responses.stream(**body, extra_headers=headers) as events:
+                response: Any = events.get_final_response()
+        else:
+            response = chat_client.responses.create(**body, extra_headers=headers)
+        assert response.status == "completed"
+        assert response.usage is not None
+        (item,) = response.output
+        return item.name, json.loads(item.arguments)
+    if stream:
+        with chat_client.chat.completions.stream(**body, extra_headers=headers) as events:
+            completion: Any = events.get_final_completion()
+    else:
+        completion = chat_client.chat.completions.create(**body, extra_headers=headers)
+    assert completion.choices[0].finish_reason == "tool_calls"
+    (call,) = completion.choices[0].message.tool_calls
+    return call.function.name, json.loads(call.function.arguments)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", SPEAKERS)
+@pytest.mark.parametrize("client", Dialect)
+def test_every_client_gets_the_call_of_every_upstream(
+    clients: tuple[openai.OpenAI, anthropic.Anthropic],
+    sandbox: Sandbox,
+    client: Dialect,
+    model: str,
+    stream: bool,
+) -> None:
+    """The vendor's client reads the same call, whichever API the upstream speaks."""
+    name, arguments = call_of(clients, client, model, stream=stream)
+    assert (name, arguments) == ("get_weather", {"city": "Oslo"})
+    sent = json.loads(sandbox.last_body())
+    field = "input" if SPEAKERS[model] is Dialect.RESPONSES else "messages"
+    assert field in sent
+    assert ("max_tokens" in sent) == (
+        SPEAKERS[model] is Dialect.MESSAGES
+        or (client is Dialect.MESSAGES and SPEAKERS[model] is Dialect.CHAT)
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("client", "model"), CROSSINGS)
+def test_translated_answers_are_recorded(
+    http: httpx.Client, client: Dialect, model: str, stream: bool
+) -> None:
+    """Usage, cost and calls are known as for every other answer."""
+    path, body = BODIES[client]
+    response = http.post(path, json=body | {"model": model, "stream": stream})
+    assert response.status_code == 200, response.text
+    record = record_of(http, response)
+    assert (record["model"], record["calls"], record["ending"]) == (model, 1, "complete")
+    assert record["usage_is_estimated"] is False
+    assert record["prompt_tokens"] > 10
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+@pytest.mark.parametrize(("client", "model"), CROSSINGS)
+def test_errors_are_translated(
+    http: httpx.Client, client: Dialect, model: str, status: int
+) -> None:
+    """An upstream's error has the same status and message in the client's format."""
+    path, body = BODIES[client]
+    faults = {"x-sandbox": f"status={status}"}
+    response = http.post(path, json=body | {"model": model}, headers=faults)
+    assert response.status_code == status
+    value = response.json()
+    assert (value.get("type") == "error") == (client is Dialect.MESSAGES)
+    if status != 401:
+        expected = f"The sandbox fails with status {status}, as requested."
+        assert value["error"]["message"] == expected
+
+
+@pytest.mark.parametrize("fault", ["error_after=5", "cut_after=5", "malformed"])
+@pytest.mark.parametrize(("client", "model"), CROSSINGS)
+def test_broken_streams_end_with_the_clients_error(
+    clients: tuple[openai.OpenAI, anthropic.Anthropic], client: Dialect, model: str, fault: str
+) -> None:
+    """No answer is cut off silently: the vendor's client raises its error."""
+    errors = (openai.APIError, anthropic.APIError)
+    with pytest.raises(errors, match=r"sandbox|broke|ended|read"):
+        call_of(clients, client, model, stream=True, headers={"x-sandbox": fault})
+
+
+@pytest.mark.parametrize("fault", ["error_after=0", "cut_after=0", "error_in_body", "status=500"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", Dialect)
+def test_failures_before_the_output_lead_to_another_upstream(
+    sandbox: Sandbox, client: Dialect, stream: bool, fault: str
+) -> None:
+    """If the chosen upstream fails before its output, one with another API answers."""
+    path, body = BODIES[client]
+    with gateway_client(settings_of(sandbox, SPEAKERS), FakeRouter()) as http:
+        sandbox.set_faults("medium", fault)
+        try:
+            response = http.post(path, json=body | {"stream": stream})
+        finally:
+            sandbox.set_faults("medium", "")
+    assert response.status_code == 200, response.text
+    assert response.headers["x-switchcraft-reason"] == "fallback"
+    assert "Oslo" in response.text
+
+
+WRONG: dict[Dialect, tuple[object, object]] = {
+    Dialect.CHAT: (
+        {"id": "c", "object": "chat.completion", "model": "m", "choices": [{"message": {}}]},
+        {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "x"}}]},
+    ),
+    Dialect.RESPONSES: (
+        {"id": "r", "object": "response", "status": "completed", "model": "m", "output": []},
+        {"type": "response.created", "response": {"id": "r", "output": []}},
+    ),
+    Dialect.MESSAGES: (
+        {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []},
+        {"type": "message_start", "message": {"id": "m", "content": []}},
+    ),
+}
+"""A whole answer and a first event in each API."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", Dialect)
+@pytest.mark.parametrize(
+    ("own", "written"), [(own, written) for own in Dialect for written in Dialect if own != written]
+)
+def test_upstream_that_answers_in_another_api_is_replaced(
+    sandbox: Sandbox, client: Dialect, own: Dialect, written: Dialect, stream: bool
+) -> None:
+    """An answer that is not one of the API that was asked is a failure; another model answers."""
+    value = orjson.dumps(WRONG[written][stream])
+    body = b"data: " + value + b"\n\n" if stream else value
+    kind = b"text/event-stream" if stream else b"application/json"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    with scripted(head % (kind, len(body)) + body) as wrong_url:
+        settings = settings_of(sandbox, {"small": client, "medium": own, "large": client})
+        wrong = settings.models[1].deployments[0].model_copy(update={"base_url": wrong_url})
+        medium = settings.models[1].model_copy(update={"deployments": (wrong,)})
+        models = (settings.models[0], medium, settings.models[2])
+        settings = settings.model_copy(update={"models": models})
+        path, asked = BODIES[client]
+        with gateway_client(settings, FakeRouter()) as http:
+            response = http.post(path, json=asked | {"stream": stream})
+            record = record_of(http, response)
+    assert response.status_code == 200
+    assert (response.headers["x-switchcraft-model"], record["attempts"]) == ("large", 2)
+
+
+@pytest.mark.parametrize(
+    ("client", "fields", "named"),
+    [
+        (Dialect.MESSAGES, {"top_k": 5}, "top_k"),
+        (Dialect.CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
+        (Dialect.RESPONSES, {"background": True}, "background"),
+    ],
+)
+def test_fields_without_equivalent_exclude_models(
+    http: httpx.Client, sandbox: Sandbox, client: Dialect, fields: dict[str, Any], named: str
+) -> None:
+    """Only models that speak the client's API are left; without any, the error names the field."""
+    path, body = BODIES[client]
+    response = http.post(path, json=body | fields)
+    (own,) = (model for model, dialect in SPEAKERS.items() if dialect is client)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-switchcraft-model"] == own
+    others = dict.fromkeys(SPEAKERS, next(other for other in Dialect if other is not client))
+    with gateway_client(settings_of(sandbox, others), FakeRouter()) as without:
+        for model in ("switchcraft", "large"):
+            refused = without.post(path, json=body | fields | {"model": model})
+            assert refused.status_code == 400
+            assert f"'{named}'" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "tool_result", "tool_use_id": "orphan", "content": "x"},
+        {"type": "text"},
+        {"type": "image", "source": {"type": "base64"}},
+        "text",
+    ],
+)
+def test_malformed_blocks_are_refused_before_any_upstream_is_asked(
+    http: httpx.Client, sandbox: Sandbox, block: object
+) -> None:
+    """What cannot be translated because it is malformed is a 400 that names the block."""
+    before = sandbox.stats()["requests"]
+    body = ASKED | {"model": "small", "messages": [{"role": "user", "content": [block]}]}
+    response = http.post(MESSAGES, json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert "messages" in response.json()["error"]["message"]
+    assert sandbox.stats()["requests"] == before
+
+
+def test_translated_response_is_not_stored(http: httpx.Client) -> None:
+    """A response that another API answered cannot be continued, and the error says so."""
+    path, body = BODIES[Dialect.RESPONSES]
+    body = {name: value for name, value in body.items() if name != "store"}
+    first = http.post(path, json=body | {"model": "small"})
+    assert first.status_code == 200, first.text
+    again = body | {"model": "medium", "previous_response_id": first.json()["id"]}
+    response = http.post(path, json=again)
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", Dialect)
+def test_candidates_of_all_apis_are_verified(
+    sandbox: Sandbox, client: Dialect, stream: bool
+) -> None:
+    """Candidates are judged by their calls, and delivered in the client's API."""
+    path, body = BODIES[client]
+    with gateway_client(settings_of(sandbox, SPEAKERS), VerifyingRouter()) as http:
+        response = http.post(path, json=body | {"stream": stream}, headers=VERIFIED)
+        record = record_of(http, response)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert [candidate["calls"] for candidate in record["candidates"]] == [1, 1, 1]
+    assert "Oslo" in response.text
