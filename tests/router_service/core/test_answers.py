@@ -1,4 +1,4 @@
-"""Answers of both APIs give the same calls and text, whole or in events, and their usage."""
+"""Answers of all APIs give the same calls and text, whole or in events, and their usage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from router_service.core.answers import (
     parse_answer,
     read_usage,
 )
+from router_service.dialects.parts import Dialect
 from router_service.requests.feedback import answer_content
+from tests.dialect_answers import CASES, events, whole
 
 OSLO = WrittenCall("call_1", "get_weather", '{"city":"Oslo"}')
 BERGEN = WrittenCall("call_2", "get_weather", '{"city":"Bergen"}')
@@ -128,6 +130,27 @@ def test_a_streamed_response(has_output: bool) -> None:
     assert accumulate(pieces, done, last) == ParsedAnswer((OSLO,))
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("name", CASES)
+def test_every_api_gives_the_same_answer(name: str, dialect: Dialect, size: int) -> None:
+    """The calls and the text are the same in each API, whole or streamed in pieces of any size."""
+    case = CASES[name]
+    calls = tuple(WrittenCall(*call) for call in case.calls)
+    text = case.text + (case.refusal if dialect is Dialect.MESSAGES else "")
+    assert parse_answer(whole(case, dialect)) == ParsedAnswer(calls, text)
+    assert accumulate(*events(case, dialect, size)) == ParsedAnswer(calls, text)
+
+
+def test_input_that_is_too_deep_leaves_no_answer() -> None:
+    """An input that cannot be written again is not judged."""
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    block = {"type": "tool_use", "id": "c", "name": "f", "input": deep}
+    assert parse_answer({"type": "message", "content": [block]}) is None
+
+
 def test_an_incomplete_answer_is_not_returned() -> None:
     """An event that was not read, or too many of them, leave no answer to judge."""
     accumulator = AnswerAccumulator()
@@ -145,6 +168,7 @@ FLOODS = {
     ),
     "calls": delta(tool_calls=[{"index": 0}]),
     "items": {"type": "response.output_item.done", "item": {"type": "function_call"}},
+    "blocks": {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use"}},
 }
 
 
@@ -182,26 +206,37 @@ def test_an_answer_of_very_many_parts_is_not_kept() -> None:
     assert parse_answer({"object": "response", "output": output}) is None
 
 
+TYPES = (
+    "message content_block_start content_block_delta tool_use text input_json_delta message_delta "
+    "response.output_item.done response.completed function_call"
+).split()
+
+
+def with_type(value: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return an object with a type, or without one."""
+    return st.sampled_from([value, *({**value, "type": kind} for kind in TYPES)])
+
+
 junk = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                "choices delta message tool_calls function index id type output item".split()
+                "choices delta message tool_calls function index id output item content".split()
             ),
             inner,
             max_size=4,
-        )
+        ).flatmap(with_type)
     ),
     max_leaves=20,
 )
 
 
 @given(st.lists(junk, max_size=5))
-def test_any_event_is_accepted(events: list[Any]) -> None:
-    """Values of neither API are ignored and raise nothing."""
-    accumulate(*events)
+def test_any_event_is_accepted(values: list[Any]) -> None:
+    """Values of no API are ignored and raise nothing."""
+    accumulate(*values)
 
 
 FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
@@ -279,6 +314,31 @@ FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
         Usage(9, 1),
     ),
 }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_usage_of_streamed_messages(name: str) -> None:
+    """The first event has the prompt's tokens, and the last one the answer's."""
+    case, usage = CASES[name], None
+    for event in events(case, Dialect.MESSAGES):
+        usage = read_usage(event, usage) or usage
+    wanted = Usage(
+        case.prompt,
+        case.completion,
+        cached_tokens=case.cached,
+        cache_write_tokens=case.written,
+        reasoning_tokens=case.reasoning,
+    )
+    assert usage == wanted
+
+
+def test_the_last_totals_of_a_streamed_message_count() -> None:
+    """Totals at the end replace those of the beginning."""
+    first = Usage(100, 1, cached_tokens=50, cache_write_tokens=20)
+    last = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 9}
+    event = {"type": "message_delta", "delta": {}, "usage": last}
+    assert read_usage(event, first) == Usage(120, 9, cached_tokens=60, cache_write_tokens=20)
+    assert read_usage(event) == Usage(100, 9, cached_tokens=60)
 
 
 @pytest.mark.parametrize("form", FORMS)

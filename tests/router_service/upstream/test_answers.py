@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 import pytest
 
 from router_service.core.answers import (
@@ -13,11 +14,15 @@ from router_service.core.answers import (
     fix_surrogates,
 )
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
+from router_service.dialects.parts import Dialect
 from router_service.settings import Deployment
 from router_service.upstream.answers import (
+    CHARACTERS_PER_TOKEN,
     MAX_EVENT_BYTES,
     EventReader,
+    failure_of_error,
     identity_of,
+    is_error,
 )
 from router_service.upstream.bodies import read_json
 from router_service.upstream.client import (
@@ -26,8 +31,10 @@ from router_service.upstream.client import (
     UpstreamClient,
     unlimited,
 )
+from tests.dialect_answers import CASES, events
 from tests.serving import scripted
 
+UNDELIMITED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -38,7 +45,10 @@ USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 
 def relay(
-    *data: bytes, expects_json: bool = True, reserve_memory: ReserveMemory = unlimited
+    *data: bytes,
+    expects_json: bool = True,
+    reserve_memory: ReserveMemory = unlimited,
+    is_delimited: bool = True,
 ) -> tuple[list[bytes], EventReader, UpstreamError | None]:
     """Return the forwarded parts of a stream of events, its reader, and its error."""
     body = b"".join(b"data: " + line + b"\n\n" for line in data)
@@ -61,7 +71,8 @@ def relay(
         await client.aclose()
         return parts, reader, error
 
-    with scripted(HEAD % len(body) + body) as url:
+    head = HEAD % len(body) if is_delimited else UNDELIMITED
+    with scripted(head + body) as url:
         return asyncio.run(exchange(url))
 
 
@@ -94,6 +105,54 @@ def test_odd_json_is_relayed_and_read(name: str) -> None:
         assert said is not None
         assert "good" in said.text
         assert len(said.sha256()) == 64
+
+
+def test_streams_of_messages() -> None:
+    """Anthropic's events are read: identity, calls, usage, length and the end."""
+    case = CASES["thinking and a call"]
+    sent = [orjson.dumps(event) for event in events(case, Dialect.MESSAGES)]
+    _, reader, error = relay(*sent, is_delimited=False)
+    assert (error, reader.error) == (None, None)
+    assert (reader.identity.id, reader.identity.model) == ("msg_1", "m")
+    calls = tuple(WrittenCall(*call) for call in case.calls)
+    assert reader.accumulator.answer() == ParsedAnswer(calls)
+    assert reader.usage == Usage(case.prompt, case.completion, reasoning_tokens=case.reasoning)
+    characters = len(case.thinking) + len(case.calls[0][2])
+    assert reader.written_tokens == -(-characters // CHARACTERS_PER_TOKEN)
+    _, _, error = relay(*sent[:-1], is_delimited=False)
+    assert error is not None
+    assert error.failure is Failure.BROKEN
+
+
+def test_the_start_of_a_message_is_no_output() -> None:
+    """Another deployment may still answer after `message_start` and `ping`."""
+    start, ping, block, *_ = (
+        orjson.dumps(event) for event in events(CASES["text"], Dialect.MESSAGES)
+    )
+    assert not relay(start, ping)[1].has_output
+    assert relay(start, ping, block)[1].has_output
+    overloaded = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+    _, reader, _ = relay(start, ping, overloaded)
+    assert reader.error is not None
+    assert (reader.has_output, reader.error.failure) == (False, Failure.ERROR_BODY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("overloaded_error", Failure.ERROR_BODY),
+        ("api_error", Failure.ERROR_BODY),
+        ("rate_limit_error", Failure.ERROR_BODY),
+        ("invalid_request_error", Failure.REFUSED),
+        ("request_too_large", Failure.REFUSED),
+        (["odd"], Failure.ERROR_BODY),
+    ],
+)
+def test_errors_of_messages(kind: object, failure: Failure) -> None:
+    """Anthropic's errors have types instead of codes."""
+    error = {"type": "error", "error": {"type": kind, "message": "No."}}
+    assert is_error(error)
+    assert failure_of_error(error) is failure
 
 
 def test_surrogate_halves_are_joined() -> None:
