@@ -1,20 +1,14 @@
-"""Commands on a full disk, and a run that is killed: an error that says what to do, then success.
-
-A limit on the size of files stands in for a full disk: it needs no rights to mount one, and writing
-fails in the same place with another reason.
-"""
+"""On a full disk, commands say what to do; afterwards, and after a kill, a run continues."""
 
 from __future__ import annotations
 
 import logging
 import re
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,18 +23,8 @@ from router_service.core.errors import StorageError
 from router_service.sandbox.app import run_in_thread
 from switchcraft_training.cli import main
 from switchcraft_training.storage import explaining_failed_writes
+from tests.training.disks import full_disk
 from tests.training.labelling.cases import Case
-
-
-@contextmanager
-def full_disk(limit_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond a size."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def write_graph(path: Path) -> None:

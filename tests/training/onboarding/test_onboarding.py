@@ -23,6 +23,7 @@ from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.models import branches
 from switchcraft_training.onboarding.pool import changed_copy
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.disks import full_disk
 from tests.training.verifiers import one_thread
 
 NEW = "newcomer"
@@ -288,6 +289,20 @@ def test_bad_input_stops_with_what_to_do(
     assert main([*command, *options]) == 1
     assert problem in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_onboarding_on_a_full_disk_leaves_nothing(
+    artifact: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the directory to write to, and no part of the artifact is left there."""
+    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
+    given = ["--recording", str(recording), "--arm", NEW, *CHEAP, "--answers", "30"]
+    out = tmp_path / "out" / "new"
+    with full_disk(1_000_000):
+        command = ["onboard", str(artifact), "--data", str(data), *given, "--out", str(out)]
+        assert main(command) == 1
+    assert f"{out}: cannot be written: " in capsys.readouterr().err
+    assert not list(out.parent.iterdir())
 
 
 def test_pool_commands_refuse_what_cannot_be(
