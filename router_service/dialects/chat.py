@@ -17,6 +17,7 @@ from router_service.dialects.parts import (
     Part,
     Request,
     Result,
+    Role,
     Text,
     Thinking,
     Tool,
@@ -48,6 +49,9 @@ _NEUTRAL: Mapping[str, Sequence[Json]] = {
 MAX_STOPS = 4
 """Most stop texts that OpenAI accepts."""
 
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_READ_ROLES: Mapping[str, Role] = {"system": "system", "developer": "developer", "user": "user"}
+_KINDS = ("function", "custom")
 _CHOICES: Mapping[str, ToolChoice] = {
     "auto": ToolChoice("auto"),
     "none": ToolChoice("none"),
@@ -100,44 +104,37 @@ def read_request(body: Mapping[str, Json]) -> Request:
 
 
 def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message | None:
-    role = item.get("role")
+    role = reading.one_of(item.get("role"), _ROLES, f"{path}.role")
     content = item.get("content")
     if role == "tool":
         call_id = reading.identifier(item, "tool_call_id", path)
-        result = Result(call_id, tuple(_read_content(content, f"{path}.content", lost)))
-        return Message("user", (result,))
+        parts = [] if content is None else _read_content(content, f"{path}.content", lost)
+        return Message("user", (Result(call_id, tuple(parts)),))
     if role == "function":  # the legacy form of results, which names no call
         lost.append(path)
         return None
-    if role in {"system", "developer", "user"}:
+    if role in _READ_ROLES:
         if role == "user" and item.get("name"):
             lost.append(f"{path}.name")
-        return Message(role, tuple(_read_content(content, f"{path}.content", lost)))
-    if role != "assistant":
-        allowed = "system, developer, user, assistant, tool"
-        raise reading.invalid_choice(f"{path}.role", role, allowed)
-
+        return Message(_READ_ROLES[role], tuple(_read_content(content, f"{path}.content", lost)))
     lost += [f"{path}.{name}" for name in ("audio", "function_call", "prefix") if item.get(name)]
-    parts: list[Part] = [*_read_thinking(item)]
+    written: list[Part] = [*_read_thinking(item)]
     if content is not None:
-        parts += _read_content(content, f"{path}.content", lost)
+        written += _read_content(content, f"{path}.content", lost)
     refusal = reading.optional_text(item, "refusal", path)
     if refusal:
-        parts.append(Text(refusal, is_refusal=True))
+        written.append(Text(refusal, is_refusal=True))
     for index, entry in enumerate(reading.array(item, "tool_calls", path)):
         where = f"{path}.tool_calls[{index}]"
         call = reading.as_object(entry, where)
         call_id = reading.identifier(call, "id", where)
-        kind = call.get("type") or "function"
-        if kind not in {"function", "custom"}:
-            lost.append(where)
-            continue
+        kind = reading.one_of(call.get("type", "function"), _KINDS, f"{where}.type")
         called = reading.as_object(call.get(kind), f"{where}.{kind}")
         name = reading.identifier(called, "name", f"{where}.{kind}")
         field = "arguments" if kind == "function" else "input"
         arguments = reading.text(called, field, f"{where}.{kind}")
-        parts.append(Call(call_id, name, arguments, is_custom=kind == "custom"))
-    return Message("assistant", tuple(parts))
+        written.append(Call(call_id, name, arguments, is_custom=kind == "custom"))
+    return Message("assistant", tuple(written))
 
 
 def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Media]:
@@ -170,7 +167,7 @@ def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Medi
             name = reading.optional_text(file, "filename", f"{where}.file")
             if data_url:
                 param = f"{where}.file.file_data"
-                parts.append(reading.read_media("document", data_url, param, name=name))
+                parts.append(reading.read_file(data_url, param, name=name))
             else:  # a file that one provider stores
                 lost.append(f"{where}.file")
         else:
@@ -233,9 +230,7 @@ def _read_choice(value: Json, lost: list[str]) -> ToolChoice | None:
     if value is None:
         return None
     if isinstance(value, str):
-        if value not in _CHOICES:
-            raise reading.invalid_choice("tool_choice", value, "auto, none, required")
-        return _CHOICES[value]
+        return _CHOICES[reading.one_of(value, (*_CHOICES,), "tool_choice")]
     choice = reading.as_object(value, "tool_choice")
     kind = reading.text(choice, "type", "tool_choice")
     if kind in {"function", "custom"}:
@@ -254,10 +249,8 @@ def _read_choice(value: Json, lost: list[str]) -> ToolChoice | None:
         kind = reading.text(tool, "type", where)
         named = reading.as_object(tool.get(kind), f"{where}.{kind}")
         names.append(reading.identifier(named, "name", f"{where}.{kind}"))
-    mode = allowed.get("mode")
-    if mode not in {"auto", "required"}:
-        raise reading.invalid_choice(f"{path}.mode", mode, "auto, required")
-    return ToolChoice(mode, tuple(names))
+    mode = reading.one_of(allowed.get("mode"), ("auto", "required"), f"{path}.mode")
+    return ToolChoice(_CHOICES[mode].mode, tuple(names))
 
 
 def _read_format(body: Mapping[str, Json], lost: list[str]) -> OutputFormat | None:
@@ -298,7 +291,9 @@ def write_request(request: Request, target: Target) -> dict[str, Json]:
     }
     if tools:
         fields["tools"] = [_write_tool(tool, target) for tool in tools]
-        fields["parallel_tool_calls"] = request.is_parallel
+        # Calls in parallel are OpenAI's default, and not every provider knows the field.
+        is_sent = target.is_openai or request.is_parallel is False
+        fields["parallel_tool_calls"] = request.is_parallel if is_sent else None
     if choice is not None:
         fields["tool_choice"] = choice.mode
         if choice.names:
@@ -314,7 +309,7 @@ def write_request(request: Request, target: Target) -> dict[str, Json]:
             "name": form.name,
             "description": form.description,
             "schema": form.schema,
-            "strict": form.is_strict,
+            "strict": target.is_strict(form.schema, form.is_strict),
         }
         schema = {name: value for name, value in schema.items() if value is not None}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -364,13 +359,10 @@ def _write_results(written: list[Json], message: Message, target: Target) -> lis
     others: list[Text | Media] = []
     for part in message.parts:
         if isinstance(part, Result):
-            media = [
-                inner
-                for inner in part.content
-                if isinstance(inner, Media) and not writing.is_text_document(inner)
-            ]
+            parts = writing.result_parts(part)
+            media = [inner for inner in parts if isinstance(inner, Media)]
             call_id = target.call_id(part.call_id)
-            content = writing.join_texts(writing.result_texts(part))
+            content = writing.join_texts(writing.texts_of(parts))
             if media:
                 note = f"The result of the tool call {call_id} contains the following:"
                 others += [Text(note), *media]
@@ -454,5 +446,5 @@ def _write_tool(tool: Tool, target: Target) -> Json:
     if tool.description:
         function["description"] = tool.description
     if tool.is_strict is not None:
-        function["strict"] = tool.is_strict
+        function["strict"] = target.is_strict(tool.parameters, tool.is_strict)
     return {"type": "function", "function": function}

@@ -18,6 +18,7 @@ from router_service.dialects.parts import (
     Part,
     Request,
     Result,
+    Role,
     Text,
     Thinking,
     Tool,
@@ -44,6 +45,11 @@ _BILLING_HEADER = "x-anthropic-billing-header:"
 """Begins a system text of Claude Code that is not for the model, and that may differ with each
 request, so that no other provider could cache what follows it."""
 
+_MESSAGE_ROLES: Mapping[str, Role] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+}
 _ROLES = {
     "tool_use": "assistant",
     "thinking": "assistant",
@@ -62,12 +68,16 @@ MIN_BUDGET_TOKENS = 1024
 _THINKS_BY_BUDGET = re.compile(r"claude-(\d|(opus|sonnet|haiku)-4(-[0-5](?!\d)|-\d{8}|@|$))")
 """Models before Claude 4.6, which take a budget of tokens. Later ones take an effort instead."""
 
+_LACKS_SAMPLING = re.compile(r"claude-(?!(opus|sonnet)-4-6)")
+"""Together with `_THINKS_BY_BUDGET`: models after Claude 4.6 have no temperature and no `top_p`."""
+
 
 def read_request(body: Mapping[str, Json]) -> Request:
     """Read a body. Raises InvalidRequestError, which names what is malformed."""
     lost = reading.lost_fields(body, _CARRIED, {})
-    if "max_tokens" not in body:
-        raise wrong_type("max_tokens", "an integer", None, missing=True)
+    if body.get("max_tokens") is None:
+        missing = "max_tokens" not in body
+        raise wrong_type("max_tokens", "an integer", None, missing=missing)
     messages: list[Message] = []
     system = body.get("system")
     if system is not None:
@@ -92,9 +102,7 @@ def read_request(body: Mapping[str, Json]) -> Request:
     for index, item in enumerate(items):
         path = f"messages[{index}]"
         entry = reading.as_object(item, path)
-        role = entry.get("role")
-        if role not in {"user", "assistant", "system"}:
-            raise reading.invalid_choice(f"{path}.role", role, "user, assistant, system")
+        role = reading.one_of(entry.get("role"), (*_MESSAGE_ROLES,), f"{path}.role")
         if role == "system":
             own = reading.optional_object(entry, "output_config", path) or {}
             effort = reading.optional_text(own, "effort", f"{path}.output_config") or effort
@@ -104,12 +112,11 @@ def read_request(body: Mapping[str, Json]) -> Request:
         if content is None and role == "system":  # it may only have an effort
             continue
         parts = _read_blocks(content, f"{path}.content", lost, role=role, changes=changes)
-        messages.append(Message(role, tuple(parts)))
+        messages.append(Message(_MESSAGE_ROLES[role], tuple(parts)))
 
     thinking = reading.optional_object(body, "thinking") or {}
-    kind = thinking.get("type", "disabled")
-    if kind not in {"enabled", "adaptive", "between_tools", "disabled"}:
-        raise reading.invalid_choice("thinking.type", kind, "adaptive, enabled, disabled")
+    kinds = ("adaptive", "enabled", "between_tools", "disabled")
+    kind = reading.one_of(thinking.get("type", "disabled"), kinds, "thinking.type")
     budget = None
     if kind == "enabled":
         budget = reading.optional_count(thinking, "budget_tokens", "thinking")
@@ -264,9 +271,12 @@ def _read_media(block: dict[str, Json], kind: str, path: str, lost: list[str]) -
     parts: list[Part] = [Text(context)] if context else []
     if form in {"base64", "text"}:
         data = reading.text(source, "data", where)
-        media_type = reading.optional_text(source, "media_type", where)
-        known = "text/plain" if form == "text" else media_type or "application/pdf"
-        parts.append(Media("document", data=data, media_type=known, name=name))
+        if form == "text":
+            parts.append(Media("document", data=data, media_type="text/plain", name=name))
+        else:
+            media_type = reading.optional_text(source, "media_type", where) or "application/pdf"
+            url = f"data:{media_type};base64,{data}"
+            parts.append(reading.read_file(url, f"{where}.data", name=name))
     elif form == "url":
         parts.append(Media("document", url=reading.identifier(source, "url", where), name=name))
     elif form == "content":
@@ -285,7 +295,7 @@ def _read_tools(
     entries = [(f"tools[{i}]", tool) for i, tool in enumerate(reading.array(body, "tools"))]
     for path, entry in (*entries, *changes.definitions):
         tool = reading.as_object(entry, path)
-        if tool.get("type") not in {None, "custom"}:  # only Anthropic's models know its schema
+        if tool.get("type") not in (None, "custom"):  # only Anthropic's models know its schema
             lost.append(path)
             continue
         name = reading.identifier(tool, "name", path)
@@ -334,7 +344,7 @@ def _read_format(
     if reading.text(value, "type", path) != "json_schema":
         lost.append(path)
         return None
-    return OutputFormat(reading.as_object(value.get("schema"), f"{path}.schema"))
+    return OutputFormat(reading.as_object(value.get("schema"), f"{path}.schema"), is_strict=True)
 
 
 def write_request(
@@ -367,7 +377,8 @@ def write_request(
         _add_thinking(body, config, request, target)
     if config:
         body["output_config"] = config
-    if "thinking" not in body or body["thinking"]["type"] == "disabled":
+    is_old = _THINKS_BY_BUDGET.search(target.model)
+    if (is_old or not _LACKS_SAMPLING.search(target.model)) and "thinking" not in body:
         # While it thinks, Claude samples in one way only. Some models take only one of the two.
         if request.temperature is not None and request.temperature != 1:
             body["temperature"] = request.temperature

@@ -92,6 +92,7 @@ class Result:
     is_custom: bool = False
 
 
+Role = Literal["system", "developer", "user", "assistant"]
 Part = Text | Media | Thinking | Call | Result
 
 
@@ -99,7 +100,7 @@ Part = Text | Media | Thinking | Call | Result
 class Message:
     """One message. The parts of an assistant's message are in the order in which it wrote them."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Role
     parts: tuple[Part, ...]
 
 

@@ -116,13 +116,16 @@ def optional_flag(parent: Mapping[str, Json], name: str, path: str = "") -> bool
     return value
 
 
-def invalid_choice(param: str, value: Json, allowed: str) -> InvalidRequestError:
-    """Return the error for a field whose value is not among the allowed ones."""
-    return InvalidRequestError(
-        f"Invalid value for '{param}': {str(value)[:80]!r}. Use one of these: {allowed}.",
-        param=param,
-        code="invalid_value",
-    )
+def one_of(value: Json, allowed: Sequence[str], path: str) -> str:
+    """Return a value that must be one of several strings."""
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidRequestError(
+            f"Invalid value for '{path}': {str(value)[:80]!r}. Use one of these:"
+            f" {', '.join(allowed)}.",
+            param=path,
+            code="invalid_value",
+        )
+    return value
 
 
 def read_media(
@@ -156,6 +159,12 @@ def read_media(
             ) from exc
         media_type = "text/plain"
     return Media(kind, data=data, media_type=media_type, name=name, detail=detail)
+
+
+def read_file(data: str, path: str, *, name: str | None) -> Media:
+    """Return a document from its data URL, or from base64 alone, which is then a PDF."""
+    url = data if data.startswith("data:") else f"data:application/pdf;base64,{data}"
+    return read_media("document", url, path, name=name)
 
 
 def distinct_tools(tools: Sequence[Tool], param: str) -> tuple[Tool, ...]:

@@ -48,10 +48,12 @@ def read_request(body: Mapping[str, Json], dialect: Dialect) -> Request:
         Dialect.MESSAGES: messages.read_request,
     }[dialect]
     request = read(body)
-    if request.lost:
-        # Calls may be among what is lost, and such a request is not translated.
-        return request
-    return replace(request, messages=tuple(_pair(request, body)))
+    try:
+        return replace(request, messages=tuple(_pair(request, body)))
+    except InvalidRequestError:
+        if request.lost:  # perhaps what was lost contains the calls
+            return request
+        raise
 
 
 def _pair(request: Request, body: Mapping[str, Json]) -> Iterator[Message]:
@@ -166,6 +168,9 @@ def obstacles(request: Request, target: Dialect) -> tuple[str, ...]:
             (not request.messages or not any(map(_has_content, request.messages)), where),
         ),
     }
+    spoken = (m for m in request.messages if m.role != "user")
+    if any(isinstance(part, Media) for message in spoken for part in message.parts):
+        found.append(f"{where} (image that is not the user's)")
     found += [path for is_met, path in checks[target] if is_met]
     # Messages continues a last message of the assistant. The other APIs answer it with a new one.
     if is_answered and Dialect.MESSAGES in {source, target}:
@@ -261,7 +266,7 @@ def _is_result(message: Json) -> bool:
     """Return whether a message of Messages belongs to the exchange of calls and results."""
     content = message.get("content") if isinstance(message, dict) else None
     return isinstance(content, list) and any(
-        isinstance(block, dict) and block.get("type") in {"tool_use", "tool_result"}
+        isinstance(block, dict) and block.get("type") in ("tool_use", "tool_result")
         for block in content
     )
 

@@ -20,6 +20,7 @@ from router_service.dialects.parts import (
     Part,
     Request,
     Result,
+    Role,
     Text,
     Thinking,
     Tool,
@@ -46,6 +47,17 @@ _NEUTRAL: Mapping[str, Sequence[Json]] = {
 
 _LOGPROBS = "message.output_text.logprobs"
 _SEARCH = "tool_search"
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+}
+_CHOICES: Mapping[str, ToolChoice] = {
+    "auto": ToolChoice("auto"),
+    "none": ToolChoice("none"),
+    "required": ToolChoice("required"),
+}
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 
 
@@ -115,16 +127,13 @@ def read_request(body: Mapping[str, Json]) -> Request:
 
 def _add_item(messages: list[Message], item: dict[str, Json], path: str, lost: list[str]) -> None:
     """Add an item; what the model wrote without interruption becomes one message."""
-    kind = item.get("type") or "message"
+    kind = reading.optional_text(item, "type", path) or "message"
     parts: list[Part] = []
     if kind == "message":
-        role = item.get("role")
-        if role not in {"system", "developer", "user", "assistant"}:
-            allowed = "system, developer, user, assistant"
-            raise reading.invalid_choice(f"{path}.role", role, allowed)
+        role = reading.one_of(item.get("role"), (*_ROLES,), f"{path}.role")
         parts += _read_content(item.get("content"), f"{path}.content", lost)
         if role != "assistant":
-            messages.append(Message(role, tuple(parts)))
+            messages.append(Message(_ROLES[role], tuple(parts)))
             return
     elif kind == "reasoning":
         parts = [_read_thinking(item, path)]
@@ -173,10 +182,13 @@ def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Medi
             detail = reading.optional_text(part, "detail", where)
             parts.append(reading.read_media("image", url, f"{where}.image_url", detail=detail))
         elif kind == "input_file" and (part.get("file_data") or part.get("file_url")):
-            field = "file_data" if part.get("file_data") else "file_url"
-            url = reading.text(part, field, where)
             name = reading.optional_text(part, "filename", where)
-            parts.append(reading.read_media("document", url, f"{where}.{field}", name=name))
+            if part.get("file_data"):
+                data = reading.text(part, "file_data", where)
+                parts.append(reading.read_file(data, f"{where}.file_data", name=name))
+            else:
+                url = reading.text(part, "file_url", where)
+                parts.append(Media("document", url=url, name=name))
         elif kind == "input_audio":
             audio = reading.as_object(part.get("input_audio"), f"{where}.input_audio")
             data = reading.identifier(audio, "data", f"{where}.input_audio")
@@ -237,9 +249,7 @@ def _read_choice(value: Json, lost: list[str]) -> ToolChoice | None:
     if value is None:
         return None
     if isinstance(value, str):
-        if value not in {"auto", "none", "required"}:
-            raise reading.invalid_choice("tool_choice", value, "auto, none, required")
-        return ToolChoice(value)  # type: ignore[arg-type]  # one of the three
+        return _CHOICES[reading.one_of(value, (*_CHOICES,), "tool_choice")]
     choice = reading.as_object(value, "tool_choice")
     kind = reading.text(choice, "type", "tool_choice")
     if kind in {"function", "custom"}:
@@ -249,14 +259,12 @@ def _read_choice(value: Json, lost: list[str]) -> ToolChoice | None:
         for index, entry in enumerate(reading.array(choice, "tools", "tool_choice")):
             where = f"tool_choice.tools[{index}]"
             tool = reading.as_object(entry, where)
-            if tool.get("type") not in {"function", "custom"}:
+            if tool.get("type") not in ("function", "custom"):
                 lost.append(where)
                 continue
             names.append(reading.identifier(tool, "name", where))
-        mode = choice.get("mode")
-        if mode not in {"auto", "required"}:
-            raise reading.invalid_choice("tool_choice.mode", mode, "auto, required")
-        return ToolChoice(mode, tuple(names))
+        mode = reading.one_of(choice.get("mode"), ("auto", "required"), "tool_choice.mode")
+        return ToolChoice(_CHOICES[mode].mode, tuple(names))
     lost.append("tool_choice")
     return None
 
@@ -306,7 +314,7 @@ def write_request(
         "top_p": request.top_p,
     }
     if tools:
-        fields["tools"] = [write_tool(tool) for tool in tools]
+        fields["tools"] = [write_tool(tool, target) for tool in tools]
         fields["parallel_tool_calls"] = request.is_parallel
     if choice is not None:
         fields["tool_choice"] = choice.mode
@@ -326,7 +334,7 @@ def write_request(
         fields["include"] = ["reasoning.encrypted_content"]
     text: dict[str, Json] = {}
     if request.output_format is not None:
-        text["format"] = write_format(request.output_format)
+        text["format"] = write_format(request.output_format, target)
     if target.is_openai:
         fields |= {
             "user": request.user,
@@ -347,7 +355,8 @@ def _write_message(message: Message, target: Target, is_foreign: IsForeign | Non
             if isinstance(part, Result):
                 kind = "custom_tool_call_output" if part.is_custom else "function_call_output"
                 call_id = target.call_id(part.call_id)
-                items.append({"type": kind, "call_id": call_id, "output": _write_output(part)})
+                output = _write_content(writing.result_parts(part))
+                items.append({"type": kind, "call_id": call_id, "output": output})
             elif isinstance(part, Media) or (isinstance(part, Text) and part.text):
                 others.append(part)
         if others:
@@ -371,18 +380,6 @@ def _write_message(message: Message, target: Target, is_foreign: IsForeign | Non
             summary = [{"type": "summary_text", "text": part.text}] if part.text else []
             items.append({"type": "reasoning", "summary": summary, "encrypted_content": part.proof})
     return items
-
-
-def _write_output(result: Result) -> Json:
-    texts = writing.result_texts(result)
-    media = [
-        part
-        for part in result.content
-        if isinstance(part, Media) and not writing.is_text_document(part)
-    ]
-    if not media:
-        return writing.join_texts(texts)
-    return _write_content([*map(Text, texts), *media])
 
 
 def _write_content(parts: Sequence[Text | Media]) -> Json:
@@ -411,8 +408,8 @@ def _write_part(part: Text | Media) -> Json:
     return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": data}
 
 
-def write_format(form: OutputFormat) -> Json:
-    """Return the format of an answer's text."""
+def write_format(form: OutputFormat, target: Target | None = None) -> Json:
+    """Return the format of an answer's text, as it is or as a target accepts it."""
     if form.schema is None:
         return {"type": "json_object"}
     schema = {
@@ -420,13 +417,13 @@ def write_format(form: OutputFormat) -> Json:
         "name": form.name,
         "description": form.description,
         "schema": form.schema,
-        "strict": bool(form.is_strict),
+        "strict": _is_strict(form.schema, form.is_strict, target),
     }
     return {name: value for name, value in schema.items() if value is not None}
 
 
-def write_tool(tool: Tool) -> Json:
-    """Return a tool's definition."""
+def write_tool(tool: Tool, target: Target | None = None) -> Json:
+    """Return a tool's definition, as it is or as a target accepts it."""
     name = writing.portable_name(tool.name)
     written: dict[str, Json] = {"type": "custom" if tool.is_custom else "function", "name": name}
     if tool.description:
@@ -439,5 +436,9 @@ def write_tool(tool: Tool) -> Json:
     return {
         **written,
         "parameters": writing.object_schema(tool.parameters),
-        "strict": bool(tool.is_strict),
+        "strict": _is_strict(tool.parameters, tool.is_strict, target),
     }
+
+
+def _is_strict(schema: Json, is_strict: bool | None, target: Target | None) -> bool:
+    return bool(is_strict if target is None else target.is_strict(schema, is_strict))

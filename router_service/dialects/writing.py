@@ -81,6 +81,14 @@ class Target:
         levels = {"minimal": "low", "xhigh": "high", "max": "high", "none": None}
         return levels.get(request.effort, request.effort)
 
+    def is_strict(self, schema: Json, is_strict: bool | None) -> bool | None:
+        """Return whether to ask for arguments or answers that match a schema exactly.
+
+        OpenAI accepts this only for schemas without optional properties, Anthropic for others too.
+        The nearest that OpenAI offers for those is an answer that mostly matches.
+        """
+        return False if is_strict and self.is_openai and not _is_closed(schema) else is_strict
+
     def temperature(self, request: Request) -> float | None:
         """Return the temperature; 1 is the default at OpenAI, whose reasoning models reject it."""
         is_default = request.temperature == 1 and self.is_openai
@@ -125,6 +133,22 @@ def object_schema(parameters: Json) -> dict[str, Json]:
     return {"type": "object", "properties": {}, **schema}
 
 
+def _is_closed(schema: Json) -> bool:
+    """Return whether every object in a schema has exactly its listed properties."""
+    if isinstance(schema, list):
+        return all(map(_is_closed, schema))
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        required = schema.get("required")
+        names = required if isinstance(required, list) else ()
+        is_complete = all(name in names for name in properties or ())
+        if schema.get("additionalProperties") is not False or not is_complete:
+            return False
+    return all(map(_is_closed, schema.values()))
+
+
 def as_function(tool: Tool) -> Tool:
     """Return the function that stands for a custom tool where there are only functions."""
     if not tool.is_custom:
@@ -159,17 +183,19 @@ def texts_of(parts: Iterable[Part]) -> list[str]:
     return [part.text for part in parts if isinstance(part, Text) and part.text]
 
 
-def result_texts(result: Result) -> list[str]:
-    """Return the texts of a result for an API that does not mark results as errors."""
-    texts = [
-        text_document(part) if isinstance(part, Media) else part.text
+def result_parts(result: Result) -> list[Text | Media]:
+    """Return a result's content for an API that does not mark results as errors.
+
+    Plain-text documents are texts.
+    """
+    parts = [
+        Text(text_document(part)) if isinstance(part, Media) and is_text_document(part) else part
         for part in result.content
-        if isinstance(part, Text) or is_text_document(part)
     ]
-    texts = [text for text in texts if text]
-    if result.is_error and not any("error" in text[:200].lower() for text in texts):
-        texts.insert(0, "Error:")
-    return texts
+    parts = [part for part in parts if isinstance(part, Media) or part.text]
+    if result.is_error and not any("error" in text[:200].lower() for text in texts_of(parts)):
+        parts.insert(0, Text("Error:"))
+    return parts
 
 
 def join_texts(texts: Iterable[str]) -> str:
