@@ -14,6 +14,12 @@ from tests.fakes import FakeRouter
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
 from tests.serving import Sandbox
 
+CALL: Any = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": "{}"},
+}
+
 
 @pytest.fixture(scope="module")
 def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
@@ -45,10 +51,9 @@ def test_a_conversation_keeps_its_arm_in_a_tool_loop_and_changes_it_for_a_users_
     assert first.headers["x-switchcraft-model"] == "small"
     assert first.headers["x-switchcraft-reason"] == "threshold"
     assert record_of(http, first)["previous_arm"] is None
-    calls = [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": ""}}]
     loop = [
         *ASK,
-        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c", "content": "clear"},
     ]
     second = send(http, loop, "quality", session, stream=stream, **usage)
@@ -81,3 +86,35 @@ def test_conversations_are_not_followed_by_default(sandbox: Sandbox) -> None:
         assert second.headers["x-switchcraft-model"] == "large"
         assert second.headers["x-switchcraft-reason"] == "threshold"
         assert record_of(http, second)["previous_arm"] is None
+
+
+def test_the_arm_that_replaced_a_failed_one_stays(http: httpx.Client, sandbox: Sandbox) -> None:
+    """A failure changes the arm inside a tool loop, and the next arm then ends the loop."""
+    record_of(http, send(http, ASK, "economy", "failing"))
+    step: list[Any] = [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "clear"},
+    ]
+    sandbox.set_faults("small", "status=500")
+    try:
+        failed = send(http, [*ASK, *step], "economy", "failing")
+    finally:
+        sandbox.set_faults("small", "")
+    assert failed.headers["x-switchcraft-reason"] == "fallback"
+    replaced_by = failed.headers["x-switchcraft-model"]
+    record_of(http, failed)
+    after = send(http, [*ASK, *step, *step], "economy", "failing")
+    assert after.headers["x-switchcraft-reason"] == "sticky"
+    assert after.headers["x-switchcraft-model"] == replaced_by != "small"
+
+
+def test_requests_that_name_a_model_leave_the_conversation_as_it_is(http: httpx.Client) -> None:
+    """A request that names a model is sent to it, whatever the conversation's arm is."""
+    record_of(http, send(http, ASK, "economy", "pinned"))
+    longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
+    pinned = send(http, longer, "economy", "pinned", model="large")
+    assert pinned.headers["x-switchcraft-reason"] == "pinned"
+    assert pinned.headers["x-switchcraft-model"] == "large"
+    back = [*longer, {"role": "assistant", "content": "Clear."}, *ASK]
+    routed = send(http, back, "economy", "pinned")
+    assert record_of(http, routed)["previous_arm"] == "small"

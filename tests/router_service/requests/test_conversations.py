@@ -12,7 +12,7 @@ from router_service.core.answers import Usage
 from router_service.core.caching import ConversationState, NextRequest
 from router_service.core.messages import parse_chat_request
 from router_service.core.selection import Reason
-from router_service.lifecycle.engine import make_planner
+from router_service.lifecycle.engine import Shadow, make_planner
 from router_service.requests.conversations import (
     Conversations,
     conversation_key,
@@ -229,6 +229,14 @@ def test_tool_loops_are_explored_only_at_their_beginning() -> None:
         decision = decide(messages, "small", exploration_share=1.0).decision
         assert decision is not None
         assert decision.propensity == pytest.approx(propensity)
+
+
+def test_a_shadow_release_sees_the_conversation() -> None:
+    """Otherwise it would disagree with every arm that was kept."""
+    plan, metrics = decide(LOOP, "small"), Metrics()
+    shadow_arm = Shadow(plan.planner, metrics).compare(plan)
+    assert shadow_arm is not None
+    assert shadow_arm.result(10) == "small"
 
 
 @pytest.mark.parametrize(
