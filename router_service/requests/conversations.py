@@ -140,12 +140,18 @@ class Conversations:
         shared: GuardedStore[ConversationState] | None,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
+        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
-        """Keep states in these stores. `clock` returns seconds, and is the same on all replicas."""
+        """Keep states in these stores.
+
+        `clock` returns seconds, the same on all replicas. A request waits at most `max_wait_s` for
+        the shared store.
+        """
         self._local = local
         self._shared = shared
         self._metrics = metrics
         self._clock = clock
+        self._max_wait_s = max_wait_s
         self._reads: set[asyncio.Task[None]] = set()
 
     async def begin(
@@ -204,12 +210,12 @@ class Conversations:
             self._shared.save(after)
 
     async def _find(self, key: str) -> ConversationState | None:
-        """Return the latest state that is known within `MAX_WAIT_S`."""
+        """Return the latest state that is known in time."""
         if self._shared is not None:
             read = asyncio.create_task(self._read(self._shared, key))
             self._reads.add(read)
             read.add_done_callback(self._reads.discard)
-            await asyncio.wait([read], timeout=MAX_WAIT_S)
+            await asyncio.wait([read], timeout=self._max_wait_s)
         return self._local.find(key)
 
     async def _read(self, shared: GuardedStore[ConversationState], key: str) -> None:

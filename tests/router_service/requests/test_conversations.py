@@ -25,6 +25,7 @@ from router_service.requests.planning import CHAT, ParsedRequest, Plan, PolicyHe
 from router_service.requests.pool import Pool
 from router_service.settings import ConversationSettings, RiskSettings, Settings
 from router_service.store.records import GuardedStore, MemoryStore
+from router_service.store.redis import RedisStore
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import ASK, BODY, WEATHER
 from tests.fakes import FakeRouter
@@ -271,6 +272,23 @@ def test_a_stalled_tool_loop_changes_its_arm_if_that_is_enabled() -> None:
     changed = decide(stalled, "large", changing).decision
     assert changed is not None
     assert (changed.arm, changed.reason) == ("medium", Reason.SWITCHED)
+
+
+def test_replicas_share_conversations_through_redis(redis_url: str) -> None:
+    """A conversation's next request may arrive at another replica."""
+
+    async def check() -> None:
+        one, other = (RedisStore(redis_url, ConversationState, ttl_s=60) for _ in range(2))
+        request = request_of(NEXT)
+        state = state_of("small", request)
+        await one.put(state)
+        shared = GuardedStore(other, lambda _: None)
+        states = Conversations(memory(), shared, Metrics(), max_wait_s=10)
+        assert (await states.begin(request, None, None)).state == state
+        await states.aclose()
+        await one.aclose()
+
+    asyncio.run(check())
 
 
 class SlowStore(MemoryStore[ConversationState]):
