@@ -68,7 +68,7 @@ length, and empty blocks may follow each other without end."""
 ACCEPTED_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 """Content codings that can be read (RFC 9110, section 8.4.1). `deflate` is zlib's format."""
 
-_EFFECT_MARKS = (b'"background"', b'"conversation"', b'"mcp"', b"\\u00")
+_EFFECT_MARKS = (b'"background"', b'"conversation"', b'"mcp"', b'"mcp_servers"', b"\\u00")
 """Every body that has a lasting effect (see `is_repeatable`) contains one of these. The last one
 starts an escaped letter, by which a key can be written differently."""
 
@@ -140,9 +140,9 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
 
     A completion has an effect in three cases: `background` starts a job, which nobody could find or
     cancel if its answer was lost; `conversation` adds to a stored conversation; and a tool of the
-    type `mcp` lets the provider call third-party servers. A response that is only stored (`store`,
-    which is OpenAI's default) counts as repeatable, because nothing refers to a stored response
-    that was lost, and it expires.
+    type `mcp`, or one of `mcp_servers`, lets the provider call third-party servers. A response that
+    is only stored (`store`, which is OpenAI's default) counts as repeatable, because nothing refers
+    to a stored response that was lost, and it expires.
     """
     if path not in REPEATABLE_PATHS:
         return False
@@ -150,6 +150,8 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
         return True
     fields: Mapping[str, Json] = orjson.loads(body.with_model(""))
     if fields.get("background") or fields.get("conversation") is not None:
+        return False
+    if fields.get("mcp_servers"):
         return False
     tools = [tool for tool in as_list(fields.get("tools")) if isinstance(tool, dict)]
     return all(tool.get("type") != "mcp" for tool in tools)

@@ -12,6 +12,7 @@ from router_service.upstream.bodies import key_pattern, top_level
 
 CHAT = "/chat/completions"
 RESPONSES = "/responses"
+MESSAGES = "/messages"
 
 RESPONSES_NAMES: Mapping[str, str] = {
     "max_completion_tokens": "max_output_tokens",
@@ -27,6 +28,20 @@ CHAT_ONLY = frozenset(
     "seed stop".split()
 )
 """Parameters that the Responses API does not have. OpenAI refuses requests with unknown ones."""
+
+MESSAGES_NAMES: Mapping[str, str] = {
+    "max_completion_tokens": "max_tokens",
+    "reasoning_effort": "output_config.effort",
+    "stop": "stop_sequences",
+}
+"""Names in the Messages API of parameters that the Chat Completions API calls otherwise."""
+
+NOT_IN_MESSAGES = CHAT_ONLY - {"stop"} | frozenset(
+    "parallel_tool_calls prompt_cache_key prompt_cache_retention reasoning safety_identifier"
+    " tool_choice top_logprobs user verbosity".split()
+)
+"""Parameters that the Messages API does not have, or has in another form. Anthropic refuses
+requests with unknown ones."""
 
 OTHER_NAMES: Mapping[str, str] = {
     "max_completion_tokens": "max_tokens",
@@ -44,15 +59,20 @@ def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> by
     null. `path` is the endpoint; the other endpoints' bodies stay unchanged. All other bytes of a
     body stay unchanged too.
     """
-    if path not in {CHAT, RESPONSES}:
+    if path not in {CHAT, RESPONSES, MESSAGES}:
         return body
+    names, missing = RESPONSES_NAMES, CHAT_ONLY
+    if path == MESSAGES:
+        names, missing = MESSAGES_NAMES, NOT_IN_MESSAGES
     added: dict[str, Json] = {}
     for name, value in parameters.items():
         if path == CHAT:
             if not (_find(name, body) or _find(OTHER_NAMES.get(name, name), body)):
                 added[name] = value
-        elif name not in CHAT_ONLY:
-            outer, _, inner = RESPONSES_NAMES.get(name, name).partition(".")
+        elif name not in missing:
+            outer, _, inner = names.get(name, name).partition(".")
+            if outer == "stop_sequences" and isinstance(value, str):
+                value = [value]  # noqa: PLW2901
             found = _find(outer, body)
             if found is None:
                 added[outer] = {inner: value} if inner else value

@@ -208,6 +208,8 @@ CHAT, RESPONSES = "/chat/completions", "/responses"
         (RESPONSES, b'{"model":"m","tools":[1,{"type":"mcp","server_url":"x"}]}', False),
         (RESPONSES, rb'{"model":"m","tools":[{"type":"\u006dcp"}]}', False),
         (CHAT, b'{"model":"m","tools":[{"type":"mcp"}]}', False),
+        ("/messages", b'{"model":"m","mcp_servers":[]}', True),
+        ("/messages", b'{"model":"m","mcp_servers":[{"url":"x"}]}', False),
         (CHAT, b'{"model":"m","tools":{"type":"mcp"}}', True),
         ("/batches", b'{"model":"m"}', False),
         ("/fine_tuning/jobs", b'{"model":"m"}', False),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router_service.upstream.bodies import MAX_KEYS
-from router_service.upstream.parameters import CHAT, RESPONSES, add_parameters
+from router_service.upstream.parameters import CHAT, MESSAGES, RESPONSES, add_parameters
 
 EFFORT = {"reasoning_effort": "low"}
 THINKING = {"type": "enabled", "budget_tokens": 1024}
@@ -28,6 +28,9 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
         (RESPONSES, {"max_completion_tokens": 9}, b"{}", b'{"max_output_tokens":9}'),
         (CHAT, {"verbosity": "low"}, b"{}", b'{"verbosity":"low"}'),
         (RESPONSES, {"verbosity": "low"}, b"{}", b'{"text":{"verbosity":"low"}}'),
+        (MESSAGES, EFFORT, b"{}", b'{"output_config":{"effort":"low"}}'),
+        (MESSAGES, {"stop": "a", "top_k": 5}, b"{}", b'{"stop_sequences":["a"],"top_k":5}'),
+        (MESSAGES, {"thinking": THINKING}, b"{}", b'{"thinking":%b}'),
         (CHAT, {"\u00e9": 1}, b"{}", '{"\u00e9":1}'.encode()),
     ],
 )
@@ -55,6 +58,9 @@ def test_missing_parameters_are_added(
         (RESPONSES, EFFORT, b'{"reasoning":null}'),
         (RESPONSES, {"max_tokens": 9}, b'{"max_output_tokens":5}'),
         (RESPONSES, {"seed": 9}, b'{"model":"m"}'),
+        (MESSAGES, EFFORT, b'{"output_config":{"effort":"high"}}'),
+        (MESSAGES, {"max_completion_tokens": 9}, b'{"max_tokens":5}'),
+        (MESSAGES, {"seed": 9, "verbosity": "low"}, b'{"model":"m"}'),
         ("/embeddings", EFFORT, b'{"model":"m"}'),
     ],
 )

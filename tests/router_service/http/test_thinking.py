@@ -1,0 +1,140 @@
+"""Reasoning that a provider has signed reaches only upstreams that accept it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+
+from router_service.dialects.parts import Dialect
+from router_service.http.app import create_app
+from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.messages import SIGNATURE
+from router_service.settings import Settings
+from tests.fakes import PROBABILITIES, FakeRouter
+from tests.router_service.http.test_messages_api import ASKED, MESSAGES
+from tests.serving import ONE_TRY, Sandbox, served
+
+THINKS: dict[str, Any] = ASKED | {"thinking": {"type": "adaptive"}}
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[Sandbox]:
+    """Yield a second provider of the Messages API."""
+    with run_in_thread(keep_requests=20) as url:
+        yield Sandbox(url)
+
+
+@pytest.fixture(scope="module")
+def http(sandbox: Sandbox, other: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client of a gateway: `small` speaks chat, the others Messages at two providers."""
+    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES), upstreams=ONE_TRY)
+    places = {
+        "small": (sandbox.base_url, Dialect.CHAT),
+        "medium": (other.base_url, Dialect.MESSAGES),
+        "large": (sandbox.base_url, Dialect.MESSAGES),
+    }
+    models = tuple(
+        model.model_copy(
+            update={
+                "deployments": (
+                    model.deployments[0].model_copy(
+                        update={"base_url": url, "dialects": (dialect,)}
+                    ),
+                )
+            }
+        )
+        for model in settings.models
+        for url, dialect in (places[model.name],)
+    )
+    settings = settings.model_copy(update={"models": models})
+    with (
+        served(create_app(settings, FakeRouter())) as url,
+        httpx.Client(base_url=url, timeout=10) as client,
+    ):
+        yield client
+
+
+def answer(http: httpx.Client, model: str, *turns: object, stream: bool = False) -> httpx.Response:
+    """Return a model's answer to a conversation that continues with these turns."""
+    messages = [*ASKED["messages"], *turns]
+    body = THINKS | {"model": model, "messages": messages, "stream": stream}
+    return http.post(MESSAGES, json=body)
+
+
+def next_turns(content: list[Any]) -> list[Any]:
+    """Return the turns of an answer, and of the results of its calls."""
+    calls = [block["id"] for block in content if block["type"] == "tool_use"]
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": "rain"} for id_ in calls]
+    return [{"role": "assistant", "content": content}, {"role": "user", "content": results}]
+
+
+def sent_types(sandbox: Sandbox) -> list[str]:
+    """Return the types of the assistant's blocks in the sandbox's last request."""
+    turns = json.loads(sandbox.last_body())["messages"]
+    return [b["type"] for turn in turns if turn["role"] == "assistant" for b in turn["content"]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_reaches_only_the_provider_that_signed_it(
+    http: httpx.Client, sandbox: Sandbox, other: Sandbox, stream: bool
+) -> None:
+    """The signing provider gets its blocks unchanged, another one gets the turn without them."""
+    first = answer(http, "large", stream=stream)
+    if stream:
+        lines = [x[6:] for x in first.text.splitlines() if x.startswith("data: ")]
+        events = [json.loads(line) for line in lines]
+        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        signature = next(d["signature"] for d in deltas if d["type"] == "signature_delta")
+        thinking = {"type": "thinking", "thinking": "Hm.", "signature": signature}
+        call = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {}}
+        content = [thinking, call]
+    else:
+        content = first.json()["content"]
+    turns = next_turns(content)
+    assert answer(http, "large", *turns).status_code == 200
+    assert sent_types(sandbox) == ["thinking", "tool_use"]
+    asked = other.stats()["requests"]
+    assert answer(http, "medium", *turns).status_code == 200
+    assert sent_types(other) == ["tool_use"]
+    assert other.stats()["requests"] == asked + 1
+
+
+def test_unknown_signature_is_removed_after_a_refusal(http: httpx.Client, sandbox: Sandbox) -> None:
+    """A provider that refuses a signature is asked again without it, and then never with it."""
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "made-elsewhere"}
+    call = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}}
+    turns = next_turns([thinking, call])
+    asked = [sandbox.stats()["requests"]]
+    for _ in range(2):
+        assert answer(http, "large", *turns).status_code == 200
+        assert sent_types(sandbox) == ["tool_use"]
+        asked.append(sandbox.stats()["requests"])
+    assert [after - before for before, after in pairwise(asked)] == [2, 1]
+
+
+def test_conversation_may_switch_between_apis(http: httpx.Client, sandbox: Sandbox) -> None:
+    """A turn of a chat model does not lose the thinking of the turns before it."""
+    turns = next_turns(answer(http, "large").json()["content"])
+    middle = answer(http, "small", *turns)
+    assert middle.status_code == 200, middle.text
+    asked = json.loads(sandbox.last_body())["messages"]
+    assert SIGNATURE not in json.dumps(asked)
+    turns += [{"role": "assistant", "content": middle.json()["content"]}]
+    turns += [{"role": "user", "content": "And now?"}]
+    last = answer(http, "large", *turns)
+    assert last.status_code == 200, last.text
+    assert sent_types(sandbox)[:2] == ["thinking", "tool_use"]
+
+
+def test_other_refusals_are_not_repeated(http: httpx.Client, sandbox: Sandbox) -> None:
+    """A request without thinking blocks is sent once, even if the error speaks of thinking."""
+    asked = sandbox.stats()["requests"]
+    body = THINKS | {"model": "large", "messages": [{"role": "user", "content": "thinking"}]}
+    response = http.post(MESSAGES, json=body, headers={"x-sandbox": "status=422"})
+    assert response.status_code == 422
+    assert sandbox.stats()["requests"] == asked + 1
