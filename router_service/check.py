@@ -20,6 +20,9 @@ import orjson
 from router_service.access import permitted_listen_host, warn_about_open_redis
 from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, SwitchcraftError
+from router_service.dialects.parts import Message, Request, Text
+from router_service.dialects.requests import write_request
+from router_service.dialects.writing import Target
 from router_service.http.workers import open_listeners
 from router_service.lifecycle.engine import EngineBuilder, make_planner
 from router_service.lifecycle.reloading import load_first_router
@@ -27,9 +30,7 @@ from router_service.requests.pool import Pool
 from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
-QUESTION = orjson.dumps(
-    {"model": "", "messages": [{"role": "user", "content": "Reply with the word OK."}]}
-)
+QUESTION = Request("", (Message("user", (Text("Reply with the word OK."),)),))
 """The request that `--ask` sends to each deployment."""
 
 MAX_ERROR_BYTES = 300
@@ -156,8 +157,14 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
 
     async def ask(model: Model, deployment: Deployment) -> Finding:
         subject = f"{model.name} ({deployment.id})"
-        body = orjson.dumps(orjson.loads(QUESTION) | {"model": deployment.upstream_model})
-        request = OutgoingRequest(model.name, "/chat/completions", body, {})
+        if not deployment.dialects:
+            return Finding(
+                subject, Status.NOTE, "was not asked, because it answers no conversations"
+            )
+        dialect = deployment.dialects[0]
+        target = Target(dialect, deployment.upstream_model, deployment.provider)
+        body = orjson.dumps(write_request(QUESTION, target))
+        request = OutgoingRequest(model.name, dialect.path, body, {})
         try:
             async with client.send(deployment, request) as answer:
                 start = b""

@@ -34,6 +34,7 @@ AttributeValue = str | int | float | bool
 OPERATIONS = {
     "/chat/completions": "chat",
     "/responses": "chat",
+    "/messages": "chat",
     "/completions": "text_completion",
     "/embeddings": "embeddings",
 }
