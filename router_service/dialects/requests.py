@@ -82,7 +82,8 @@ def _pair(request: Request, body: Mapping[str, Json]) -> Iterator[Message]:
                     code = "duplicate_tool_result" if is_second else "orphaned_tool_result"
                     raise _unpaired(request, body, part, f"belongs to a call that {problem}", code)
                 caller, new_id = open_calls.pop(part.call_id)
-                answers[caller][new_id] = replace(part, call_id=new_id)
+                is_same = part.call_id == new_id
+                answers[caller][new_id] = part if is_same else replace(part, call_id=new_id)
             else:
                 parts.append(part)
         renamed.append(tuple(parts))
@@ -91,7 +92,7 @@ def _pair(request: Request, body: Mapping[str, Json]) -> Iterator[Message]:
         raise _unpaired(request, body, Call(call_id, "", ""), problem, "missing_tool_result")
     for index, (message, kept) in enumerate(zip(request.messages, renamed, strict=True)):
         if kept:
-            yield replace(message, parts=kept)
+            yield Message(message.role, kept)
         if index in answers:
             yield Message("user", tuple(answers[index].values()))
 

@@ -261,7 +261,7 @@ values = st.recursive(
 
 
 @pytest.mark.parametrize("source", DIALECTS)
-@settings(FAST, max_examples=50)
+@settings(FAST, max_examples=30)
 @given(request=requests(), data=st.data())
 def test_damaged_requests_are_refused_or_translated(
     source: Dialect, request: Request, data: st.DataObject
