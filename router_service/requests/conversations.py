@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from router_service.core.caching import ConversationState, NextRequest
 from router_service.core.errors import StoreError
-from router_service.core.messages import Conversation, Json, Role
+from router_service.core.messages import Conversation, Json, Role, Turn
 from router_service.core.tool_checks import is_tool_error
 from router_service.store.records import GuardedStore, MemoryStore
 from router_service.telemetry.metrics import Metrics
@@ -37,12 +38,12 @@ SESSION_HEADERS = (
     "x-switchcraft-session-id",
     "x-litellm-session-id",
     "x-claude-code-session-id",
+    "thread-id",
     "session-id",
     "session_id",
-    "thread-id",
 )
 """Headers that name a conversation, the most specific one first: ours, LiteLLM's, Claude Code's,
-and those of the Codex CLI."""
+and those of the Codex CLI, whose session may have several threads."""
 
 
 def read_session_header(headers: Mapping[str, str]) -> str | None:
@@ -98,15 +99,27 @@ class ConversationTurn:
     turns: int
     """Number of messages in the request."""
     is_in_loop: bool
-    """Whether the last message is a tool's result."""
+    """Whether the request continues a tool loop."""
     has_stalled: bool
     """Whether the tools' results show that the arm makes no progress."""
 
 
 def is_in_tool_loop(conversation: Conversation) -> bool:
-    """Return whether a request continues a tool loop: its last message is a tool's result."""
-    turns = conversation.turns
-    return bool(turns) and turns[-1].role in {Role.TOOL, Role.FUNCTION}
+    """Return whether a request continues a tool loop: it ends with a tool's result.
+
+    Text of the user may follow the result, because Claude Code adds its reminders there.
+    """
+    return next(_turns_of_loop(conversation), None) is not None
+
+
+def _turns_of_loop(conversation: Conversation) -> Iterator[Turn]:
+    """Yield the turns of the tool loop that a request continues, the last one first."""
+    turns = dropwhile(lambda turn: turn.role is Role.USER, reversed(conversation.turns))
+    for index, turn in enumerate(turns):
+        is_result = turn.role in {Role.TOOL, Role.FUNCTION}
+        if not is_result and (index == 0 or not turn.tool_calls):
+            return
+        yield turn
 
 
 def has_stalled(conversation: Conversation) -> bool:
@@ -117,14 +130,12 @@ def has_stalled(conversation: Conversation) -> bool:
     """
     rounds: list[tuple[object, list[str]]] = []
     results: list[str] = []
-    for turn in reversed(conversation.turns):
-        if turn.role in {Role.TOOL, Role.FUNCTION}:
-            results.append(turn.text)
-        elif turn.tool_calls and results:
+    for turn in _turns_of_loop(conversation):
+        if turn.tool_calls:
             rounds.append((turn.tool_calls, results))
             results = []
         else:
-            break
+            results.append(turn.text)
         if len(rounds) == 2:
             is_same = rounds[0] == rounds[1]
             return is_same or all(is_tool_error(text) for _, texts in rounds for text in texts)
