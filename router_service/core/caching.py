@@ -257,7 +257,8 @@ class SwitchRule:
     budget_usd: float | None = None
     """The same in USD, instead of the share."""
     correct_usd: float | None = None
-    """What one more correct answer is worth. None derives it from the policy."""
+    """What one more correct answer is worth. None derives it from the policy; `utility` has its own
+    price in any case."""
 
 
 def costs_over(
@@ -333,7 +334,7 @@ def choose_in_conversation(
     is_good_enough = not isinstance(policy, Utility) and probabilities[current] >= floor
     if not is_good_enough:
         worth_usd = rule.correct_usd
-        if worth_usd is None:
+        if worth_usd is None or isinstance(policy, Utility):
             worth_usd = correct_answer_usd(policy, [cost / requests for cost in costs_usd])
         extra_usd -= requests * gained * worth_usd
     if extra_usd >= 0:

@@ -153,6 +153,15 @@ def test_a_better_arm_is_chosen_only_within_the_budget() -> None:
     assert (ARMS[again.arm], again.reason) == ("cheap", Reason.STICKY)
 
 
+def test_the_price_of_utility_is_not_replaced() -> None:
+    """A policy that names what a correct answer is worth is followed."""
+    state, now = served("cheap"), at(10.0, 10_200)
+    costs_usd = costs_over(ARMS, TERMS, state, now, 4)
+    rule = SwitchRule(budget_usd=1.0, correct_usd=1e-6)
+    chosen = choose_in_conversation(ARMS, (0.9, 0.5, 0.6), costs_usd, Utility(1.0), state, rule)
+    assert (ARMS[chosen.arm], chosen.reason) == ("strong", Reason.SWITCHED)
+
+
 def test_savings_of_earlier_switches_are_part_of_the_budget() -> None:
     """A conversation that became cheaper than its first arm may afford a better one later."""
     state = served("strong")
