@@ -189,17 +189,18 @@ class Joined:
     accuracies: Floats
 
 
-def join(setting: Setting, plan: Mapping[int, int]) -> dict[tuple[str, int], Joined]:
-    """Let every arm join in each fold; return what is predicted by arm and number of answers.
+def join(
+    setting: Setting, plan: Mapping[int, int], arms: Sequence[str]
+) -> dict[tuple[str, int], Joined]:
+    """Let each of these arms join in each fold; return what is predicted, by arm and answers.
 
     `plan` tells for each number of answers on how many folds it is measured.
     """
-    config = setting.config
     parts: dict[tuple[str, int], list[tuple[Choices, Columns]]] = defaultdict(list)
     for number, split in enumerate(setting.data.folds()):
         counts = [answers for answers, folds in plan.items() if number < folds]
         fold = Fold(setting, split)
-        for arm in config.arms:
+        for arm in arms:
             for answers in counts:
                 name = f"{arm}/fold-{number + 1}-answers-{answers}"
                 found = setting.kept(name, partial(fold.join, arm, answers))
@@ -338,6 +339,9 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--workspace", type=Path, required=True, help="folder of earlier results")
     parser.add_argument("--out", type=Path, required=True, help="file for the figures as JSON")
+    parser.add_argument(
+        "--arms", nargs="+", help="the arms that join, one at a time (default: all)"
+    )
 
 
 def main() -> None:
@@ -355,7 +359,9 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file for the plot as SVG")
     arguments = parser.parse_args()
     setting = open_setting(arguments.config, arguments.data, arguments.workspace)
-    joined = curve(setting, join(setting, dict(arguments.plan)))
+    joined = curve(
+        setting, join(setting, dict(arguments.plan), arguments.arms or setting.config.arms)
+    )
     print("answers  folds  AUC  with all: difference ± SE over models [worst, best]  routed points")
     for answers, auc in sorted(summary(joined, "auc").items()):
         everyone, routed, best, gaps, costs, folds = (

@@ -127,10 +127,10 @@ def answer(fold: HeldOutFold, arm: int | None, new: Joined | None, accuracy: flo
     return {"correct": np.array(correct), "paid": np.array(paid)}
 
 
-def measure(setting: Setting, recordings: Path, folds: int) -> list[Figures]:
+def measure(setting: Setting, recordings: Path, arms: Sequence[str], folds: int) -> list[Figures]:
     """Return for each arm that joined and each price: accuracy and cost, beside all answers."""
     table, everything = setting.measured, read_answers(setting, recordings)
-    joined = join(setting, {ANSWERS: folds})
+    joined = join(setting, {ANSWERS: folds}, arms)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
     by_fold: list[list[Columns]] = []
     for number in range(folds):
@@ -144,13 +144,13 @@ def measure(setting: Setting, recordings: Path, folds: int) -> list[Figures]:
         )
         fold = HeldOutFold(table, data, train, test, best_usd, setting.config.seed)
         kept = [setting.kept(f"verified/fold-{number + 1}", partial(answer, fold, None, None, 0.0))]
-        for column, arm in enumerate(setting.config.arms):
-            new = joined[arm, ANSWERS]
+        for arm in arms:
+            column, new = table.arms.index(arm), joined[arm, ANSWERS]
             compute = partial(answer, fold, column, new, float(new.accuracies[number]))
             kept.append(setting.kept(f"{arm}/verified-fold-{number + 1}", compute))
         by_fold.append(kept)
     figures: list[Figures] = []
-    for place, arm in enumerate(setting.config.arms, start=1):
+    for place, arm in enumerate(arms, start=1):
         for number, price in enumerate(PRICES):
             correct, paid, best_correct, best_paid = (
                 np.concatenate([kept[column][layer][number] for kept in by_fold])
@@ -182,7 +182,8 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5, help="how many of the five are measured")
     arguments = parser.parse_args()
     setting = open_setting(arguments.config, arguments.data, arguments.workspace)
-    figures = measure(setting, arguments.data, arguments.folds)
+    arms = arguments.arms or setting.config.arms
+    figures = measure(setting, arguments.data, arms, arguments.folds)
     print(
         "price  accuracy: all answers, joined, points ± SE over models [worst, best]  cost shares"
     )
