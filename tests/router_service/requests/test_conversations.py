@@ -21,7 +21,16 @@ from router_service.requests.conversations import (
     read_session,
     read_session_header,
 )
-from router_service.requests.planning import CHAT, ParsedRequest, Plan, PolicyHeaders, parse_request
+from router_service.requests.planning import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    Endpoint,
+    ParsedRequest,
+    Plan,
+    PolicyHeaders,
+    parse_request,
+)
 from router_service.requests.pool import Pool
 from router_service.settings import ConversationSettings, RiskSettings, Settings
 from router_service.store.records import GuardedStore, MemoryStore
@@ -261,6 +270,59 @@ def test_a_tool_loop_stalls_by_errors_or_by_repetition(
     conversation = parse_chat_request(BODY | {"messages": messages}).conversation
     assert is_in_tool_loop(conversation) is is_in_loop
     assert has_stalled(conversation) is has_no_progress
+
+
+RESPONSES_LOOP: dict[str, Any] = {
+    "model": "switchcraft",
+    "input": [
+        {"role": "user", "content": "Weather?"},
+        {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "clear"},
+    ],
+    "tools": [{"type": "function", **WEATHER["function"]}],
+    "prompt_cache_key": "thread",
+}
+MESSAGES_LOOP: dict[str, Any] = {
+    "model": "switchcraft",
+    "max_tokens": 100,
+    "messages": [
+        {"role": "user", "content": "Weather?"},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c", "name": "get_weather", "input": {}}],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c", "content": "clear"},
+                {
+                    "type": "text",
+                    "text": "<system-reminder>Be brief.</system-reminder>",
+                    "cache_control": {"type": "ephemeral"},
+                },
+            ],
+        },
+    ],
+    "tools": [{"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}],
+    "metadata": {"user_id": "user_1_session_thread"},
+}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "session", "has_markers"),
+    [
+        (RESPONSES, RESPONSES_LOOP, "thread", False),
+        (MESSAGES, MESSAGES_LOOP, "user_1_session_thread", True),
+    ],
+)
+def test_conversations_are_followed_in_every_api(
+    endpoint: Endpoint, body: dict[str, Any], session: str, *, has_markers: bool
+) -> None:
+    """Sessions, tool loops and cache markers are found in Responses and Messages too."""
+    request = parse_request(endpoint, orjson.dumps(body))
+    assert request.session == session
+    assert request.has_cache_markers is has_markers
+    assert is_in_tool_loop(request.chat.conversation)
 
 
 def test_a_stalled_tool_loop_changes_its_arm_if_that_is_enabled() -> None:
