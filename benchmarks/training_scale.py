@@ -12,7 +12,8 @@ sum of all repetitions. Three parts are made cheaper:
   is measured, and repeated for all rows.
 - The verifier is left out, unless `--verifier` is given.
 
-`--whole` runs `switchcraft-train run` itself instead, and prints its stages.
+`--whole` runs `switchcraft-train run` itself instead, and prints its stages. `--tables` measures
+only calibration and the main table, on queries drawn with replacement from a small corpus.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ TEACHING_QUERIES = 3_000
 """Queries of a second recording, which is only used for training, as in the shipped recipe."""
 
 EMBEDDED_ROWS = 64
+DRAWN_FROM = 1_000
 WIDTH = 384
 ONE_FOLD = "one fold"
 STATES = "states of the narrow encoder"
@@ -83,12 +85,16 @@ def main() -> None:
     measured: dict[str, list[dict[str, object]]] = {}
     for rows in arguments.rows:
         folder = arguments.out / f"{rows}"
-        work = _run_whole if arguments.whole else measure
+        work = measure
+        if arguments.whole:
+            work = _run_whole
+        elif arguments.tables:
+            work = measure_tables
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             usages = pool.submit(work, folder, rows, verifier=arguments.verifier).result()
         measured[str(rows)] = [asdict(usage) for usage in usages]
-        _print_usages(rows, usages, is_whole=arguments.whole)
+        _print_usages(rows, usages, has_parts=work is measure)
         if not arguments.keep:
             shutil.rmtree(folder)
         facts = {"usages": measured, **stamp("torch", "scikit-learn", "onnxruntime")}
@@ -114,7 +120,7 @@ def repetitions(config: RunConfig, rows: int) -> dict[str, float]:
     }
 
 
-def _print_usages(rows: int, usages: Sequence[Usage], *, is_whole: bool) -> None:
+def _print_usages(rows: int, usages: Sequence[Usage], *, has_parts: bool) -> None:
     times = repetitions(load_config(SHIPPED_CONFIG), rows)
     total_s = 0.0
     for usage in usages:
@@ -123,12 +129,12 @@ def _print_usages(rows: int, usages: Sequence[Usage], *, is_whole: bool) -> None
         line = f"{rows:>8,} {name:<60} {seconds} {usage.peak_memory_mb:>8,.0f} MB"
         # The steps of one fold are repeated differently; the other stages are repeated as a whole.
         is_part = bool(usage.step) if usage.stage == ONE_FOLD else not usage.step
-        if is_part and not is_whole:
+        if is_part and has_parts:
             repeated = times.get(usage.step, times.get(usage.stage, 1))
             total_s += repeated * usage.cpu_seconds
             line += f" x {repeated:,.0f}"
         print(line, flush=True)
-    if not is_whole:
+    if has_parts:
         print(f"{rows:>8,} {'sum of a run, computed':<60} {total_s / 3600:.2f} h CPU", flush=True)
 
 
@@ -262,6 +268,25 @@ def measure_cheap(folder: Path, rows: int) -> list[Usage]:
     return list(stages.usages.values())
 
 
+def measure_tables(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:  # noqa: ARG001 - as `measure`
+    """Calibrate, and make the main table, for drawn queries with noisy labels as predictions."""
+    config = configured(folder, DRAWN_FROM)
+    alone = config.model_copy(update={"also": (), "checking": CheckingConfig()})
+    rng = np.random.default_rng(0)
+    corpus = load_dataset(alone, folder).measured(config.arms)
+    drawn = corpus.take(rng.integers(0, len(corpus), rows))
+    labels = (rng.random(drawn.correct.shape) < corpus.correct.mean(0)).astype(np.float64)
+    table = replace(drawn, correct=labels, groups=np.arange(rows))
+    raw = sigmoid(2 * labels - 1 + rng.normal(0, 2, labels.shape))
+    profile = profile_arms(table, config.prices)
+    costs_usd = [profile[arm].cost_usd() for arm in config.arms]
+    with running(()) as stages:
+        _, probabilities = calibrated(table, raw, config.seed)
+        with stage(pipeline.MAIN_TABLE):
+            main_figures(Experiment(table, probabilities, costs_usd, config.policies))
+    return list(stages.usages.values())
+
+
 def _entrants(data: TrainingData, probabilities: Floats) -> Iterator[Entrant]:
     """Fit each baseline on one fold; the report gets the router's predictions in its place."""
     views = Views(data.config.packing, load_encoder(data.config.encoder.source).tokenizer)
@@ -324,6 +349,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--out", type=Path, default=Path("runs/training-scale"))
     parser.add_argument("--whole", action="store_true", help="run `switchcraft-train run` itself")
+    parser.add_argument("--tables", action="store_true", help="only calibration and main table")
     parser.add_argument("--verifier", action="store_true", help="train a verifier, too")
     parser.add_argument("--keep", action="store_true", help="keep the corpus and the workspace")
     return parser.parse_args()

@@ -48,6 +48,8 @@ def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> N
         ({"training": {"shares": {"forest": 0}}}, "training.shares.forest"),
         ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # no fold would be left for training
         ({"packing": {"tool_budget_tokens": 400}}, "packing"),
+        # There is no such encoder.
+        ({"encoder": {}, "evaluation": {"baseline_encoder": "distilled"}}, ""),
         ({"colour": "red"}, "colour"),
     ],
 )

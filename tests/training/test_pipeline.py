@@ -92,6 +92,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
         "folds": 3,
         "seeds": [2],
         "baselines": True,
+        "baseline_encoder": "distilled",
         "truncated": True,
         "chat_preferences": {"path": "chats.jsonl", "strong": "gpt", "weak": "mix"},
     }

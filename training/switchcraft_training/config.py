@@ -239,6 +239,11 @@ class EvaluationConfig(_Frozen):
     baselines: bool = Field(
         default=True, description="Whether to measure every baseline, on the same folds."
     )
+    baseline_encoder: Literal["pretrained", "distilled"] = Field(
+        "pretrained",
+        description="Whose embeddings baselines read. `distilled` is the narrow encoder of"
+        " `encoder.distilled`, which is many times as fast on a CPU; for many queries.",
+    )
     truncated: bool = Field(
         default=True,
         description="Whether to also measure with conversations that are truncated at the encoder's"
@@ -333,6 +338,8 @@ class RunConfig(_Frozen):
     def _check_together(self) -> RunConfig:
         if self.verifier and self.evaluation.protocol == "split":
             raise ValueError("`verifier` requires the protocol `folds`")
+        if self.evaluation.baseline_encoder == "distilled" and self.encoder.distilled is None:
+            raise ValueError("`baseline_encoder: distilled` requires `encoder.distilled`")
         is_weak = any(source.weak_evidence for source in (self.source, *self.also))
         if is_weak and self.training.labels == "binary":
             raise ValueError(

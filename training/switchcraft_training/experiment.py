@@ -528,7 +528,8 @@ def _truncate_input(data: TrainingData) -> TrainingData:
 def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[Entrant]:
     """Fit every baseline on each split, and yield it with its choices for the splits' test rows."""
     config = data.config
-    encoder = load_encoder(config.encoder.source)
+    is_distilled = config.evaluation.baseline_encoder == "distilled"
+    encoder = data.load_encoder() if is_distilled else load_encoder(config.encoder.source)
     views = Views(config.packing, encoder.tokenizer)
     embed = EncoderEmbedder(encoder, data.workspace / "frozen")
     table = data.table.measured(config.arms)
