@@ -82,7 +82,10 @@ def read_request(body: Mapping[str, Json]) -> Request:
     system = body.get("system")
     if system is not None:
         parts = _read_blocks(system, "system", lost)
-        messages.append(Message("system", tuple(p for p in parts if not _is_billing_header(p))))
+        shown = (
+            p for p in parts if not (isinstance(p, Text) and p.text.startswith(_BILLING_HEADER))
+        )
+        messages.append(Message("system", tuple(shown)))
     items = reading.as_array(body.get("messages"), "messages")
     if not items:
         raise InvalidRequestError(
@@ -159,10 +162,6 @@ class _ToolChanges:
         """Make a tool available."""
         self.added.add(name)
         self.removed.discard(name)
-
-
-def _is_billing_header(part: Part) -> bool:
-    return isinstance(part, Text) and part.text.startswith(_BILLING_HEADER)
 
 
 def _read_blocks(

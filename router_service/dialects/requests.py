@@ -6,6 +6,7 @@ except to remove reasoning of another provider.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -245,7 +246,7 @@ def without_foreign_thinking(
                     continue
                 new = {**item, "content": blocks}
         kept.append(new)
-    if len(kept) == len(items) and all(map(_is_same, kept, items)):
+    if len(kept) == len(items) and all(map(operator.is_, kept, items)):
         return None
     changed = {**body, field: kept}
     if dialect is Dialect.RESPONSES:
@@ -257,10 +258,6 @@ def without_foreign_thinking(
             for item in kept
         ]
     return _without_thinking_mode(changed) if lost_in_loop else changed
-
-
-def _is_same(one: Json, other: Json) -> bool:
-    return one is other
 
 
 def _is_result(message: Json) -> bool:
