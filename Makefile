@@ -23,7 +23,7 @@ INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-is
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-fast pytest check lint types docs train lock audit sbom clean
+.PHONY: serve test test-fast test-agents pytest check lint types docs train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -42,6 +42,16 @@ pytest: $(VENV)/.dev
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
+
+## test-agents: Claude Code and Codex CLI with scripted models; needs npm and downloads 770 MB
+test-agents: $(VENV)/agents/.installed
+	$(BIN)/python -m tests.agents $(VENV)/agents/node_modules/.bin
+
+$(VENV)/agents/.installed: tests/agents/package.json $(VENV)/.dev
+	mkdir -p $(@D)
+	cp $< $(@D)
+	npm install --prefix $(@D) --no-audit --no-fund --no-package-lock
+	touch $@
 
 ## check: format, lint, types and import contracts
 check: lint types

@@ -436,7 +436,8 @@ class ResponsesWriter:
                 return item | self._call(part)
             case Thinking(text):
                 summary = [{"type": "summary_text", "text": text}] if text else []
-                proof = seal(part, Dialect.RESPONSES) if part.proof else None
+                # Also without a proof, because OpenAI rejects reasoning that it does not know.
+                proof = seal(part, Dialect.RESPONSES)
                 item |= {"type": "reasoning", "summary": summary, "encrypted_content": proof}
             case Text(text, is_refusal):
                 content: dict[str, Json] = {"type": "refusal", "refusal": text}

@@ -64,6 +64,9 @@ CHARACTERS_PER_TOKEN = 4
 """OpenAI's rule of thumb for English. It is used for answers whose provider reports no token
 counts."""
 
+MAX_CHOICES = 128
+"""Most choices of a stream whose ends are awaited. OpenAI allows as many (API reference: `n`)."""
+
 MAX_SEQUENCE_NUMBER = 2**53
 """Sequence numbers of events from this one on are ignored. JavaScript clients could not add one to
 them (RFC 8259, section 6), and the gateway could not write numbers from 2**64 on."""
@@ -121,9 +124,23 @@ _SEAM_BYTES = 2  # a blank line may begin in the last two of the buffered bytes
 _DONE = b"[DONE]"
 # A tuple instead of a set, because an upstream may send an unhashable type, such as a list.
 _LAST_TYPES = ("response.completed", "response.incomplete", "response.failed", "message_stop")
-_EMPTY_TYPES = ("message_start", "ping")
-"""Events of a streamed message that contain nothing of the answer. After them, another deployment
-may still answer."""
+_EMPTY_TYPES = (
+    "message_start",
+    "ping",
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+)
+"""Events that contain nothing of the answer. After them, another deployment may still answer.
+OpenAI reports rate limits and overload after `response.created`."""
+_MESSAGES_TYPES = (
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+)
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _DELTA_TEXTS = ("text", "partial_json", "thinking")
 
@@ -282,16 +299,18 @@ def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
 
 
 def is_of_another_api(value: Json, dialect: Dialect | None) -> bool:
-    """Return whether an answer or its first event is recognized as one of another API."""
+    """Return whether an answer or an event is recognized as one of another API."""
     if dialect is None or not isinstance(value, dict):
-        return False
+        return dialect is not None  # no API answers with anything but objects
     kind, found = value.get("type"), dialect
-    if kind in ("message", "message_start"):
-        found = Dialect.MESSAGES
-    elif value.get("object") == "response" or kind == "response.created":
-        found = Dialect.RESPONSES
-    elif "choices" in value:
+    if "choices" in value:
         found = Dialect.CHAT
+    elif kind == "message" or kind in _MESSAGES_TYPES:
+        found = Dialect.MESSAGES
+    elif value.get("object") == "response" or (
+        isinstance(kind, str) and kind.startswith("response.")
+    ):
+        found = Dialect.RESPONSES
     return found is not dialect
 
 
@@ -414,9 +433,9 @@ class EventReader:
     ) -> None:
         """Read an answer. Without `expects_json`, its events may contain anything.
 
-        `dialect` is the API that was asked; an answer in another one cannot be read. With a
-        translator, its events are translated. `on_proof` is called with each proof of the model's
-        reasoning.
+        `dialect` is the API that was asked. An event of another one is a failure, and so is an end
+        before the answer says that it is complete. With a translator, its events are translated.
+        `on_proof` is called with each proof of the model's reasoning.
         """
         self._answer = answer
         self.translator = translator
@@ -424,6 +443,10 @@ class EventReader:
         self._on_proof = on_proof
         self._expects_json = expects_json
         self._dialect = dialect
+        self._unfinished: set[Json] = set()
+        """Places of the choices that have begun and not ended (Chat Completions)."""
+        self._has_stopped = False
+        """Whether the answer has a reason why it ended. Only its usage may follow."""
         self._has_begun = False
         self._held = bytearray()
         self._tail = b""
@@ -481,9 +504,16 @@ class EventReader:
                 raise self._unreadable
         if rest := self._take_translated():
             yield rest
-        is_complete = self._is_done or self.error or self._answer.is_delimited
-        if self._expects_json and not is_complete:
+        if self._expects_json and not (self._is_done or self.error):
+            self._check_end()
+
+    def _check_end(self) -> None:
+        """Raise UpstreamError if a stream without a last event has ended too early."""
+        if not self._answer.is_delimited:
             problem = "broke the connection while it answered"
+            raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
+        if self._dialect is not None and not self._has_stopped:
+            problem = "ended its answer before it was complete"
             raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
 
     def _feed(self, chunk: bytes) -> bytes:
@@ -564,15 +594,15 @@ class EventReader:
         if not (self._expects_json or isinstance(content, dict)):
             self.has_output = self.accumulator.is_incomplete = True
             return
+        if is_of_another_api(content, self._dialect):
+            self._unreadable = UpstreamError(self._answer.model, ANOTHER_API, Failure.MALFORMED)
+            return
         if is_error(content):
             problem = "sent an error within its answer"
             self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
             if self.translator is not None:
                 error = read_error(content, self.translator.source, status=200)
                 self._translate(partial(self.translator.error, error))
-            return
-        if not self.has_output and is_of_another_api(content, self._dialect):
-            self._unreadable = UpstreamError(self._answer.model, ANOTHER_API, Failure.MALFORMED)
             return
         self._record(content)
         if self.translator is not None and not self.error:
@@ -583,8 +613,10 @@ class EventReader:
     def _record(self, content: dict[str, Json]) -> None:
         """Record the content of an event that is no error."""
         kind = content.get("type")
-        self.has_output = self.has_output or kind not in _EMPTY_TYPES
+        if not self.has_output:
+            self.has_output = kind not in _EMPTY_TYPES and not _is_empty_chunk(content)
         self._is_done = self._is_done or kind in _LAST_TYPES
+        self._read_stop(content)
         self.usage = read_usage(content, self.usage) or self.usage
         response = content.get("response")
         response_id = response.get("id") if isinstance(response, dict) else None
@@ -600,6 +632,26 @@ class EventReader:
         if self._on_proof is not None:
             for proof in find_proofs(content):
                 self._on_proof(proof)
+
+    def _read_stop(self, content: dict[str, Json]) -> None:
+        """Record whether the answer has ended, for streams without a last event.
+
+        Some servers with Chat Completions do not send `[DONE]`. An answer may have several choices.
+        """
+        if self._dialect is Dialect.CHAT:
+            for choice in _objects(content.get("choices")):
+                place = choice.get("index", 0)
+                if not isinstance(place, int):
+                    continue
+                if choice.get("finish_reason"):
+                    self._unfinished.discard(place)
+                    self._has_stopped = not self._unfinished
+                elif len(self._unfinished) < MAX_CHOICES:
+                    self._unfinished.add(place)
+                    self._has_stopped = False
+        elif self._dialect is Dialect.MESSAGES and content.get("type") == "message_delta":
+            delta = content.get("delta")
+            self._has_stopped = isinstance(delta, dict) and bool(delta.get("stop_reason"))
 
     def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
         """Forward an event that cannot be read, or record it as a failure.
@@ -621,6 +673,19 @@ class EventReader:
             found = skim(data)
             self.usage = read_usage(found) or self.usage
             self._is_done = self._is_done or found.get("type") in _LAST_TYPES
+
+
+def _is_empty_chunk(event: dict[str, Json]) -> bool:
+    """Return whether an event of a streamed chat contains nothing but the role."""
+    if not isinstance(event.get("choices"), list):
+        return False
+    for choice in _objects(event["choices"]):
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or choice.get("finish_reason"):
+            return False
+        if any(value for name, value in delta.items() if name != "role"):
+            return False
+    return True
 
 
 def _written_characters(event: Json) -> int:

@@ -1,0 +1,358 @@
+"""Answers as OpenAI's, Anthropic's and DeepSeek's APIs write them, whole and in events.
+
+The shapes and the order of the events are those of the vendors' API references. They are written
+here a second time, without the service's own writers, so that a mistake there cannot hide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from router_service.dialects.parts import Call, Dialect, Text, Thinking
+
+Written = Text | Thinking | Call
+PIECE_CHARACTERS = 5
+"""Length of the text of one event."""
+
+PROMPT_TOKENS = 120
+CACHED_TOKENS = 100
+COMPLETION_TOKENS = 30
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer of a provider's model."""
+
+    dialect: Dialect
+    model: str
+    parts: Sequence[Written]
+    number: int = 1
+    """Makes the ids of several answers different."""
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls among the parts."""
+        return [part for part in self.parts if isinstance(part, Call)]
+
+    def whole(self) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
+        return _WHOLE[self.dialect](self)
+
+    def events(self) -> list[bytes]:
+        """Return the server-sent events of a streamed answer."""
+        return list(_EVENTS[self.dialect](self))
+
+    @property
+    def output_at(self) -> int:
+        """How many events precede the answer's first part."""
+        for number, each in enumerate(self.events()):
+            data = data_of(each)
+            if self.dialect is Dialect.CHAT:
+                values = data["choices"][0]["delta"].values()
+                is_output = any(value and value != "assistant" for value in values)
+            else:
+                is_output = data["type"] in ("response.output_item.added", "content_block_start")
+            if is_output:
+                return number
+        raise AssertionError(f"no output in {self}")
+
+
+def data_of(event: bytes) -> dict[str, Any]:
+    """Return the JSON object of an event."""
+    data: dict[str, Any] = json.loads(event.partition(b"data: ")[2])
+    return data
+
+
+def event(value: Any, name: str | None = None) -> bytes:  # noqa: ANN401 - any JSON
+    """Return a server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + PIECE_CHARACTERS] for at in range(0, len(text), PIECE_CHARACTERS)]
+
+
+def _chat_usage() -> dict[str, Any]:
+    return {
+        "prompt_tokens": PROMPT_TOKENS,
+        "completion_tokens": COMPLETION_TOKENS,
+        "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+        "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS},
+    }
+
+
+def _chat_calls(reply: Reply) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in reply.calls
+    ]
+
+
+def _whole_chat(reply: Reply) -> dict[str, Any]:
+    texts = [part.text for part in reply.parts if isinstance(part, Text)]
+    thinking = [part.text for part in reply.parts if isinstance(part, Thinking)]
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
+    if thinking:
+        message["reasoning_content"] = "".join(thinking)
+    if reply.calls:
+        message["tool_calls"] = _chat_calls(reply)
+    finish = "tool_calls" if reply.calls else "stop"
+    return {
+        "id": f"chatcmpl-{reply.number}",
+        "object": "chat.completion",
+        "created": 1_790_000_000,
+        "model": reply.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "usage": _chat_usage(),
+    }
+
+
+def _chat_events(reply: Reply) -> Iterator[bytes]:
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{reply.number}",
+            "object": "chat.completion.chunk",
+            "created": 1_790_000_000,
+            "model": reply.model,
+            "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}],
+        }
+
+    yield event(chunk({"role": "assistant", "content": ""}))
+    index = count()
+    for part in reply.parts:
+        if isinstance(part, Call):
+            place = next(index)
+            head = {"name": part.name, "arguments": ""}
+            opened = {"index": place, "id": part.id, "type": "function", "function": head}
+            yield event(chunk({"tool_calls": [opened]}))
+            for piece in _pieces(part.arguments):
+                grown = {"index": place, "function": {"arguments": piece}}
+                yield event(chunk({"tool_calls": [grown]}))
+        else:
+            field = "content" if isinstance(part, Text) else "reasoning_content"
+            for piece in _pieces(part.text):
+                yield event(chunk({field: piece}))
+    yield event(chunk({}, "tool_calls" if reply.calls else "stop"))
+    yield event(chunk({}) | {"choices": [], "usage": _chat_usage()})
+    yield DONE
+
+
+def _item(reply: Reply, place: int, part: Written) -> dict[str, Any]:
+    """Return a complete output item of a response."""
+    suffix = f"{reply.number}_{place}"
+    if isinstance(part, Call) and part.is_custom:
+        return {
+            "id": f"ctc_{suffix}",
+            "type": "custom_tool_call",
+            "status": "completed",
+            "call_id": part.id,
+            "name": part.name,
+            "input": part.arguments,
+        }
+    if isinstance(part, Call):
+        return {
+            "id": f"fc_{suffix}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": part.id,
+            "name": part.name,
+            "arguments": part.arguments,
+        }
+    if isinstance(part, Thinking):
+        return {
+            "id": f"rs_{suffix}",
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": part.text}] if part.text else [],
+            "encrypted_content": part.proof,
+        }
+    return {
+        "id": f"msg_{suffix}",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [_text_part(part.text)],
+    }
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _whole_response(reply: Reply) -> dict[str, Any]:
+    return {
+        "id": f"resp_{reply.number}",
+        "object": "response",
+        "created_at": 1_790_000_000,
+        "completed_at": 1_790_000_001,
+        "status": "completed",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "model": reply.model,
+        "output": [_item(reply, place, part) for place, part in enumerate(reply.parts)],
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "usage": {
+            "input_tokens": PROMPT_TOKENS,
+            "input_tokens_details": {"cached_tokens": CACHED_TOKENS},
+            "output_tokens": COMPLETION_TOKENS,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+        },
+        "user": None,
+        "metadata": {},
+    }
+
+
+def _response_events(reply: Reply) -> Iterator[bytes]:
+    numbers = count()
+
+    def named(kind: str, **fields: Any) -> bytes:  # noqa: ANN401 - any JSON
+        return event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
+
+    done = _whole_response(reply)
+    begun = done | {"status": "in_progress", "completed_at": None, "output": [], "usage": None}
+    yield named("response.created", response=begun)
+    yield named("response.in_progress", response=begun)
+    for place, part in enumerate(reply.parts):
+        item = _item(reply, place, part)
+        at: dict[str, Any] = {"item_id": item["id"], "output_index": place}
+        if isinstance(part, Call) and part.is_custom:
+            opened = item | {"status": "in_progress", "input": ""}
+            yield named("response.output_item.added", output_index=place, item=opened)
+            for piece in _pieces(part.arguments):
+                yield named("response.custom_tool_call_input.delta", **at, delta=piece)
+            yield named("response.custom_tool_call_input.done", **at, input=part.arguments)
+        elif isinstance(part, Call):
+            opened = item | {"status": "in_progress", "arguments": ""}
+            yield named("response.output_item.added", output_index=place, item=opened)
+            for piece in _pieces(part.arguments):
+                yield named("response.function_call_arguments.delta", **at, delta=piece)
+            written = {"arguments": part.arguments, "name": part.name}
+            yield named("response.function_call_arguments.done", **at, **written)
+        elif isinstance(part, Thinking):
+            opened = item | {"summary": [], "encrypted_content": ""}
+            yield named("response.output_item.added", output_index=place, item=opened)
+            if part.text:
+                at["summary_index"] = 0
+                empty, full = ({"type": "summary_text", "text": text} for text in ("", part.text))
+                yield named("response.reasoning_summary_part.added", **at, part=empty)
+                for piece in _pieces(part.text):
+                    yield named("response.reasoning_summary_text.delta", **at, delta=piece)
+                yield named("response.reasoning_summary_text.done", **at, text=part.text)
+                yield named("response.reasoning_summary_part.done", **at, part=full)
+        else:
+            opened = item | {"status": "in_progress", "content": []}
+            yield named("response.output_item.added", output_index=place, item=opened)
+            at["content_index"] = 0
+            yield named("response.content_part.added", **at, part=_text_part(""))
+            for piece in _pieces(part.text):
+                yield named("response.output_text.delta", **at, delta=piece, logprobs=[])
+            yield named("response.output_text.done", **at, text=part.text, logprobs=[])
+            yield named("response.content_part.done", **at, part=_text_part(part.text))
+        yield named("response.output_item.done", output_index=place, item=item)
+    yield named("response.completed", response=done)
+
+
+def _block(part: Written) -> dict[str, Any]:
+    """Return a complete content block of a message."""
+    if isinstance(part, Call):
+        return {
+            "type": "tool_use",
+            "id": part.id,
+            "name": part.name,
+            "input": json.loads(part.arguments),
+        }
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if part.is_hidden:
+        return {"type": "redacted_thinking", "data": part.proof}
+    return {"type": "thinking", "thinking": part.text, "signature": part.proof}
+
+
+def _whole_message(reply: Reply) -> dict[str, Any]:
+    return {
+        "id": f"msg_{reply.number}",
+        "type": "message",
+        "role": "assistant",
+        "model": reply.model,
+        "content": [_block(part) for part in reply.parts],
+        "stop_reason": "tool_use" if reply.calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": PROMPT_TOKENS - CACHED_TOKENS,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": CACHED_TOKENS,
+            "output_tokens": COMPLETION_TOKENS,
+            "service_tier": "standard",
+        },
+    }
+
+
+def _message_events(reply: Reply) -> Iterator[bytes]:
+    def named(kind: str, **fields: Any) -> bytes:  # noqa: ANN401 - any JSON
+        return event({"type": kind, **fields}, kind)
+
+    done = _whole_message(reply)
+    begun = done | {"content": [], "stop_reason": None}
+    begun["usage"] = done["usage"] | {"output_tokens": 1}
+    yield named("message_start", message=begun)
+    for index, part in enumerate(reply.parts):
+        block = _block(part)
+        if isinstance(part, Call):
+            block["input"], kind, field, text = (
+                {},
+                "input_json_delta",
+                "partial_json",
+                part.arguments,
+            )
+        elif isinstance(part, Text):
+            block["text"], kind, field, text = "", "text_delta", "text", part.text
+        else:
+            kind, field, text = "thinking_delta", "thinking", part.text
+            if not part.is_hidden:
+                block |= {"thinking": "", "signature": ""}
+        yield named("content_block_start", index=index, content_block=block)
+        if index == 0:
+            yield named("ping")
+        for piece in _pieces(text):
+            yield named("content_block_delta", index=index, delta={"type": kind, field: piece})
+        if isinstance(part, Thinking) and not part.is_hidden:
+            signed = {"type": "signature_delta", "signature": part.proof}
+            yield named("content_block_delta", index=index, delta=signed)
+        yield named("content_block_stop", index=index)
+    stop = {"stop_reason": done["stop_reason"], "stop_sequence": None}
+    yield named("message_delta", delta=stop, usage={"output_tokens": COMPLETION_TOKENS})
+    yield named("message_stop")
+
+
+_WHOLE = {
+    Dialect.CHAT: _whole_chat,
+    Dialect.RESPONSES: _whole_response,
+    Dialect.MESSAGES: _whole_message,
+}
+_EVENTS = {
+    Dialect.CHAT: _chat_events,
+    Dialect.RESPONSES: _response_events,
+    Dialect.MESSAGES: _message_events,
+}

@@ -1,0 +1,264 @@
+"""Providers whose answers a test scripts, in OpenAI's and Anthropic's APIs, with faults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from router_service.dialects.parts import Dialect, Thinking
+from tests.providers.answers import Reply, Written, event
+from tests.providers.requests import Asked, RejectedError, read
+
+EVENTS_BEFORE_FAULT = 5
+"""How many events of the output precede a fault in the middle of an answer."""
+
+ERROR_MESSAGE = "The scripted provider fails."
+
+
+class Fault(StrEnum):
+    """How an answer fails."""
+
+    RATE_LIMIT = "a rate limit"
+    SERVER_ERROR = "a server error"
+    OVERLOADED = "an overloaded provider"
+    ERROR_EVENT = "an error event"
+    FAILURE_EVENT = "an event that says that the answer failed"
+    BROKEN_CONNECTION = "a broken connection"
+    EARLY_END = "an end without the last events"
+    HALF_EVENT = "an end in the middle of an event"
+    CUT_EVENT = "an event that is cut off, with others after it"
+    NO_OBJECT = "an event that is not an object"
+    FOREIGN_EVENT = "an event of another API"
+    CORRUPT_GZIP = "compressed data that is corrupt"
+    SILENCE = "no further event"
+    ERROR_BODY = "an error as JSON instead of a stream"
+    PAGE = "a web page instead of an answer"
+
+    @property
+    def status(self) -> int | None:
+        """The status of an answer that is an error as a whole."""
+        statuses = {Fault.RATE_LIMIT: 429, Fault.SERVER_ERROR: 500, Fault.OVERLOADED: 529}
+        return statuses.get(self)
+
+
+@dataclass(frozen=True)
+class Play:
+    """What the model of a provider answers to one request."""
+
+    parts: Sequence[Written]
+    fault: Fault | None = None
+    before_output: bool = True
+    """Whether the fault comes before the first output, or in the middle of the answer."""
+
+
+class Provider:
+    """A provider: an ASGI app with three APIs. `asked` keeps the requests that it has accepted.
+
+    A signature or encrypted content is valid only for the text and the provider's name for which it
+    was made. `is_lenient` says whether chat messages may have a `reasoning_content`, and ids of any
+    length, as at DeepSeek and vLLM and unlike at OpenAI, Groq and Mistral.
+    """
+
+    def __init__(
+        self,
+        play: Callable[[Asked], Play],
+        name: str = "provider",
+        *,
+        is_lenient: bool = True,
+    ) -> None:
+        self._play = play
+        self._name = name
+        self._is_lenient = is_lenient
+        self.asked: list[Asked] = []
+        self.rejected: list[str] = []
+
+    def prove(self, text: str) -> str:
+        """Return the proof of a text of reasoning."""
+        digest = hashlib.sha256(f"{self._name}\0{text}".encode()).hexdigest()
+        return f"Ep{self._name}+{digest}/=="
+
+    def _is_proof(self, text: str, proof: str) -> bool:
+        return proof == self.prove(text)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        content, more = b"", True
+        while more:
+            message = await receive()
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+        path = scope["path"]
+        dialect = next(each for each in Dialect if path.endswith(each.path))
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        connection = _Connection(receive, send)
+        try:
+            asked = read(dialect, headers, json.loads(content), self._is_proof, self._is_lenient)
+        except RejectedError as exc:
+            self.rejected.append(str(exc))
+            error = error_body(dialect, 400, str(exc))
+            await connection.send(400, "application/json", [json.dumps(error).encode()])
+            return
+        self.asked.append(asked)
+        played = self._play(asked)
+        parts = [
+            replace(part, proof=part.proof or self.prove(part.text))
+            if isinstance(part, Thinking)
+            else part
+            for part in played.parts
+        ]
+        reply = Reply(dialect, asked.body["model"], parts, len(self.asked))
+        await _send(connection, asked, reply, replace(played, parts=parts))
+
+
+async def _send(connection: _Connection, asked: Asked, reply: Reply, play: Play) -> None:
+    """Send a reply with the fault that the script has for it."""
+    dialect, fault = asked.dialect, play.fault
+    if fault is Fault.PAGE:
+        await connection.send(200, "text/html", [b"<html>Service maintenance</html>"])
+        return
+    if fault is Fault.ERROR_BODY or (fault is not None and fault.status is not None):
+        status = fault.status or 500
+        if status == 529 and dialect is not Dialect.MESSAGES:
+            status = 503
+        error = json.dumps(error_body(dialect, status, ERROR_MESSAGE)).encode()
+        sent_status = 200 if fault is Fault.ERROR_BODY else status
+        await connection.send(sent_status, "application/json", [error])
+        return
+    if not asked.is_streamed:
+        content = json.dumps(reply.whole()).encode()
+        parts = [content] if fault is None else [content[: len(content) // 2]]
+        ends = fault is not Fault.BROKEN_CONNECTION
+        await connection.send(200, "application/json", parts, ends=ends)
+        return
+    events = reply.events()
+    if not asked.body.get("stream_options", {}).get("include_usage"):
+        events = [each for each in events if b'"choices": [], "usage"' not in each]
+    if fault is None:
+        await connection.send(200, "text/event-stream", events)
+        return
+    await _send_broken(connection, reply, events, play)
+
+
+async def _send_broken(
+    connection: _Connection, reply: Reply, events: Sequence[bytes], play: Play
+) -> None:
+    """Send a stream that has a fault, in the middle after some pieces of the output."""
+    dialect, fault = reply.dialect, play.fault
+    begun = events[: reply.output_at + (0 if play.before_output else EVENTS_BEFORE_FAULT)]
+    following = events[len(begun)]
+    last: list[bytes] = []
+    match fault:
+        case Fault.ERROR_EVENT:
+            last = [_error_event(dialect, len(begun))]
+        case Fault.FAILURE_EVENT:
+            last = [_failure_event(reply, len(begun))]
+        case Fault.HALF_EVENT:
+            last = [following[: len(following) // 2]]
+        case Fault.CUT_EVENT:
+            last = [following[: len(following) // 2] + b"\n\n", *events[len(begun) + 1 :]]
+        case Fault.NO_OBJECT:
+            name, mark, _ = following.partition(b"data: ")
+            last = [name + mark + b'["text"]\n\n', *events[len(begun) + 1 :]]
+        case Fault.FOREIGN_EVENT:
+            other = Dialect.CHAT if dialect is Dialect.MESSAGES else Dialect.MESSAGES
+            last = Reply(other, reply.model, reply.parts).events()
+        case Fault.CORRUPT_GZIP:
+            packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+            packed = packer.compress(b"".join(begun)) + packer.flush(zlib.Z_SYNC_FLUSH)
+            parts = [packed, b"\xff corrupt"]
+            await connection.send(200, "text/event-stream", parts, encoding="gzip")
+            return
+    ends = fault not in (Fault.BROKEN_CONNECTION, Fault.SILENCE)
+    await connection.send(200, "text/event-stream", [*begun, *last], ends=ends)
+    if fault is Fault.SILENCE:
+        await connection.wait_for_the_client()
+
+
+class _Connection:
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+
+    async def send(
+        self,
+        status: int,
+        content_type: str,
+        parts: Sequence[bytes],
+        *,
+        ends: bool = True,
+        encoding: str | None = None,
+    ) -> None:
+        """Send an answer. If it does not end, the server breaks the connection."""
+        headers = [(b"content-type", content_type.encode()), (b"request-id", b"req_upstream")]
+        if encoding is not None:
+            headers.append((b"content-encoding", encoding.encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        for part in parts:
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        if ends:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def wait_for_the_client(self) -> None:
+        """Return once the client has left."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+
+
+def error_body(dialect: Dialect, status: int, message: str) -> dict[str, Any]:
+    """Return the body of an error."""
+    if dialect is Dialect.MESSAGES:
+        error = {"type": ANTHROPIC_TYPES[status], "message": message}
+        return {"type": "error", "error": error, "request_id": "req_upstream"}
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    code = None
+    if status == 429:
+        kind, code = "requests", "rate_limit_exceeded"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def _error_event(dialect: Dialect, number: int) -> bytes:
+    if dialect is Dialect.MESSAGES:
+        return event(error_body(dialect, 529, ERROR_MESSAGE), "error")
+    if dialect is Dialect.CHAT:
+        return event(error_body(dialect, 500, ERROR_MESSAGE))
+    error = {"code": "server_error", "message": ERROR_MESSAGE, "param": None}
+    return event({"type": "error", "sequence_number": number, **error}, "error")
+
+
+def _failure_event(reply: Reply, number: int) -> bytes:
+    """Return the event with which a provider says that the answer has failed.
+
+    Responses has an event for it, OpenRouter and Mistral have a `finish_reason`, and Messages has
+    only the error event.
+    """
+    if reply.dialect is Dialect.MESSAGES:
+        return event(error_body(reply.dialect, 500, ERROR_MESSAGE), "error")
+    if reply.dialect is Dialect.CHAT:
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error"}
+        head = {"id": f"chatcmpl-{reply.number}", "object": "chat.completion.chunk"}
+        error = error_body(reply.dialect, 500, ERROR_MESSAGE)
+        return event({**head, "created": 1, "model": reply.model, "choices": [choice], **error})
+    error = {"code": "server_error", "message": ERROR_MESSAGE}
+    response = reply.whole() | {"status": "failed", "error": error, "output": []}
+    name = "response.failed"
+    return event({"type": name, "sequence_number": number, "response": response}, name)
