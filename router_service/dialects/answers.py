@@ -94,7 +94,7 @@ class AnswerTranslator:
         self, source: Dialect, target: Dialect, request: Request, *, model: str, created_s: int
     ) -> None:
         self.source = source
-        self._target = target
+        self.target = target
         self._model = model
         self._created_s = created_s
         self._answer_id = ""
@@ -220,7 +220,7 @@ class AnswerTranslator:
         if isinstance(part, Call):
             tool = self._tools.get(part.name)
             name, is_custom = part.name if tool is None else tool.name, part.is_custom
-            if self._target is Dialect.MESSAGES:
+            if self.target is Dialect.MESSAGES:
                 self._held[index] = _HeldCall(_to_object, may_be_object=True)
                 if is_custom:
                     self._held[index] = _HeldCall(wrap_custom)
@@ -246,7 +246,7 @@ class AnswerTranslator:
                 for part in message.parts
                 if isinstance(part, Call)
             )
-        fitting = fit_call_id(call_id, self._target)
+        fitting = fit_call_id(call_id, self.target)
         if not fitting or fitting in self._call_ids:
             seed = f"{self._answer_id} {index} {call_id}".encode()
             fitting = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
@@ -265,7 +265,7 @@ class AnswerTranslator:
         if not _ID.fullmatch(suffix):
             seed = answer_id or f"{self._model} {self._created_s}"
             suffix = hashlib.sha256(seed.encode()).hexdigest()[:32]
-        return _PREFIXES[self._target] + suffix
+        return _PREFIXES[self.target] + suffix
 
 
 def _to_object(arguments: str) -> str:
