@@ -107,7 +107,10 @@ class ErrorFormat:
         if self.dialect is not Dialect.MESSAGES:
             return orjson.dumps({"error": fault})
         error = AnswerError(status, fault["message"] or "", fault["type"], fault["code"])
-        return orjson.dumps(write_error(error, self.dialect, request_id=self.request_id or None))
+        body = write_error(error, self.dialect, request_id=self.request_id or None)
+        if error.code is not None:
+            body["error"]["details"] = {"error_code": error.code}
+        return orjson.dumps(body)
 
     def accepts(self, body: bytes) -> bool:
         """Return whether a body is an error in this format, so that clients can read it."""

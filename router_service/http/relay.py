@@ -96,8 +96,10 @@ class AnswerRelay:
     async def _send_whole(self, opened: StartedAnswer, headers: RawHeaders) -> None:
         """Relay an answer that has been read completely; send errors in the client's format."""
         exchange, body = self.exchange, opened.body
-        if opened.status >= 400 and not self.error_format.accepts(body):
+        is_foreign_error = opened.status >= 400 and not self.error_format.accepts(body)
+        if is_foreign_error:
             body = upstream_error_body(opened.model.name, opened.status, body, self.error_format)
+        if is_foreign_error or opened.is_translated:
             headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
         exchange.identity = identity_of(opened.value)
         exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)

@@ -25,6 +25,7 @@ from router_service.core.artifact import Artifact
 from router_service.core.caching import choose_in_conversation, costs_over
 from router_service.core.capabilities import Feature, Requirements, read_requirements
 from router_service.core.errors import (
+    InvalidRequestError,
     ModelNotFoundError,
     ResponseElsewhereError,
     ResponseNotFoundError,
@@ -52,7 +53,7 @@ from router_service.core.verification import (
 from router_service.dialects.parts import Dialect
 from router_service.dialects.requests import obstacles, read_request
 from router_service.requests.conversations import ConversationTurn, read_session
-from router_service.requests.pool import Pool, capable_models
+from router_service.requests.pool import Pool, capable_models, untranslatable
 from router_service.router import VERIFIED, Decision, Prediction, explored
 from router_service.settings import Deployment, Model, RouterSettings
 from router_service.store.records import UpstreamObject
@@ -249,6 +250,13 @@ class ParsedRequest:
         if not self._obstacles and self.endpoint.dialect is not None:
             body = orjson.loads(self.body.with_model("-"))
             request = read_request(body, self.endpoint.dialect)
+            if "thread" in request.lost:  # Anthropic's clients then send the whole conversation
+                raise InvalidRequestError(
+                    "Not every model that may answer keeps conversations ('thread'). Send the whole"
+                    " conversation without 'thread'.",
+                    param="thread",
+                    code="thread_unsupported_request",
+                )
             self._obstacles.update((other, obstacles(request, other)) for other in Dialect)
         return self._obstacles[target]
 
@@ -545,7 +553,7 @@ class Planner:
         chat = plan.request.chat
         assert chat.continues is not None  # noqa: S101 - for mypy; only called for such requests
         holder, pinned = self._pool.holder(held), self._pool.models.get(self.unalias(chat.model))
-        if holder is None:
+        if holder is None or untranslatable(holder, plan.request.obstacles):
             raise ResponseNotFoundError(chat.continues.id[:200], param=chat.continues.param)
         if pinned is not None and pinned.name != holder.name:
             beside = self._pool.at_same_account(holder, pinned)

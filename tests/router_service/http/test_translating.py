@@ -337,3 +337,15 @@ def test_candidates_of_all_apis_are_verified(
     assert response.headers["x-switchcraft-model"] == "large"
     assert [candidate["calls"] for candidate in record["candidates"]] == [1, 1, 1]
     assert "Oslo" in response.text
+
+
+def test_unknown_response_is_not_continued_by_another_api(sandbox: Sandbox) -> None:
+    """If the pass-through upstream has no Responses API, an unknown id is not found."""
+    settings = settings_of(sandbox, SPEAKERS)
+    router = settings.router.model_copy(update={"pass_through": "large"})
+    settings = settings.model_copy(update={"router": router})
+    path, body = BODIES[Dialect.RESPONSES]
+    with gateway_client(settings, FakeRouter()) as http:
+        response = http.post(path, json=body | {"previous_response_id": "resp_x"})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "previous_response_not_found"

@@ -1,0 +1,95 @@
+"""Anthropic's client for Python: agents' loops over the beta API, whole and streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import anthropic
+import pytest
+from anthropic import beta_tool
+
+from router_service.dialects.parts import Dialect
+from router_service.http.app import create_app
+from router_service.settings import Settings
+from tests.fakes import PROBABILITIES, FakeRouter
+from tests.serving import Sandbox, served
+
+asked: list[str] = []
+
+
+@beta_tool
+def get_weather(city: str) -> str:
+    """Return the weather of a city.
+
+    Args:
+        city: Name of the city.
+    """
+    asked.append(city)
+    return "rain"
+
+
+@pytest.fixture(scope="module")
+def claude(sandbox: Sandbox) -> Iterator[anthropic.Anthropic]:
+    """Yield the client of a gateway whose models speak one API each."""
+    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES))
+    models = tuple(
+        model.model_copy(
+            update={
+                "deployments": (model.deployments[0].model_copy(update={"dialects": (dialect,)}),)
+            }
+        )
+        for model, dialect in zip(settings.models, Dialect, strict=True)
+    )
+    settings = settings.model_copy(update={"models": models})
+    with (
+        served(create_app(settings, FakeRouter())) as url,
+        anthropic.Anthropic(base_url=url, api_key="k", max_retries=0) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["switchcraft", "claude-opus-4", *PROBABILITIES])
+def test_agents_loop_ends_with_a_text(
+    claude: anthropic.Anthropic, model: str, stream: bool
+) -> None:
+    """The client runs the tool that the model calls, and the model answers the result."""
+    asked.clear()
+    runner = claude.beta.messages.tool_runner(
+        model=model,
+        max_tokens=500,
+        tools=[get_weather],
+        messages=[{"role": "user", "content": "What is the weather in Oslo?"}],
+        stream=stream,
+    )
+    final = runner.until_done()
+    assert asked == ["Oslo"]
+    assert final.stop_reason == "end_turn"
+    assert final.content[0].type == "text"
+
+
+def test_images_and_thinking_reach_every_api(claude: anthropic.Anthropic) -> None:
+    """A request with an image, system blocks, a forced call and an effort is served by all."""
+    for model in PROBABILITIES:
+        message = claude.messages.create(
+            model=model,
+            max_tokens=2000,
+            system=[{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}],
+            thinking={"type": "adaptive"},
+            tools=[get_weather.to_dict()],
+            tool_choice={"type": "tool", "name": "get_weather"},
+            messages=[
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "image",
+                            "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"},
+                        },
+                        {"type": "text", "text": "The weather in 'Oslo'?"},
+                    ],
+                }
+            ],
+        )
+        assert message.stop_reason == "tool_use"
+        assert message.content[-1].type == "tool_use"
