@@ -10,7 +10,7 @@ Nothing here measures time: `now_s` is passed in, in seconds of the same clock i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -172,7 +172,8 @@ class ConversationState(StoredRecord):
     spent_usd: float = 0.0
     """Cost of all requests so far."""
     staying_usd: float = 0.0
-    """What the same requests would have cost with the first arm, by its expected output."""
+    """What the same requests would have cost with the first arm. Answers are assumed to differ in
+    length as the arms' profiles do."""
     last_at_s: float = 0.0
     turns: int = 0
     """Number of messages in the last request."""
@@ -226,6 +227,10 @@ class ConversationState(StoredRecord):
         if first is not None and first_arm != arm:
             is_warm = first.rule is not None and now_s - self.last_at_s <= first.rule.lifetime_s
             cached = self.prompt_tokens if is_warm else 0
+            # An answer that is longer than usual would be longer with the first arm too.
+            if own is not None and own.output_tokens > 0:
+                ratio = usage.completion_tokens / own.output_tokens
+                first = replace(first, output_tokens=ratio * first.output_tokens)
             staying_usd = first.cost_usd(
                 usage.prompt_tokens, cached, has_markers=request.has_markers
             )

@@ -177,6 +177,16 @@ def test_savings_of_earlier_switches_are_part_of_the_budget() -> None:
     assert (ARMS[better.arm], better.reason) == ("strong", Reason.SWITCHED)
 
 
+def test_long_answers_would_be_long_with_the_first_arm_too() -> None:
+    """The cost of staying grows with the answers' length, so that it stays comparable."""
+    state = served("strong")
+    short, long = (
+        state.after(at(1.0), "cheap", Usage(10_000, tokens), 0.01, TERMS).staying_usd
+        for tokens in (100, 1_100)
+    )
+    assert long - short == pytest.approx(1_000 * 8.0 / 1e6)
+
+
 def test_without_an_arm_to_stay_with_the_policy_decides() -> None:
     """A new conversation, or one whose arm cannot serve the request, gets the policy's choice."""
     for state in (ConversationState(id="c"), served("gone")):
