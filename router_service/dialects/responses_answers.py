@@ -30,7 +30,8 @@ from router_service.dialects.parts import (
 )
 from router_service.dialects.responses import write_format, write_tool
 
-_CALL_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
+# Tuples instead of sets, because an upstream may send a type that cannot be hashed, such as a list.
+_CALL_TYPES = ("function_call", "custom_tool_call")
 _BETWEEN_SUMMARIES = "\n\n"
 _LAST = ("response.completed", "response.incomplete")
 _FAILURES = ("error", "response.failed", "response.cancelled")
@@ -140,7 +141,7 @@ class ResponsesReader:
     def _start_item(self, event: dict[str, Json]) -> None:
         item, place = event.get("item"), event.get("output_index")
         kind = item.get("type") if isinstance(item, dict) else None
-        if isinstance(item, dict) and kind in _CALL_FIELDS and type(place) is int:
+        if isinstance(item, dict) and kind in _CALL_TYPES and type(place) is int:
             is_custom = kind == "custom_tool_call"
             self._start_part(place, 0, _read_call(item, is_custom=is_custom, arguments=""))
         elif kind not in ("message", "reasoning"):

@@ -570,6 +570,14 @@ def test_parts_that_the_target_cannot_express(source: Dialect, part: Any) -> Non
             refused()
 
 
+@pytest.mark.parametrize("kind", [["list"], {"a": 1}, None, 7])
+def test_types_that_are_no_text(kind: object) -> None:
+    """An item whose type is not a text is refused."""
+    item = {"type": "response.output_item.added", "output_index": 0, "item": {"type": kind}}
+    with pytest.raises(ForeignAnswerError, match="cannot be translated"):
+        translate([events(CASES["text"], RESPONSES)[0], item], RESPONSES, CHAT)
+
+
 def test_endless_answers_are_refused() -> None:
     """A stream cannot fill the memory, neither with text nor with empty parts."""
     text = chunk(content="x" * 100_000)
