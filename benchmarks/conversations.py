@@ -1,4 +1,4 @@
-"""Cost of recorded conversations with prompt caching, under four ways to choose models.
+"""Cost of recorded conversations with prompt caching, by how models are chosen.
 
     python benchmarks/conversations.py --data ../shared/data --out runs/conversations.json
 
@@ -25,7 +25,8 @@ recorded latency, and a turn of the user after a pause (`--pause`).
     and in loops  the same without a budget, and with changes inside of tool loops
 
 A second table gives the prompts the mean length that MCPMark's requests have. Arms whose
-context window is too short for them are left out.
+context window is too short for them are left out. The last table shows whether errors and repeated
+calls are a reason to change the model.
 """
 
 from __future__ import annotations
