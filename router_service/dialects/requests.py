@@ -203,6 +203,27 @@ def write_request(
     return messages.write_request(request, target, is_foreign)
 
 
+def with_fitting_call_ids(body: Mapping[str, Json], target: Target) -> dict[str, Json]:
+    """Return a chat body whose ids of calls, and of their results, the target accepts."""
+    messages: list[Any] = []
+    listed = body.get("messages")
+    for message in listed if isinstance(listed, list) else ():
+        new = message
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if isinstance(calls, list):
+            fitted = [
+                {**call, "id": target.call_id(call["id"])}
+                if isinstance(call, dict) and isinstance(call.get("id"), str)
+                else call
+                for call in calls
+            ]
+            new = {**message, "tool_calls": fitted}
+        elif isinstance(message, dict) and isinstance(message.get("tool_call_id"), str):
+            new = {**message, "tool_call_id": target.call_id(message["tool_call_id"])}
+        messages.append(new)
+    return {**body, "messages": messages}
+
+
 def without_foreign_thinking(
     body: Mapping[str, Json], dialect: Dialect, is_foreign: IsForeign
 ) -> dict[str, Json] | None:

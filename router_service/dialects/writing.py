@@ -58,6 +58,11 @@ class Target:
         """Whether the provider accepts `reasoning_content` in messages; others reject it."""
         return self.provider in _READS_REASONING
 
+    @property
+    def limits_call_ids(self) -> bool:
+        """Whether the provider rejects ids of calls that other servers of the same API make."""
+        return self.is_openai or self.provider == "mistral"
+
     def call_id(self, call_id: str) -> str:
         """Return a call's id, or a hash of it if the target would reject the id."""
         if self.provider == "mistral" and self.dialect is Dialect.CHAT:

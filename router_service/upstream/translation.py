@@ -23,6 +23,7 @@ from router_service.dialects.foreign import SEAL, unseal
 from router_service.dialects.parts import Dialect, Request
 from router_service.dialects.requests import (
     read_request,
+    with_fitting_call_ids,
     without_foreign_thinking,
     write_request,
 )
@@ -46,6 +47,12 @@ _PROOF = re.compile(rb'"(?:signature|data|encrypted_content)"\s*:\s*"([^"\\]{8,}
 
 _MARKS = (b'"signature"', b'"redacted_thinking"', b'"encrypted_content"')
 """Every Messages or Responses body with a proof contains one of these."""
+
+_CHAT_MARKS = (b'"reasoning_content"', b'"reasoning"', b'"reasoning_details"')
+"""Every chat body with reasoning contains one of these."""
+
+_CHAT_RESULT = re.compile(rb'"tool_call_id"\s*:\s*"([^"]*)"')
+"""The id of a call that has a result, in a chat body."""
 
 _NAMES = (b"signature", b"thinking", b"encrypted", b"reasoning")
 """Words in errors about a proof. An error that contains one may have another cause."""
@@ -147,17 +154,21 @@ class Translation:
         def is_foreign(proof: str) -> bool:
             return not has_thinking or memory.is_foreign(proof, account)
 
+        limit_tokens = model.capabilities.max_output_tokens
+        name, can_reason = deployment.upstream_model, deployment.supports_reasoning
+        target = Target(dialect, name, deployment.provider, limit_tokens, can_reason)
         if dialect is self.dialect:
             body = self.body.with_model(deployment.upstream_model)
+            if dialect is Dialect.CHAT and target.limits_call_ids:
+                ids = (found.decode(errors="replace") for found in _CHAT_RESULT.findall(body))
+                if any(target.call_id(call_id) != call_id for call_id in ids):
+                    body = orjson.dumps(with_fitting_call_ids(orjson.loads(body), target))
             proofs = self.proofs if has_thinking else ()
             if has_thinking and not any(p.startswith(SEAL) or is_foreign(p) for p in proofs):
                 return body
             kept = without_foreign_thinking(orjson.loads(body), dialect, is_foreign)
             return body if kept is None else orjson.dumps(kept)
 
-        limit_tokens = model.capabilities.max_output_tokens
-        name, can_reason = deployment.upstream_model, deployment.supports_reasoning
-        target = Target(dialect, name, deployment.provider, limit_tokens, can_reason)
         key = target, account, has_thinking
         if key not in self._bodies:
             try:
@@ -182,8 +193,15 @@ class Translation:
 
     @property
     def proofs(self) -> Sequence[str]:
-        """What may be proofs of reasoning in the client's body."""
-        if self._proofs is None:
+        """What may be proofs of reasoning in the client's body.
+
+        Reasoning of Chat Completions has no proof. An empty text stands for all of it.
+        """
+        if self._proofs is None and self.dialect is Dialect.CHAT:
+            parts = self.body.parts
+            has_reasoning = any(mark in part for part in parts for mark in _CHAT_MARKS)
+            self._proofs = [""] if has_reasoning else []
+        elif self._proofs is None:
             has_mark = any(mark in part for part in self.body.parts for mark in _MARKS)
             found = chain.from_iterable(map(_PROOF.findall, self.body.parts if has_mark else ()))
             self._proofs = [proof.decode(errors="replace") for proof in found]

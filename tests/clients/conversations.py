@@ -188,7 +188,9 @@ class ResponsesConversation(_OpenAIConversation):
         return {
             "model": self.model,
             "instructions": SYSTEM,
-            "input": self.history,
+            # The SDK takes 60 ms to look for file names and dates in a long `input`.
+            "input": "",
+            "extra_body": {"input": self.history},
             "tools": tools,
             "store": False,
             "include": ["reasoning.encrypted_content"],

@@ -30,7 +30,12 @@ ALIASES = RouterSettings(aliases={"claude-*": "switchcraft", "gpt-*": "switchcra
 
 
 def deployment(
-    url: str, dialect: Dialect, upstreams: UpstreamSettings = NO_RETRIES, model: str = "scripted"
+    url: str,
+    dialect: Dialect,
+    upstreams: UpstreamSettings = NO_RETRIES,
+    *,
+    model: str = "scripted",
+    provider: str = "",
 ) -> Deployment:
     """Return a deployment of a model that reasons, at a provider with one API."""
     return Deployment(
@@ -38,6 +43,7 @@ def deployment(
         base_url=f"{url}/v1",
         api_key=SecretStr(f"key-of-{model}"),
         dialects=(dialect,),
+        provider=provider,
         supports_reasoning=True,
         timeouts=upstreams.timeouts,
     )
