@@ -142,7 +142,7 @@ def _check_content(talk: Conversation, provider: Provider, cell: Cell) -> None:
     """Check that the client gets what the model wrote, and the model the results of its calls."""
     script = SCRIPTS[cell.case]
     heard = talk.ask(cell.case)
-    _check_heard(heard, script, cell)
+    check_heard(heard, script, cell)
     first = provider.asked[-1]
     equal(first.dialect, cell.upstream, "API of the upstream")
     equal(first.system, [SYSTEM], "system text")
@@ -152,7 +152,7 @@ def _check_content(talk: Conversation, provider: Provider, cell: Cell) -> None:
         return
     second = talk.answer({call_id: RESULTS[name] for call_id, name, _ in heard.calls})
     expected = sorted(RESULTS[name] for _, name, _ in heard.calls)
-    _check_heard(second, [Text(f"Results: {', '.join(expected)}")], cell)
+    check_heard(second, [Text(f"Results: {', '.join(expected)}")], cell)
     last = provider.asked[-1]
     calls = [part for part in script if isinstance(part, Call)]
     decoded = {call.id: (call.name, _decoded(call)) for call in calls}
@@ -165,7 +165,7 @@ def _check_content(talk: Conversation, provider: Provider, cell: Cell) -> None:
 def _check_image(talk: Conversation, provider: Provider, cell: Cell) -> None:
     """Check that the model gets the same bytes of an image, and the text beside it."""
     heard = talk.ask("What is this?", PNG)
-    _check_heard(heard, [Text(f"Image: {hashlib.sha256(PNG).hexdigest()}")], cell)
+    check_heard(heard, [Text(f"Image: {hashlib.sha256(PNG).hexdigest()}")], cell)
     equal(provider.asked[-1].texts, ["What is this?"], "user's texts")
 
 
@@ -192,7 +192,8 @@ def _check_failure(talk: Conversation, provider: Provider, cell: Cell) -> None:
         talk.history.pop()
 
 
-def _check_heard(heard: Heard, script: Sequence[Written], cell: Cell) -> None:
+def check_heard(heard: Heard, script: Sequence[Written], cell: Cell) -> None:
+    """Check what a client understood of an answer."""
     calls = [part for part in script if isinstance(part, Call)]
     equal(heard.error, "", f"error ({heard.message})")
     texts = [part.text for part in script if isinstance(part, Text)]
@@ -202,7 +203,7 @@ def _check_heard(heard: Heard, script: Sequence[Written], cell: Cell) -> None:
     written = [(call.id, call.name, _decoded(call)) for call in calls]
     equal(heard.calls, written, "calls")
     equal(heard.stop, STOPS[cell.client][bool(calls)], "stop reason")
-    equal(heard.tokens, TOKENS, "tokens")
+    equal(tuple(heard.tokens), TOKENS, "tokens")
 
 
 def _decoded(call: Call) -> object:

@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
+from router_service.dialects.parts import Text
+from tests.clients import matrix
+from tests.clients.conversations import MAX_TOKENS, SYSTEM, THINKING_TOKENS, TOOLS, Heard
 from tests.clients.installed import INSTALL_S, installed
+from tests.clients.matrix import CELLS, RESULTS, SCRIPTS, Case
 from tests.clients.upstreams import event_stream, gateway_before_script
+from tests.providers.app import ERROR_MESSAGE, Fault
+from tests.providers.gateways import names
 from tests.serving import Sandbox, wait_for
 
 Run = Callable[..., Any]
 PROVIDERS = ("compatible", "openai", "responses")
-SCRIPTS = Path(__file__).parent / "node"
+NODE = Path(__file__).parent / "node"
 INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
 RUN_S = 60
 
@@ -33,8 +39,8 @@ def scripts(request: pytest.FixtureRequest) -> Path:
     if shutil.which("npm") is None:
         pytest.skip("npm is absent: install Node.js 20 or newer to test the clients for it")
     assert request.config.cache is not None
-    folder = installed(request.config.cache, SCRIPTS / "package.json", INSTALL)
-    for script in SCRIPTS.glob("*.mjs"):
+    folder = installed(request.config.cache, NODE / "package.json", INSTALL)
+    for script in NODE.glob("*.mjs"):
         shutil.copy(script, folder)
     return folder
 
@@ -202,3 +208,58 @@ def test_ai_abort_cancels_the_upstream(node: Run, sandbox: Sandbox, provider: st
     before = sandbox.stats()
     assert node("ai.mjs", "abortedStream", provider)[-1] == "abort"
     wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")
+
+
+NODE_CASES = {
+    **{case: case.value for case in SCRIPTS},
+    Case.ERROR_BEFORE_OUTPUT: f"{Fault.OVERLOADED} / before",
+    Case.ERROR_IN_MIDSTREAM: f"{Fault.ERROR_EVENT} / middle",
+    Case.CUT_STREAM: f"{Fault.EARLY_END} / middle",
+}
+"""What the user says in each case."""
+
+
+def test_vendors_clients_reach_every_upstream(scripts: Path) -> None:
+    """`openai` and `@anthropic-ai/sdk` get the same from every upstream, whole and streamed."""
+    cells = [cell for cell in CELLS if cell.case in NODE_CASES]
+    with matrix.running() as running:
+        asked = {
+            "cells": [
+                {
+                    "client": cell.client,
+                    "model": names()[cell.upstream],
+                    "stream": cell.stream,
+                    "thinks": cell.case is Case.THINKING,
+                    "text": NODE_CASES[cell.case],
+                }
+                for cell in cells
+            ],
+            "system": SYSTEM,
+            "tools": TOOLS,
+            "results": RESULTS,
+            "maxTokens": MAX_TOKENS,
+            "thinkingTokens": THINKING_TOKENS,
+        }
+        command = ["node", "matrix.mjs", running.url, json.dumps(asked)]
+        done = subprocess.run(
+            command, cwd=scripts, capture_output=True, text=True, timeout=RUN_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert running.provider.rejected == [], running.provider.rejected
+    for cell, answers in zip(cells, json.loads(done.stdout), strict=True):
+        heard = [
+            Heard(**answer | {"calls": [tuple(call) for call in answer.get("calls", [])]})
+            for answer in answers
+        ]
+        if cell.case not in SCRIPTS:
+            [failed] = heard
+            assert failed.error, cell.id
+            if cell.case is Case.ERROR_BEFORE_OUTPUT:
+                assert failed.status in (503, 529), cell.id
+                assert ERROR_MESSAGE in failed.message, cell.id
+            continue
+        matrix.check_heard(heard[0], SCRIPTS[cell.case], cell)
+        if heard[0].calls:
+            texts = sorted(RESULTS[name] for _, name, _ in heard[0].calls)
+            expected = [Text(f"Results: {', '.join(texts)}")]
+            matrix.check_heard(heard[1], expected, cell)
