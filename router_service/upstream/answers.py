@@ -584,7 +584,8 @@ class EventReader:
         if not data or data == _DONE:
             self._is_done = self._is_done or data == _DONE
             if self.translator is not None and not self.error:
-                self._translate(self.translator.end if data else lambda: event)
+                comment = PING if event.startswith(b":") else b""
+                self._translate(self.translator.end if data else lambda: comment)
             return
         try:
             content = read_json(data)

@@ -349,3 +349,15 @@ def test_unknown_response_is_not_continued_by_another_api(sandbox: Sandbox) -> N
         response = http.post(path, json=body | {"previous_response_id": "resp_x"})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.parametrize(("client", "model"), CROSSINGS)
+def test_comments_keep_translated_streams_alive(
+    http: httpx.Client, client: Dialect, model: str
+) -> None:
+    """An upstream's comments reach the client, so that no proxy gives up while a model thinks."""
+    path, body = BODIES[client]
+    faults = {"x-sandbox": "keep_alives,multi_line"}
+    response = http.post(path, json=body | {"model": model, "stream": True}, headers=faults)
+    assert response.text.count(": ping\n\n") > 3
+    assert record_of(http, response)["calls"] == 1
