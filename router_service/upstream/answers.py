@@ -302,16 +302,14 @@ def is_of_another_api(value: Json, dialect: Dialect | None) -> bool:
     """Return whether an answer or an event is recognized as one of another API."""
     if dialect is None or not isinstance(value, dict):
         return dialect is not None  # no API answers with anything but objects
-    kind, found = value.get("type"), dialect
-    if "choices" in value:
-        found = Dialect.CHAT
-    elif kind == "message" or kind in _MESSAGES_TYPES:
-        found = Dialect.MESSAGES
-    elif value.get("object") == "response" or (
-        isinstance(kind, str) and kind.startswith("response.")
-    ):
-        found = Dialect.RESPONSES
-    return found is not dialect
+    kind = value.get("type")
+    marks = {
+        Dialect.CHAT: isinstance(value.get("choices"), list),
+        Dialect.RESPONSES: value.get("object") == "response"
+        or (isinstance(kind, str) and kind.startswith("response.")),
+        Dialect.MESSAGES: kind == "message" or kind in _MESSAGES_TYPES,
+    }
+    return not marks[dialect] and any(marks.values())
 
 
 def _in_clients_api(

@@ -10,6 +10,8 @@ import pytest
 
 from router_service.core import errors
 from router_service.core.errors import Failure, SwitchcraftError, UpstreamError
+from router_service.dialects.errors import ForeignAnswerError
+from router_service.dialects.parts import Dialect
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = (ROOT / "router_service", ROOT / "training" / "switchcraft_training")
@@ -180,6 +182,14 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "error is above or in its log. Start the run again: it continues from its checkpoints. If "
         "the other process was only slow, set SWITCHCRAFT_COLLECTIVE_TIMEOUT_S to a larger number "
         "of seconds"
+    ),
+    errors.StorageError("No space left on device", {Path("runs"): 2_000_000}): (
+        "a file cannot be opened or written: No space left on device. Free space of the folders "
+        "that this command writes to: runs (2 MB). Free some space or give other folders, and run "
+        "the same command again. It reuses what is already there."
+    ),
+    ForeignAnswerError(Dialect.CHAT, "has no choices"): (
+        "An answer of the chat API has no choices."
     ),
     errors.SchemaError("$ref '#/x' points at nothing"): (
         "The tool's schema cannot be interpreted: $ref '#/x' points at nothing. Correct the tool's "

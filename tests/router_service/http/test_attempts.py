@@ -243,7 +243,7 @@ def test_exhausted_connection_pool_opens_no_breaker() -> None:
         timeouts=Timeouts(pool_s=0.1), max_connections=1, breaker=BreakerSettings(allowed_fails=0)
     )
     with run_in_thread() as url, served(app(url, upstreams)) as gateway, httpx.Client() as http:
-        Sandbox(url).set_faults("medium", "hang_after=1,times=1")
+        Sandbox(url).set_faults("medium", "hang_after=2,times=1")
         with http.stream("POST", gateway + CHAT, json=BODY | {"stream": True}) as response:
             parts = response.iter_raw()
             next(parts)
