@@ -52,6 +52,11 @@ KEEP_ALIVE_HOLD_S = 5.0
 """How long comments before an answer's first event are held back, so that another deployment may
 still answer. Clients wait longer than this for the first bytes."""
 
+BEGINNING_HOLD_S = 1.0
+"""How long the first events of an answer are held back while they contain nothing of it, so that
+another deployment may still answer. Providers report overload at once, but a model that reasons
+may be silent for minutes, and clients want to know that their request is being answered."""
+
 KEEP_ALIVE_HOLD_BYTES = 64 * 1024
 """Most bytes of comments before an answer's first event that are held back."""
 
@@ -395,8 +400,9 @@ async def start_stream(
 ) -> None:
     """Read events into `started` until the first output.
 
-    Stop earlier if there are only comments for `KEEP_ALIVE_HOLD_S` or `KEEP_ALIVE_HOLD_BYTES`.
-    Raise UpstreamError if an error comes before the output, or if there is no output.
+    Stop earlier if there are only comments for `KEEP_ALIVE_HOLD_S` or `KEEP_ALIVE_HOLD_BYTES`, or
+    if nothing follows the beginning of an answer for `BEGINNING_HOLD_S`. Raise UpstreamError if an
+    error comes before the output, or if there is no output.
     """
     reader = started.reader = EventReader(
         answer,
@@ -407,13 +413,29 @@ async def start_stream(
     )
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    async for part in reader.events:
+    events = reader.events
+    part = await anext(events, None)
+    while part is not None:
         started.body += part
         is_long = len(started.body) > KEEP_ALIVE_HOLD_BYTES
         if reader.has_output or is_long or loop.time() > began_s + KEEP_ALIVE_HOLD_S:
             return
         if reader.error:
             raise reader.error
+        if not reader.has_started:
+            part = await anext(events, None)
+            continue
+        pending = asyncio.ensure_future(anext(events, None))
+        try:
+            await asyncio.wait({pending}, timeout=BEGINNING_HOLD_S)
+        except asyncio.CancelledError:
+            pending.cancel()
+            await pending  # raises the upstream's timeout, if that was the cause
+            raise
+        if not pending.done():
+            reader.resume(pending)
+            return
+        part = pending.result()
     raise UpstreamError(answer.model, "ended its answer without any output", Failure.BROKEN)
 
 
@@ -454,6 +476,8 @@ class EventReader:
         self._characters = 0
         self.usage: Usage | None = None
         """The usage that the upstream has reported."""
+        self.has_started = False
+        """Whether any event has been read, even one that contains nothing of the answer."""
         self.has_output = False
         """Whether any event was output: not a comment, an error or the start of a message."""
         self.error: UpstreamError | None = None
@@ -464,7 +488,7 @@ class EventReader:
         """The id of a response that the upstream may store (Responses API)."""
         self.identity = AnswerIdentity()
         self.accumulator = AnswerAccumulator()
-        self.events = self._read_events()
+        self.events: AsyncIterator[bytes] = self._read_events()
         """The stream's bytes, cut only between events; iterate over them once.
 
         Without a translator they are unchanged.
@@ -473,6 +497,7 @@ class EventReader:
         the first output cannot be read, or if a later event is cut off.
         """
         self._unreadable: UpstreamError | None = None
+        self._pending: asyncio.Future[bytes | None] | None = None
 
     @property
     def written_tokens(self) -> int:
@@ -504,6 +529,23 @@ class EventReader:
             yield rest
         if self._expects_json and not (self._is_done or self.error):
             self._check_end()
+
+    def resume(self, pending: asyncio.Future[bytes | None]) -> None:
+        """Let `events` continue with a part that is awaited already."""
+        self._pending, rest = pending, self.events
+
+        async def resumed() -> AsyncIterator[bytes]:
+            part = await pending
+            while part is not None:
+                yield part
+                part = await anext(rest, None)
+
+        self.events = resumed()
+
+    def close(self) -> None:
+        """Stop waiting for a part that nobody reads."""
+        if self._pending is not None:
+            self._pending.cancel()
 
     def _check_end(self) -> None:
         """Raise UpstreamError if a stream without a last event has ended too early."""
@@ -612,6 +654,7 @@ class EventReader:
     def _record(self, content: dict[str, Json]) -> None:
         """Record the content of an event that is no error."""
         kind = content.get("type")
+        self.has_started = True
         if not self.has_output:
             self.has_output = kind not in _EMPTY_TYPES and not _is_empty_chunk(content)
         self._is_done = self._is_done or kind in _LAST_TYPES

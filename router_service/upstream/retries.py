@@ -316,6 +316,8 @@ class RetryingClient:
                 started = StartedAnswer(model, deployment, answer.status, answer.headers, b"")
                 started.is_translated = not is_native
                 await self._read(answer, started, request, target)
+                if started.reader is not None:
+                    stack.callback(started.reader.close)
                 other = body
                 if remember is None and started.status in {400, 422}:
                     if b"stream_options" in started.body and asks_for_usage(body):

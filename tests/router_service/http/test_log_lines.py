@@ -66,7 +66,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
         ("GET /v1/models", None, {}, {"status": 200, "path": "/v1/models", "key": "admin"}),
         ("GET /admin/status", None, {}, {"status": 200, "path": "/admin/status"}),
         ("GET /admin/status", None, {"authorization": f"Bearer {KEY}"}, {"status": 403}),
-        ("PUT /v1/models", None, {}, {"status": 404}),
+        ("PUT /v1/models", None, {}, {"status": 405}),
         ("GET /v1/decisions/none", None, {}, {"status": 404}),
         (
             "POST /v1/feedback",

@@ -17,8 +17,8 @@ import pytest
 
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import Failure, UpstreamError
-from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings
-from router_service.upstream.answers import StartedAnswer
+from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings, Timeouts
+from router_service.upstream.answers import BEGINNING_HOLD_S, StartedAnswer
 from router_service.upstream.bodies import BodyTemplate
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
@@ -450,6 +450,58 @@ def test_quoted_request_is_no_sign_of_its_length() -> None:
         async with upstreams([response(400, json.dumps(quoting).encode())]) as (place,):
             answer = await Gateway().ask(model("a", place))
             assert answer.status == 400
+
+    run(scenario)
+
+
+BEGINNING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
+CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
+
+
+def test_beginning_without_content_is_held_for_a_second_at_most() -> None:
+    """Then the client gets it, and later what follows, or the error of an upstream that is silent.
+
+    A silent upstream whose timeout is shorter than the hold is a failure before any output.
+    """
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+
+    async def scenario() -> None:
+        proceed = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(head + BEGINNING)
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await proceed.wait()
+                writer.write(CONTENT + b"data: [DONE]\n\n")
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        place = Deployment(upstream_model="m", base_url=f"http://{host}:{port}")
+
+        async def parts(idle_s: float, *, is_released: bool) -> list[bytes]:
+            timeouts = Timeouts(idle_s=idle_s)
+            deployment = place.model_copy(update={"timeouts": timeouts})
+            chosen = Model(name="a", deployments=(deployment,))
+            request = UpstreamRequest(
+                [chosen], CHAT_PATH, BodyTemplate.of(b'{"model":"m"}'), {}, math.inf
+            )
+            client = Gateway(RetrySettings(max_retries=0)).client
+            async with client.open(request, []) as answer:
+                assert answer.reader is not None
+                assert (answer.body, answer.reader.has_output) == (BEGINNING, False)
+                if is_released:
+                    proceed.set()
+                return [part async for part in answer.reader.events]
+
+        with pytest.raises(UpstreamError) as early:
+            await parts(BEGINNING_HOLD_S / 10, is_released=False)
+        with pytest.raises(UpstreamError) as late:
+            await parts(BEGINNING_HOLD_S * 1.2, is_released=False)
+        assert {early.value.failure, late.value.failure} == {Failure.TIMEOUT}
+        assert b"".join(await parts(60, is_released=True)).startswith(CONTENT)
+        server.close()
 
     run(scenario)
 
