@@ -19,7 +19,6 @@ from router_service.dialects.foreign import fit_call_id, to_input, unwrap_custom
 from router_service.dialects.messages_answers import MessagesReader, MessagesWriter
 from router_service.dialects.parts import (
     Answer,
-    Call,
     Dialect,
     Event,
     Finished,
@@ -31,6 +30,7 @@ from router_service.dialects.parts import (
     Started,
     Text,
     Thinking,
+    ToolUse,
 )
 from router_service.dialects.responses_answers import ResponsesReader, ResponsesWriter
 from router_service.dialects.writing import written_tools
@@ -130,10 +130,10 @@ class AnswerTranslator:
         """Return a whole answer in the target's format."""
         answer = self._reader.whole(value)
         self._answer_id = self._translate_id(answer.id)
-        parts: list[Text | Thinking | Call] = []
+        parts: list[Text | Thinking | ToolUse] = []
         for index, part in enumerate(answer.parts):
             match self._adapt(part, index):
-                case Call(arguments=text) as call:
+                case ToolUse(arguments=text) as call:
                     held = self._held.get(index)
                     text = held.convert(text) if held and not held.may_be_object else text
                     parts.append(replace(call, arguments=fix_surrogates(text)))
@@ -214,10 +214,12 @@ class AnswerTranslator:
             return held.convert(fix_surrogates(held.text.getvalue()))
         return fix_surrogates(self._halves.pop(index, ""))
 
-    def _adapt(self, part: Text | Thinking | Call, index: int) -> Text | Thinking | Call | None:
+    def _adapt(
+        self, part: Text | Thinking | ToolUse, index: int
+    ) -> Text | Thinking | ToolUse | None:
         """Return the part as the target can express it, or None if the client must not get it."""
         self._count(CALL_CHARACTERS)
-        if isinstance(part, Call):
+        if isinstance(part, ToolUse):
             tool = self._tools.get(part.name)
             name, is_custom = part.name if tool is None else tool.name, part.is_custom
             if self.target is Dialect.MESSAGES:
@@ -228,7 +230,7 @@ class AnswerTranslator:
             elif tool is not None and tool.is_custom and not is_custom:
                 self._held[index] = _HeldCall(unwrap_custom)
                 is_custom = True
-            return Call(self._call_id(part.id, index), name, part.arguments, is_custom=is_custom)
+            return ToolUse(self._call_id(part.id, index), name, part.arguments, is_custom=is_custom)
         if isinstance(part, Thinking) and self._drops_thinking:
             self._dropped.add(index)
             return None
@@ -244,7 +246,7 @@ class AnswerTranslator:
                 part.id
                 for message in self._messages
                 for part in message.parts
-                if isinstance(part, Call)
+                if isinstance(part, ToolUse)
             )
         fitting = fit_call_id(call_id, self.target)
         if not fitting or fitting in self._call_ids:

@@ -9,7 +9,6 @@ from io import StringIO
 from router_service.core.answers import Usage
 from router_service.dialects.parts import (
     Answer,
-    Call,
     Event,
     Finished,
     PartEnded,
@@ -20,6 +19,7 @@ from router_service.dialects.parts import (
     Stop,
     Text,
     Thinking,
+    ToolUse,
 )
 
 
@@ -27,17 +27,17 @@ from router_service.dialects.parts import (
 class PartialPart:
     """A part whose text, arguments or proof are still arriving."""
 
-    start: Text | Thinking | Call
+    start: Text | Thinking | ToolUse
     # Not a list of strings: an event may add only a few characters, but each string takes 60 bytes.
     text: StringIO = field(default_factory=StringIO)
     proof: str = ""
     has_ended: bool = False
 
-    def part(self) -> Text | Thinking | Call:
+    def part(self) -> Text | Thinking | ToolUse:
         """Return the part as far as it has arrived."""
         text = self.text.getvalue()
         match self.start:
-            case Call():
+            case ToolUse():
                 return replace(self.start, arguments=self.start.arguments + text)
             case Thinking(proof=proof):
                 return replace(self.start, text=self.start.text + text, proof=self.proof or proof)

@@ -9,10 +9,10 @@ from router_service.core.messages import Json, read_model, read_stream, wrong_ty
 from router_service.dialects import reading, writing
 from router_service.dialects.foreign import unseal, wrap_custom
 from router_service.dialects.parts import (
-    Call,
     Dialect,
     Media,
     Message,
+    OfferedTool,
     OutputFormat,
     Part,
     Request,
@@ -20,8 +20,8 @@ from router_service.dialects.parts import (
     Role,
     Text,
     Thinking,
-    Tool,
     ToolChoice,
+    ToolUse,
 )
 from router_service.dialects.writing import Target
 
@@ -133,7 +133,7 @@ def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message 
         name = reading.identifier(called, "name", f"{where}.{kind}")
         field = "arguments" if kind == "function" else "input"
         arguments = reading.text(called, field, f"{where}.{kind}")
-        written.append(Call(call_id, name, arguments, is_custom=kind == "custom"))
+        written.append(ToolUse(call_id, name, arguments, is_custom=kind == "custom"))
     return Message("assistant", tuple(written))
 
 
@@ -202,8 +202,8 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
     return found
 
 
-def _read_tools(body: Mapping[str, Json], lost: list[str]) -> tuple[Tool, ...]:
-    tools: list[Tool] = []
+def _read_tools(body: Mapping[str, Json], lost: list[str]) -> tuple[OfferedTool, ...]:
+    tools: list[OfferedTool] = []
     for index, entry in enumerate(reading.array(body, "tools")):
         path = f"tools[{index}]"
         tool = reading.as_object(entry, path)
@@ -218,11 +218,11 @@ def _read_tools(body: Mapping[str, Json], lost: list[str]) -> tuple[Tool, ...]:
         if kind == "function":
             parameters = reading.optional_object(tool, "parameters", path)
             is_strict = reading.optional_flag(tool, "strict", path)
-            tools.append(Tool(name, description, parameters, is_strict))
+            tools.append(OfferedTool(name, description, parameters, is_strict))
         else:
             form = reading.optional_object(tool, "format", path) or {}
             grammar = reading.optional_object(form, "grammar", f"{path}.format")
-            tools.append(Tool(name, description, is_custom=True, grammar=grammar))
+            tools.append(OfferedTool(name, description, is_custom=True, grammar=grammar))
     return reading.distinct_tools(tools, "tools")
 
 
@@ -382,7 +382,7 @@ def _write_assistant(message: Message, target: Target) -> Json:
             written["reasoning_content"] = writing.join_texts(thoughts)
     calls = []
     for part in message.parts:
-        if isinstance(part, Call):
+        if isinstance(part, ToolUse):
             name, call_id = writing.portable_name(part.name), target.call_id(part.id)
             if part.is_custom and target.is_openai:
                 custom = {"name": name, "input": part.arguments}
@@ -432,7 +432,7 @@ def _write_part(part: Text | Media) -> Json:
     return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": data}}
 
 
-def _write_tool(tool: Tool, target: Target) -> Json:
+def _write_tool(tool: OfferedTool, target: Target) -> Json:
     name = writing.portable_name(tool.name)
     if tool.is_custom and target.is_openai:
         custom: dict[str, Json] = {"name": name}

@@ -16,7 +16,6 @@ from router_service.dialects.errors import AnswerError, ForeignAnswerError, writ
 from router_service.dialects.foreign import read_text, seal
 from router_service.dialects.parts import (
     Answer,
-    Call,
     Dialect,
     Event,
     Finished,
@@ -28,6 +27,7 @@ from router_service.dialects.parts import (
     Stop,
     Text,
     Thinking,
+    ToolUse,
 )
 
 _STOPS = {
@@ -260,7 +260,7 @@ class ChatReader:
             if last is not None and last.is_complete():
                 self._end_call(last)
             call.index, self._next = self._next, self._next + 1
-            start = Call(call.id, call.name, "", is_custom=call.is_custom)
+            start = ToolUse(call.id, call.name, "", is_custom=call.is_custom)
             self._events.append(PartStarted(call.index, start))
             if early := call.arguments.getvalue():
                 self._events.append(PartGrew(call.index, early))
@@ -318,7 +318,7 @@ class ChatWriter:
         details: list[Json] = []
         for part in answer.parts:
             match part:
-                case Call():
+                case ToolUse():
                     calls.append(_write_call(part))
                 case Thinking(text):
                     texts["reasoning_content"].append(text)
@@ -383,9 +383,9 @@ class ChatWriter:
         """Return the event that reports an error."""
         return b"data: %b\n\n" % orjson.dumps(write_error(error, Dialect.CHAT))
 
-    def _start_part(self, index: int, part: Text | Thinking | Call) -> dict[str, Json]:
+    def _start_part(self, index: int, part: Text | Thinking | ToolUse) -> dict[str, Json]:
         match part:
-            case Call():
+            case ToolUse():
                 self._fields[index] = place = self._calls
                 self._calls += 1
                 if part.is_custom:
@@ -425,7 +425,7 @@ class ChatWriter:
         return b"data: %b\n\n" % orjson.dumps(event)
 
 
-def _write_call(call: Call) -> dict[str, Json]:
+def _write_call(call: ToolUse) -> dict[str, Json]:
     if call.is_custom:
         custom = {"name": call.name, "input": call.arguments}
         return {"id": call.id, "type": "custom", "custom": custom}

@@ -10,10 +10,10 @@ from router_service.core.messages import Json, read_model, read_stream, wrong_ty
 from router_service.dialects import reading, writing
 from router_service.dialects.foreign import from_input, to_input, unseal, wrap_custom
 from router_service.dialects.parts import (
-    Call,
     Dialect,
     Media,
     Message,
+    OfferedTool,
     OutputFormat,
     Part,
     Request,
@@ -21,8 +21,8 @@ from router_service.dialects.parts import (
     Role,
     Text,
     Thinking,
-    Tool,
     ToolChoice,
+    ToolUse,
 )
 from router_service.dialects.writing import IsForeign, Target
 
@@ -218,7 +218,7 @@ def _read_exchange(
     if kind == "tool_use":
         arguments = from_input(reading.as_object(block.get("input"), f"{path}.input"))
         call_id = reading.identifier(block, "id", path)
-        return Call(call_id, reading.identifier(block, "name", path), arguments)
+        return ToolUse(call_id, reading.identifier(block, "name", path), arguments)
     if kind == "thinking":
         signature = reading.text(block, "signature", path)
         return unseal(reading.text(block, "thinking", path), signature, Dialect.MESSAGES)
@@ -288,9 +288,9 @@ def _read_media(block: dict[str, Json], kind: str, path: str, lost: list[str]) -
 
 def _read_tools(
     body: Mapping[str, Json], lost: list[str], changes: _ToolChanges
-) -> tuple[Tool, ...]:
+) -> tuple[OfferedTool, ...]:
     """Return the tools that the model may call now."""
-    tools: list[Tool] = []
+    tools: list[OfferedTool] = []
     entries = [(f"tools[{i}]", tool) for i, tool in enumerate(reading.array(body, "tools"))]
     for path, entry in (*entries, *changes.definitions):
         tool = reading.as_object(entry, path)
@@ -309,7 +309,7 @@ def _read_tools(
         is_strict = reading.optional_flag(tool, "strict", path)
         for example in reading.array(tool, "input_examples", path):
             description += f"\n\nExample of the input: {from_input(example)}"
-        tools.append(Tool(name, description, schema, is_strict))
+        tools.append(OfferedTool(name, description, schema, is_strict))
     return reading.distinct_tools(tools, "tools")
 
 
@@ -393,7 +393,7 @@ def write_request(
 
 
 def _write_tools(
-    request: Request, tools: Sequence[Tool], choice: ToolChoice | None
+    request: Request, tools: Sequence[OfferedTool], choice: ToolChoice | None
 ) -> dict[str, Json]:
     """Return the fields for the tools and the choice among them."""
     if not tools:
@@ -402,11 +402,11 @@ def _write_tools(
             part.name
             for message in request.messages
             for part in message.parts
-            if isinstance(part, Call)
+            if isinstance(part, ToolUse)
         )
         if not names:
             return {}
-        defined = [_write_tool(Tool(name)) for name in names]
+        defined = [_write_tool(OfferedTool(name)) for name in names]
         return {"tools": defined, "tool_choice": {"type": "none"}}
     fields: dict[str, Json] = {"tools": [_write_tool(tool) for tool in tools]}
     chosen: dict[str, Json] = {"type": _CHOICES[choice.mode] if choice else "auto"}
@@ -482,7 +482,7 @@ def _write_part(part: Part, role: str, target: Target, is_foreign: IsForeign | N
             block = _write_media(part)
         case Result():
             block = _write_result(part, target)
-        case Call(call_id, name, arguments, is_custom):
+        case ToolUse(call_id, name, arguments, is_custom):
             block = {
                 "type": "tool_use",
                 "id": target.call_id(call_id),
@@ -528,7 +528,7 @@ def _write_media(part: Media) -> Json:
     return block
 
 
-def _write_tool(tool: Tool) -> dict[str, Json]:
+def _write_tool(tool: OfferedTool) -> dict[str, Json]:
     tool = writing.as_function(tool)
     written: dict[str, Json] = {
         "name": writing.portable_name(tool.name),

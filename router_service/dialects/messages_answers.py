@@ -14,7 +14,6 @@ from router_service.dialects.errors import AnswerError, ForeignAnswerError, writ
 from router_service.dialects.foreign import from_input, read_text, seal, to_input
 from router_service.dialects.parts import (
     Answer,
-    Call,
     Dialect,
     Event,
     Finished,
@@ -26,6 +25,7 @@ from router_service.dialects.parts import (
     Stop,
     Text,
     Thinking,
+    ToolUse,
 )
 
 _STOPS = {
@@ -48,7 +48,7 @@ _REASONS = {
 }
 _WRITTEN_AS = {
     Text: ("text_delta", "text"),
-    Call: ("input_json_delta", "partial_json"),
+    ToolUse: ("input_json_delta", "partial_json"),
     Thinking: ("thinking_delta", "thinking"),
 }
 """Types of the deltas of each part, and the field that has their text."""
@@ -56,7 +56,7 @@ _WRITTEN_AS = {
 
 @dataclass(slots=True)
 class _Block:
-    part: Text | Thinking | Call
+    part: Text | Thinking | ToolUse
     has_text: bool = False
     """Whether any text has arrived. A part with text begins only then, because Anthropic rejects
     messages with empty texts."""
@@ -87,7 +87,7 @@ class MessagesReader:
         if self._explanation:
             parts.append(Text(self._explanation, is_refusal=True))
         head = read_text(value.get("id")), read_text(value.get("model"))
-        has_calls = any(isinstance(part, Call) for part in parts)
+        has_calls = any(isinstance(part, ToolUse) for part in parts)
         stop = self._stop or (Stop.CALLS if has_calls else Stop.END)
         return Answer(*head, tuple(parts), stop, self._stop_text, read_usage(value))
 
@@ -154,7 +154,7 @@ class MessagesReader:
         # have put the whole input here.
         self._blocks[index] = _Block(part)
         self._next = index + 1
-        if isinstance(part, Call):
+        if isinstance(part, ToolUse):
             return (PartStarted(index, replace(part, arguments="")),)
         if isinstance(part, Thinking):
             started = PartStarted(index, replace(part, text=""))
@@ -192,7 +192,7 @@ class MessagesReader:
             raise _foreign("ends a block that has not started")
         if block.has_text or isinstance(block.part, Thinking):
             return (PartEnded(index),)
-        if isinstance(block.part, Call):
+        if isinstance(block.part, ToolUse):
             return (PartGrew(index, block.part.arguments), PartEnded(index))
         return ()
 
@@ -216,7 +216,7 @@ class MessagesWriter:
         """How many blocks have ended."""
         self._current: int | None = None
         """The part that is being written."""
-        self._part: Text | Thinking | Call = Text("")
+        self._part: Text | Thinking | ToolUse = Text("")
         self._waiting = AnswerBuilder()
         """The parts that began before the current one ended."""
 
@@ -286,7 +286,7 @@ class MessagesWriter:
         return b"".join(written)
 
 
-def _read_block(block: Json) -> Text | Thinking | Call:
+def _read_block(block: Json) -> Text | Thinking | ToolUse:
     fields = block if isinstance(block, dict) else {}
     match fields.get("type"):
         case "text":
@@ -297,7 +297,7 @@ def _read_block(block: Json) -> Text | Thinking | Call:
                 text = from_input(arguments if isinstance(arguments, dict) else {})
             except RecursionError as exc:
                 raise _foreign("has an input that is nested too deeply") from exc
-            return Call(read_text(fields.get("id")), read_text(fields.get("name")), text)
+            return ToolUse(read_text(fields.get("id")), read_text(fields.get("name")), text)
         case "thinking":
             proof = read_text(fields.get("signature"))
             return Thinking(read_text(fields.get("thinking")), proof, origin=Dialect.MESSAGES)
@@ -308,11 +308,11 @@ def _read_block(block: Json) -> Text | Thinking | Call:
             raise _foreign(f"has a block of the type {kind!r:.50}, which cannot be translated")
 
 
-def _write_block(part: Text | Thinking | Call) -> dict[str, Json]:
+def _write_block(part: Text | Thinking | ToolUse) -> dict[str, Json]:
     match part:
         case Text(text):
             return {"type": "text", "text": text}
-        case Call(id, name, arguments):
+        case ToolUse(id, name, arguments):
             return {"type": "tool_use", "id": id, "name": name, "input": to_input(arguments)}
         case Thinking(is_hidden=True):
             return {"type": "redacted_thinking", "data": seal(part, Dialect.MESSAGES)}

@@ -72,7 +72,7 @@ class Thinking:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolUse:
     """A model's call of a tool."""
 
     id: str
@@ -93,7 +93,9 @@ class Result:
 
 
 Role = Literal["system", "developer", "user", "assistant"]
-Part = Text | Media | Thinking | Call | Result
+Part = Text | Media | Thinking | ToolUse | Result
+AnswerPart = Text | Thinking | ToolUse
+"""A part that a model writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class OfferedTool:
     """A tool that the client runs: a function, or OpenAI's custom tool."""
 
     name: str
@@ -154,7 +156,7 @@ class Request:
     lost: tuple[str, ...] = ()
     """Paths of what only the client's API can express, so that a translation would lose it."""
     stream: bool = False
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[OfferedTool, ...] = ()
     tool_choice: ToolChoice | None = None
     is_parallel: bool | None = None
     """Whether one answer may call several tools."""
@@ -206,7 +208,7 @@ class Answer:
 
     id: str
     model: str
-    parts: tuple[Text | Thinking | Call, ...]
+    parts: tuple[AnswerPart, ...]
     stop: Stop
     stop_text: str | None = None
     """The stop text that the model wrote."""
@@ -229,7 +231,7 @@ class PartStarted:
 
     index: int
     """Place of the part in the answer, from 0."""
-    part: Text | Thinking | Call
+    part: AnswerPart
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json, wrong_type
-from router_service.dialects.parts import Media, Tool
+from router_service.dialects.parts import Media, OfferedTool
 
 _EMPTY: tuple[Json, ...] = (None, [], {}, "")
 
@@ -167,13 +167,13 @@ def read_file(data: str, path: str, *, name: str | None) -> Media:
     return read_media("document", url, path, name=name)
 
 
-def distinct_tools(tools: Sequence[Tool], param: str) -> tuple[Tool, ...]:
+def distinct_tools(tools: Sequence[OfferedTool], param: str) -> tuple[OfferedTool, ...]:
     """Return tools without repetitions.
 
     Raise InvalidRequestError if two different tools have the same name, because an answer's calls
     could not be assigned.
     """
-    found: dict[str, Tool] = {}
+    found: dict[str, OfferedTool] = {}
     for tool in tools:
         if found.setdefault(tool.name, tool) != tool:
             raise InvalidRequestError(

@@ -16,7 +16,6 @@ from router_service.core.messages import Json
 from router_service.dialects import chat, messages, responses
 from router_service.dialects.foreign import SEAL
 from router_service.dialects.parts import (
-    Call,
     Dialect,
     Media,
     Message,
@@ -24,6 +23,7 @@ from router_service.dialects.parts import (
     Request,
     Result,
     Text,
+    ToolUse,
 )
 from router_service.dialects.writing import IsForeign, Target
 
@@ -66,7 +66,7 @@ def _pair(request: Request, body: Mapping[str, Json]) -> Iterator[Message]:
     for index, message in enumerate(request.messages):
         parts: list[Part] = []
         for part in message.parts:
-            if isinstance(part, Call):
+            if isinstance(part, ToolUse):
                 if part.id in open_calls:
                     problem = "has the same id as another call that has no result yet"
                     raise _unpaired(request, body, part, problem, "duplicate_tool_call")
@@ -90,7 +90,7 @@ def _pair(request: Request, body: Mapping[str, Json]) -> Iterator[Message]:
         renamed.append(tuple(parts))
     for call_id in open_calls:
         problem = "has no result in the conversation"
-        raise _unpaired(request, body, Call(call_id, "", ""), problem, "missing_tool_result")
+        raise _unpaired(request, body, ToolUse(call_id, "", ""), problem, "missing_tool_result")
     for index, (message, kept) in enumerate(zip(request.messages, renamed, strict=True)):
         if kept:
             yield Message(message.role, kept)
@@ -99,10 +99,10 @@ def _pair(request: Request, body: Mapping[str, Json]) -> Iterator[Message]:
 
 
 def _unpaired(
-    request: Request, body: Mapping[str, Json], part: Call | Result, problem: str, code: str
+    request: Request, body: Mapping[str, Json], part: ToolUse | Result, problem: str, code: str
 ) -> InvalidRequestError:
     """Return the error for a call or a result, with its last place in the body."""
-    kind, call_id = ("call", part.id) if isinstance(part, Call) else ("result", part.call_id)
+    kind, call_id = ("call", part.id) if isinstance(part, ToolUse) else ("result", part.call_id)
     param = _LISTS[request.dialect]
     for index, item in enumerate(body[param]):
         path = f"{_LISTS[request.dialect]}[{index}]"
@@ -182,7 +182,7 @@ def obstacles(request: Request, target: Dialect) -> tuple[str, ...]:
 
 def _has_content(message: Message) -> bool:
     return any(
-        isinstance(part, Media | Result | Call)
+        isinstance(part, Media | Result | ToolUse)
         or (isinstance(part, Text) and part.text and not part.text.isspace())
         for part in message.parts
     )

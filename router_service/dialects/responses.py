@@ -12,10 +12,10 @@ from router_service.core.messages import Json, read_model, read_stream, wrong_ty
 from router_service.dialects import reading, writing
 from router_service.dialects.foreign import unseal
 from router_service.dialects.parts import (
-    Call,
     Dialect,
     Media,
     Message,
+    OfferedTool,
     OutputFormat,
     Part,
     Request,
@@ -23,8 +23,8 @@ from router_service.dialects.parts import (
     Role,
     Text,
     Thinking,
-    Tool,
     ToolChoice,
+    ToolUse,
 )
 from router_service.dialects.writing import IsForeign, Target
 
@@ -145,10 +145,10 @@ def _add_item(messages: list[Message], item: dict[str, Json], path: str, lost: l
         if namespace:
             name = f"{namespace}__{name}"
         call_id = reading.identifier(item, "call_id", path)
-        parts = [Call(call_id, name, arguments, is_custom=is_custom)]
+        parts = [ToolUse(call_id, name, arguments, is_custom=is_custom)]
     elif kind == "tool_search_call" and item.get("execution") == "client":
         arguments = orjson.dumps(item.get("arguments") or {}).decode()
-        parts = [Call(reading.identifier(item, "call_id", path), _SEARCH, arguments)]
+        parts = [ToolUse(reading.identifier(item, "call_id", path), _SEARCH, arguments)]
     elif kind in {"function_call_output", "custom_tool_call_output"}:
         content = tuple(_read_content(item.get("output"), f"{path}.output", lost))
         is_custom = kind == "custom_tool_call_output"
@@ -209,8 +209,8 @@ def _read_thinking(item: Mapping[str, Json], path: str) -> Thinking:
     return unseal(writing.join_texts(texts), proof, Dialect.RESPONSES)
 
 
-def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[Tool]:
-    tools: list[Tool] = []
+def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[OfferedTool]:
+    tools: list[OfferedTool] = []
     for index, entry in enumerate(entries):
         path = f"{param}[{index}]"
         tool = reading.as_object(entry, path)
@@ -220,7 +220,7 @@ def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[To
             name = reading.identifier(tool, "name", path)
             parameters = reading.optional_object(tool, "parameters", path)
             is_strict = reading.optional_flag(tool, "strict", path)
-            tools.append(Tool(name, description, parameters, is_strict))
+            tools.append(OfferedTool(name, description, parameters, is_strict))
         elif kind == "custom":
             name = reading.identifier(tool, "name", path)
             form = reading.optional_object(tool, "format", path) or {}
@@ -230,7 +230,7 @@ def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[To
                     "syntax": reading.text(form, "syntax", f"{path}.format"),
                     "definition": reading.text(form, "definition", f"{path}.format"),
                 }
-            tools.append(Tool(name, description, is_custom=True, grammar=grammar))
+            tools.append(OfferedTool(name, description, is_custom=True, grammar=grammar))
         elif kind == "namespace":
             namespace = reading.identifier(tool, "name", path)
             tools += [
@@ -239,7 +239,7 @@ def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[To
             ]
         elif kind == _SEARCH and tool.get("execution") == "client":
             parameters = reading.optional_object(tool, "parameters", path)
-            tools.append(Tool(_SEARCH, description, parameters, is_search=True))
+            tools.append(OfferedTool(_SEARCH, description, parameters, is_search=True))
         else:  # a tool that the provider runs, or whose form only its models know
             lost.append(path)
     return tools
@@ -367,7 +367,7 @@ def _write_message(message: Message, target: Target, is_foreign: IsForeign | Non
         if isinstance(part, Text):
             if part.text:
                 items.append({"type": "message", "role": "assistant", "content": part.text})
-        elif isinstance(part, Call):
+        elif isinstance(part, ToolUse):
             called = {
                 "call_id": target.call_id(part.id),
                 "name": writing.portable_name(part.name),
@@ -422,7 +422,7 @@ def write_format(form: OutputFormat, target: Target | None = None) -> Json:
     return {name: value for name, value in schema.items() if value is not None}
 
 
-def write_tool(tool: Tool, target: Target | None = None) -> Json:
+def write_tool(tool: OfferedTool, target: Target | None = None) -> Json:
     """Return a tool's definition, as it is or as a target accepts it."""
     name = writing.portable_name(tool.name)
     written: dict[str, Json] = {"type": "custom" if tool.is_custom else "function", "name": name}

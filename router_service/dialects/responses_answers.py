@@ -14,7 +14,6 @@ from router_service.dialects.errors import AnswerError, ForeignAnswerError, writ
 from router_service.dialects.foreign import read_text, seal, to_input
 from router_service.dialects.parts import (
     Answer,
-    Call,
     Dialect,
     Event,
     Finished,
@@ -27,6 +26,7 @@ from router_service.dialects.parts import (
     Stop,
     Text,
     Thinking,
+    ToolUse,
 )
 from router_service.dialects.responses import write_format, write_tool
 
@@ -35,11 +35,11 @@ _CALL_TYPES = ("function_call", "custom_tool_call")
 _BETWEEN_SUMMARIES = "\n\n"
 _LAST = ("response.completed", "response.incomplete")
 _FAILURES = ("error", "response.failed", "response.cancelled")
-_PARTS: dict[str, Text | Thinking | Call] = {
+_PARTS: dict[str, Text | Thinking | ToolUse] = {
     "response.output_text": Text(""),
     "response.refusal": Text("", is_refusal=True),
-    "response.function_call_arguments": Call("", "", ""),
-    "response.custom_tool_call_input": Call("", "", "", is_custom=True),
+    "response.function_call_arguments": ToolUse("", "", ""),
+    "response.custom_tool_call_input": ToolUse("", "", "", is_custom=True),
     "response.reasoning_summary_text": Thinking("", origin=Dialect.RESPONSES),
     "response.reasoning_text": Thinking("", origin=Dialect.RESPONSES),
 }
@@ -52,7 +52,7 @@ class _Open:
     """A part that has begun. Only the last event of a part is sure to have all of its text."""
 
     index: int
-    part: Text | Thinking | Call
+    part: Text | Thinking | ToolUse
     characters: int = 0
     source: tuple[str, Json] | None = None
     """The kind of the reasoning's text, and the place of the summary that is being read."""
@@ -82,7 +82,7 @@ class ResponsesReader:
         if not isinstance(output, list):
             raise _foreign("has no list of output items")
         parts = [part for item in output for part in _read_item(item) if part != Text("")]
-        self._has_calls = any(isinstance(part, Call) for part in parts)
+        self._has_calls = any(isinstance(part, ToolUse) for part in parts)
         self._has_refused = any(isinstance(part, Text) and part.is_refusal for part in parts)
         head = read_text(value.get("id")), read_text(value.get("model"))
         status = value.get("status", "completed")
@@ -147,13 +147,13 @@ class ResponsesReader:
         elif kind not in ("message", "reasoning"):
             raise _unknown_item(kind)
 
-    def _start_part(self, item: int, content: int, part: Text | Thinking | Call) -> _Open:
+    def _start_part(self, item: int, content: int, part: Text | Thinking | ToolUse) -> _Open:
         if not self._has_started:
             raise _foreign("has output before its start")
         opened = self._open.setdefault(item, {})
         if content in opened or item in self._items:
             raise _foreign("starts two parts at the same place")
-        self._has_calls = self._has_calls or isinstance(part, Call)
+        self._has_calls = self._has_calls or isinstance(part, ToolUse)
         is_refusal = isinstance(part, Text) and part.is_refusal
         self._has_refused = self._has_refused or is_refusal
         opened[content] = _Open(self._next, part)
@@ -173,7 +173,7 @@ class ResponsesReader:
             raise _foreign("continues an item that was complete")
         part = self._open.get(item, {}).get(content)
         if part is None:
-            if isinstance(empty, Call):
+            if isinstance(empty, ToolUse):
                 raise _foreign("continues a call that has not started")
             part = self._start_part(item, content, empty)
         if type(part.part) is not type(empty):
@@ -202,9 +202,9 @@ class ResponsesReader:
             raise _foreign("ends an item at an invalid place")
         parts = self._open.get(place, {})
         for content, part in enumerate(_read_item(item)):
-            if isinstance(part, Call):
+            if isinstance(part, ToolUse):
                 text = part.arguments
-                start: Text | Thinking | Call = replace(part, arguments="")
+                start: Text | Thinking | ToolUse = replace(part, arguments="")
             else:
                 text, start = part.text, replace(part, text="")
             if part == Text("") and content not in parts:
@@ -222,7 +222,7 @@ class ResponsesReader:
 
     def _end_parts(self, place: int) -> None:
         for part in self._open.pop(place, {}).values():
-            if isinstance(part.part, Call) and not (part.part.is_custom or part.characters):
+            if isinstance(part.part, ToolUse) and not (part.part.is_custom or part.characters):
                 self._events.append(PartGrew(part.index, "{}"))
             self._events.append(PartEnded(part.index))
         self._items.add(place)
@@ -237,7 +237,7 @@ class ResponsesReader:
         return Stop.REFUSAL if self._has_refused else Stop.END
 
 
-def _read_item(item: Json) -> list[Text | Thinking | Call]:
+def _read_item(item: Json) -> list[Text | Thinking | ToolUse]:
     """Return the parts of an output item."""
     fields = item if isinstance(item, dict) else {}
     match fields.get("type"):
@@ -274,9 +274,9 @@ def _read_content(part: Json) -> Text:
             raise _foreign("has content that cannot be translated")
 
 
-def _read_call(item: dict[str, Json], *, is_custom: bool, arguments: str) -> Call:
+def _read_call(item: dict[str, Json], *, is_custom: bool, arguments: str) -> ToolUse:
     call_id, name = read_text(item.get("call_id")), read_text(item.get("name"))
-    return Call(call_id, name, arguments, is_custom=is_custom)
+    return ToolUse(call_id, name, arguments, is_custom=is_custom)
 
 
 def _join(parts: Json, separator: str) -> str:
@@ -363,7 +363,7 @@ class ResponsesWriter:
         place, item_id = self._places[index]
         fields: dict[str, Json] = {"item_id": item_id, "output_index": place}
         match self._builder.parts[index].start:
-            case Call(_, name, _, is_custom):
+            case ToolUse(_, name, _, is_custom):
                 if name in self._tools and self._tools[name].is_search:
                     return b""  # its item has an object at the end
                 kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
@@ -383,7 +383,7 @@ class ResponsesWriter:
                 fields |= {"summary_index": 0, "delta": text}
                 return written + self._event("response.reasoning_summary_text.delta", **fields)
 
-    def _start_item(self, index: int, part: Text | Thinking | Call) -> bytes:
+    def _start_item(self, index: int, part: Text | Thinking | ToolUse) -> bytes:
         place, item_id = len(self._places), _item_id(part, self._builder.id, len(self._places))
         self._places[index] = place, item_id
         item = self._item(part, item_id) | {"status": "in_progress"}
@@ -401,9 +401,9 @@ class ResponsesWriter:
         item = self._item(part, item_id)
         fields: dict[str, Json] = {"item_id": item_id, "output_index": place}
         match part:
-            case Call() if item["type"] == "tool_search_call":
+            case ToolUse() if item["type"] == "tool_search_call":
                 written = b""
-            case Call(_, _, text, is_custom):
+            case ToolUse(_, _, text, is_custom):
                 kind, name = "function_call_arguments", "arguments"
                 if is_custom:
                     kind, name = "custom_tool_call_input", "input"
@@ -428,12 +428,12 @@ class ResponsesWriter:
         return written + self._event("response.output_item.done", output_index=place, item=item)
 
     def _item(
-        self, part: Text | Thinking | Call, item_id: str, *, is_cut: bool = False
+        self, part: Text | Thinking | ToolUse, item_id: str, *, is_cut: bool = False
     ) -> dict[str, Json]:
         """Return a part as an output item."""
         item: dict[str, Json] = {"id": item_id, "status": "incomplete" if is_cut else "completed"}
         match part:
-            case Call():
+            case ToolUse():
                 return item | self._call(part)
             case Thinking(text):
                 summary = [{"type": "summary_text", "text": text}] if text else []
@@ -448,7 +448,7 @@ class ResponsesWriter:
                 item |= {"type": "message", "role": "assistant", "content": [content]}
         return item
 
-    def _call(self, call: Call) -> dict[str, Json]:
+    def _call(self, call: ToolUse) -> dict[str, Json]:
         """Return the fields of a call's item, which depend on the tool."""
         tool = self._tools.get(call.name)
         fields: dict[str, Json] = {"call_id": call.id, "name": call.name}
@@ -513,14 +513,14 @@ def _repeat(request: Request) -> dict[str, Json]:
     }
 
 
-def _item_id(part: Text | Thinking | Call, answer_id: str, place: int) -> str:
+def _item_id(part: Text | Thinking | ToolUse, answer_id: str, place: int) -> str:
     """Return an id with the prefix that OpenAI demands when the item is sent back."""
     match part:
         case Text():
             prefix = "msg"
         case Thinking():
             prefix = "rs"
-        case Call(is_custom=is_custom):
+        case ToolUse(is_custom=is_custom):
             prefix = "ctc" if is_custom else "fc"
     return f"{prefix}_{answer_id.removeprefix('resp_')}_{place}"
 

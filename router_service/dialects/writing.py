@@ -13,12 +13,12 @@ from router_service.dialects.parts import (
     Dialect,
     Media,
     Message,
+    OfferedTool,
     Part,
     Request,
     Result,
     Text,
     Thinking,
-    Tool,
     ToolChoice,
 )
 
@@ -111,12 +111,12 @@ def portable_name(name: str) -> str:
     return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)[:55]}_{digest}"
 
 
-def written_tools(request: Request) -> Mapping[str, Tool]:
+def written_tools(request: Request) -> Mapping[str, OfferedTool]:
     """Return a request's tools by the names that an upstream sees."""
     return {portable_name(tool.name): tool for tool in request.tools}
 
 
-def offered_tools(request: Request) -> tuple[Sequence[Tool], ToolChoice | None]:
+def offered_tools(request: Request) -> tuple[Sequence[OfferedTool], ToolChoice | None]:
     """Return the tools to offer, and the choice among them.
 
     The choice names at most one tool, which must be called. If only some of several tools may be
@@ -154,7 +154,7 @@ def _is_closed(schema: Json) -> bool:
     return all(map(_is_closed, schema.values()))
 
 
-def as_function(tool: Tool) -> Tool:
+def as_function(tool: OfferedTool) -> OfferedTool:
     """Return the function that stands for a custom tool where there are only functions."""
     if not tool.is_custom:
         return tool
@@ -170,7 +170,7 @@ def as_function(tool: Tool) -> Tool:
         "required": [CUSTOM_INPUT],
         "additionalProperties": False,
     }
-    return Tool(tool.name, description, parameters)
+    return OfferedTool(tool.name, description, parameters)
 
 
 def split_system(messages: Sequence[Message]) -> tuple[list[str], Sequence[Message]]:

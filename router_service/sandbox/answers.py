@@ -86,7 +86,7 @@ class SandboxCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SandboxAnswer:
     """A text, or calls; never both. An answer that uses legacy functions has one call."""
 
     text: str | None = None
@@ -139,7 +139,7 @@ class SandboxUsage:
 
 
 def count_usage(
-    prompt: bytes, answer: Answer, *, copies: int = 1, effort: Json = None
+    prompt: bytes, answer: SandboxAnswer, *, copies: int = 1, effort: Json = None
 ) -> SandboxUsage:
     """Return the usage of an encoded prompt and of `copies` times this answer."""
     written = len((answer.text or "").encode())
@@ -212,7 +212,7 @@ def read_request(body: Mapping[str, Json]) -> ChatRequest:
     return parse_chat_request({name: body[name] for name in body if name not in _TOOL_FIELDS})
 
 
-def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -> Answer:
+def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -> SandboxAnswer:
     """Return the answer to a request; `prompt` is its encoded prompt.
 
     Raise InvalidRequestError if the tools are not an array or `tool_choice` names no tool.
@@ -223,7 +223,7 @@ def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -
     tools, is_forced = _choose_from(body, tuple(_read_tools(body)))
     has_result = bool(turns) and turns[-1].role in _RESULTS
     if not tools or (has_result and not is_forced):
-        return Answer(text=_text(body, query))
+        return SandboxAnswer(text=_text(body, query))
     query_words = words(query)
 
     def overlap(tool: SandboxTool) -> int:
@@ -249,7 +249,7 @@ def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -
             payload = _encode(arguments).decode()
         call_id = f"call_sandbox_{seed + index:08x}"
         calls.append(SandboxCall(tool.kind, call_id, tool.name, payload))
-    return Answer(calls=tuple(calls))
+    return SandboxAnswer(calls=tuple(calls))
 
 
 @lru_cache(maxsize=8192)

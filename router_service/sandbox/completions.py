@@ -16,8 +16,8 @@ import orjson
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json, read_model, read_stream
 from router_service.sandbox.answers import (
-    Answer,
     Kind,
+    SandboxAnswer,
     SandboxCall,
     SandboxUsage,
     count_tokens,
@@ -70,7 +70,7 @@ class ChatAnswer:
     completion_id: str
     created: int
     model: str
-    answer: Answer
+    answer: SandboxAnswer
     copies: int
     usage: SandboxUsage | None
     include_usage: bool
@@ -185,7 +185,7 @@ def completions(body: Mapping[str, Json], faults: Faults) -> Reply:
         echo = " ".join(prompt.decode().split())[:_ECHO_CHARACTERS]
         text = f" This is the sandbox: no model was asked. The prompt begins: {echo!r}."
         texts += [text] * read_copies(body)
-    written = sum(count_usage(b"", Answer(text=text)).completion_tokens for text in texts)
+    written = sum(count_usage(b"", SandboxAnswer(text=text)).completion_tokens for text in texts)
     usage = SandboxUsage(sum(count_tokens(len(prompt)) for prompt in prompts), written)
     head = {
         "id": f"cmpl-sandbox-{secrets.token_hex(12)}",

@@ -16,7 +16,7 @@ from router_service.core.anthropic import parse_messages_request, to_chat_body
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json, parse_conversation
 from router_service.sandbox.answers import (
-    Answer,
+    SandboxAnswer,
     SandboxUsage,
     count_tokens,
     count_usage,
@@ -83,7 +83,7 @@ class MessageAnswer:
 
     message_id: str
     model: str
-    answer: Answer
+    answer: SandboxAnswer
     usage: SandboxUsage
     has_thinking: bool = False
 

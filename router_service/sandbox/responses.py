@@ -15,8 +15,8 @@ from router_service.core.errors import InvalidRequestError, NotFoundError
 from router_service.core.messages import Json
 from router_service.core.responses import parse_responses_request, to_chat_messages
 from router_service.sandbox.answers import (
-    Answer,
     Kind,
+    SandboxAnswer,
     SandboxCall,
     SandboxUsage,
     count_usage,
@@ -188,7 +188,7 @@ class ResponseAnswer:
     response_id: str
     created: int
     request: Mapping[str, Json]
-    answer: Answer
+    answer: SandboxAnswer
     usage: SandboxUsage | None
     has_reasoning: bool = False
     """Whether an empty reasoning item comes before the answer."""

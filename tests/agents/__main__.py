@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router_service.dialects.parts import Call, Dialect, Text, Thinking
+from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.matrix import NAMES
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import ARMS, deployment, gateway
@@ -60,7 +60,7 @@ class Agent:
     program: str
     start: Callable[[Path, str, Path], tuple[list[str], dict[str, str]]]
     """Its arguments and environment for a program, a gateway's address and a home folder."""
-    calls: Callable[[Path], list[Call]]
+    calls: Callable[[Path], list[ToolUse]]
     """The three calls of the task in a folder."""
     usage: Callable[[str], tuple[str, int, int]]
     """The last text, and the tokens, that the agent's output states."""
@@ -78,14 +78,14 @@ def _start_claude(program: Path, url: str, home: Path) -> tuple[list[str], dict[
     }
 
 
-def _claude_calls(folder: Path) -> list[Call]:
+def _claude_calls(folder: Path) -> list[ToolUse]:
     inputs: list[tuple[str, dict[str, Any]]] = [
         ("Read", {"file_path": str(folder / "numbers.txt")}),
         ("Bash", {"command": SORT, "description": "Sort the numbers"}),
         ("Write", {"file_path": str(folder / "answer.md"), "content": ANSWER}),
     ]
     return [
-        Call(f"toolu_{number:024x}", name, json.dumps(arguments))
+        ToolUse(f"toolu_{number:024x}", name, json.dumps(arguments))
         for number, (name, arguments) in enumerate(inputs)
     ]
 
@@ -116,12 +116,12 @@ wire_api = "responses"
     return [str(program), "exec", *options, TASK], environment
 
 
-def _codex_calls(folder: Path) -> list[Call]:
+def _codex_calls(folder: Path) -> list[ToolUse]:
     del folder
     return [
-        Call("call_0", "exec_command", json.dumps({"cmd": "cat numbers.txt"})),
-        Call("call_1", "exec_command", json.dumps({"cmd": SORT})),
-        Call("call_2", "apply_patch", PATCH, is_custom=True),
+        ToolUse("call_0", "exec_command", json.dumps({"cmd": "cat numbers.txt"})),
+        ToolUse("call_1", "exec_command", json.dumps({"cmd": SORT})),
+        ToolUse("call_2", "apply_patch", PATCH, is_custom=True),
     ]
 
 
@@ -158,7 +158,7 @@ def run(agent: Agent, programs: Path, dialect: Dialect) -> Figures:
             if call.is_custom and dialect is not Dialect.RESPONSES:
                 # Only Responses has custom tools that Codex uses; others get a function.
                 arguments = json.dumps({"input": call.arguments})
-                call = Call(call.id, call.name, arguments)
+                call = ToolUse(call.id, call.name, arguments)
             return Play([Thinking(f"Step {done + 1} of {len(calls)}."), call])
 
         provider = Provider(play)

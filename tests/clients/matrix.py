@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import orjson
 
-from router_service.dialects.parts import Call, Dialect, Text, Thinking
+from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.conversations import CONVERSATIONS, STOPS, SYSTEM, TOOLS, Conversation, Heard
 from tests.providers.answers import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Written
 from tests.providers.app import ERROR_MESSAGE, Fault, Play, Provider
@@ -28,8 +28,8 @@ from tests.serving import served
 
 THINKING = Thinking("The user wants a forecast. Ĳsland is far away, so I look it up.")
 TEXT = Text("It is -3 °C in Tromsø, and the sky is clear. ☀")
-CALL = Call("call_Zr0001", "get_weather", '{"city": "Tromsø"}')
-OTHER_CALL = Call("call_Zr0002", "get_time", '{"city": "Los \\"Ángeles\\""}')
+CALL = ToolUse("call_Zr0001", "get_weather", '{"city": "Tromsø"}')
+OTHER_CALL = ToolUse("call_Zr0002", "get_time", '{"city": "Los \\"Ángeles\\""}')
 PNG = bytes.fromhex("89504e470d0a1a0a") + bytes(range(256))
 RESULTS = {"get_weather": "-3 °C", "get_time": "12:00"}
 TOKENS = (PROMPT_TOKENS, CACHED_TOKENS, COMPLETION_TOKENS)
@@ -154,7 +154,7 @@ def _check_content(talk: Conversation, provider: Provider, cell: Cell) -> None:
     expected = sorted(RESULTS[name] for _, name, _ in heard.calls)
     check_heard(second, [Text(f"Results: {', '.join(expected)}")], cell)
     last = provider.asked[-1]
-    calls = [part for part in script if isinstance(part, Call)]
+    calls = [part for part in script if isinstance(part, ToolUse)]
     decoded = {call.id: (call.name, _decoded(call)) for call in calls}
     equal(last.calls, decoded, "calls that the upstream gets back")
     equal(last.results, {call.id: RESULTS[call.name] for call in calls}, "results")
@@ -194,7 +194,7 @@ def _check_failure(talk: Conversation, provider: Provider, cell: Cell) -> None:
 
 def check_heard(heard: Heard, script: Sequence[Written], cell: Cell) -> None:
     """Check what a client understood of an answer."""
-    calls = [part for part in script if isinstance(part, Call)]
+    calls = [part for part in script if isinstance(part, ToolUse)]
     equal(heard.error, "", f"error ({heard.message})")
     texts = [part.text for part in script if isinstance(part, Text)]
     equal(heard.text, "".join(texts), "text")
@@ -206,7 +206,7 @@ def check_heard(heard: Heard, script: Sequence[Written], cell: Cell) -> None:
     equal(tuple(heard.tokens), TOKENS, "tokens")
 
 
-def _decoded(call: Call) -> object:
+def _decoded(call: ToolUse) -> object:
     return orjson.loads(call.arguments)
 
 

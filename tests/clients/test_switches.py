@@ -10,7 +10,7 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from router_service.dialects.parts import Call, Dialect, Text, Thinking
+from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.conversations import CONVERSATIONS
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import deployment, gateway
@@ -63,7 +63,7 @@ class Model:
         if asked.ends_with_results:
             return Play([thinking, Text(f"Done, says {self._name}.")])
         call_id = self._call_id.format(self._answers)
-        return Play([thinking, Call(call_id, "get_weather", '{"city": "Oslo"}')])
+        return Play([thinking, ToolUse(call_id, "get_weather", '{"city": "Oslo"}')])
 
 
 @pytest.fixture(scope="module")

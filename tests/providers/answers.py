@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from router_service.dialects.parts import Call, Dialect, Text, Thinking
+from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
 
-Written = Text | Thinking | Call
+Written = Text | Thinking | ToolUse
 PIECE_CHARACTERS = 5
 """Length of the text of one event."""
 
@@ -35,9 +35,9 @@ class Reply:
     """Makes the ids of several answers different."""
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ToolUse]:
         """The calls among the parts."""
-        return [part for part in self.parts if isinstance(part, Call)]
+        return [part for part in self.parts if isinstance(part, ToolUse)]
 
     def whole(self) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
@@ -130,7 +130,7 @@ def _chat_events(reply: Reply) -> Iterator[bytes]:
     yield event(chunk({"role": "assistant", "content": ""}))
     index = count()
     for part in reply.parts:
-        if isinstance(part, Call):
+        if isinstance(part, ToolUse):
             place = next(index)
             head = {"name": part.name, "arguments": ""}
             opened = {"index": place, "id": part.id, "type": "function", "function": head}
@@ -150,7 +150,7 @@ def _chat_events(reply: Reply) -> Iterator[bytes]:
 def _item(reply: Reply, place: int, part: Written) -> dict[str, Any]:
     """Return a complete output item of a response."""
     suffix = f"{reply.number}_{place}"
-    if isinstance(part, Call) and part.is_custom:
+    if isinstance(part, ToolUse) and part.is_custom:
         return {
             "id": f"ctc_{suffix}",
             "type": "custom_tool_call",
@@ -159,7 +159,7 @@ def _item(reply: Reply, place: int, part: Written) -> dict[str, Any]:
             "name": part.name,
             "input": part.arguments,
         }
-    if isinstance(part, Call):
+    if isinstance(part, ToolUse):
         return {
             "id": f"fc_{suffix}",
             "type": "function_call",
@@ -237,13 +237,13 @@ def _response_events(reply: Reply) -> Iterator[bytes]:
     for place, part in enumerate(reply.parts):
         item = _item(reply, place, part)
         at: dict[str, Any] = {"item_id": item["id"], "output_index": place}
-        if isinstance(part, Call) and part.is_custom:
+        if isinstance(part, ToolUse) and part.is_custom:
             opened = item | {"status": "in_progress", "input": ""}
             yield named("response.output_item.added", output_index=place, item=opened)
             for piece in _pieces(part.arguments):
                 yield named("response.custom_tool_call_input.delta", **at, delta=piece)
             yield named("response.custom_tool_call_input.done", **at, input=part.arguments)
-        elif isinstance(part, Call):
+        elif isinstance(part, ToolUse):
             opened = item | {"status": "in_progress", "arguments": ""}
             yield named("response.output_item.added", output_index=place, item=opened)
             for piece in _pieces(part.arguments):
@@ -276,7 +276,7 @@ def _response_events(reply: Reply) -> Iterator[bytes]:
 
 def _block(part: Written) -> dict[str, Any]:
     """Return a complete content block of a message."""
-    if isinstance(part, Call):
+    if isinstance(part, ToolUse):
         return {
             "type": "tool_use",
             "id": part.id,
@@ -319,7 +319,7 @@ def _message_events(reply: Reply) -> Iterator[bytes]:
     yield named("message_start", message=begun)
     for index, part in enumerate(reply.parts):
         block = _block(part)
-        if isinstance(part, Call):
+        if isinstance(part, ToolUse):
             block["input"], kind, field, text = (
                 {},
                 "input_json_delta",

@@ -14,7 +14,7 @@ from router_service.core.answers import fix_surrogates
 from router_service.dialects.answers import MAX_CHARACTERS, AnswerTranslator
 from router_service.dialects.errors import ForeignAnswerError
 from router_service.dialects.foreign import fit_call_id, from_input, unseal
-from router_service.dialects.parts import Call, Dialect, Message, Request, Thinking, Tool
+from router_service.dialects.parts import Dialect, Message, OfferedTool, Request, Thinking, ToolUse
 from tests.dialect_answers import CALL, CASES, Content, Sdks, decode, events, whole
 
 CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
@@ -189,8 +189,12 @@ def test_missing_arguments_are_an_empty_object(sdks: Sdks, arguments: str) -> No
     assert items(translate(sent, CHAT, RESPONSES))[0]["arguments"] == "{}"
 
 
-PATCH = Tool("apply_patch", is_custom=True)
-TOOLS = (PATCH, Tool("git__log", namespace="git"), Tool("tool_search", is_search=True))
+PATCH = OfferedTool("apply_patch", is_custom=True)
+TOOLS = (
+    PATCH,
+    OfferedTool("git__log", namespace="git"),
+    OfferedTool("tool_search", is_search=True),
+)
 
 
 @pytest.mark.parametrize("arguments", ['{"input":"*** Begin\\nPatch"}', "*** Begin\nPatch"])
@@ -296,7 +300,7 @@ def test_call_ids_that_the_target_rejects(call_id: str) -> None:
 
 def test_call_ids_are_unique_in_a_conversation() -> None:
     """Some servers count calls from 0 in every answer, or give no ids."""
-    earlier = Message("assistant", (Call("call_0", "f", "{}"),))
+    earlier = Message("assistant", (ToolUse("call_0", "f", "{}"),))
     request = Request("m", (earlier,))
     sent = [piece(0, "{}", "f"), piece(1, "{}", "f", "call_0"), chunk("tool_calls")]
     ids = {block["id"] for block in blocks(translate(sent, CHAT, MESSAGES, request))}

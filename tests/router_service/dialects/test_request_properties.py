@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json
 from router_service.dialects.parts import (
-    Call,
     Dialect,
     Media,
     Message,
+    OfferedTool,
     OutputFormat,
     Request,
     Result,
     Text,
-    Tool,
     ToolChoice,
+    ToolUse,
 )
 from router_service.dialects.requests import (
     obstacles,
@@ -85,7 +85,8 @@ def requests(draw: st.DrawFn) -> Request:
         count = draw(st.integers(1, len(ids)))
         used, ids = ids[:count], ids[count:]
         calls = [
-            Call(call_id, draw(names), orjson.dumps(draw(arguments)).decode()) for call_id in used
+            ToolUse(call_id, draw(names), orjson.dumps(draw(arguments)).decode())
+            for call_id in used
         ]
         said = [Text(draw(texts))] if draw(st.booleans()) else []
         messages.append(Message("assistant", (*said, *calls)))
@@ -102,7 +103,7 @@ def requests(draw: st.DrawFn) -> Request:
             messages.append(Message("user", (Text(draw(texts)),)))
     tools = draw(
         st.lists(
-            st.builds(Tool, names, st.text(max_size=5), schemas, st.none() | st.booleans()),
+            st.builds(OfferedTool, names, st.text(max_size=5), schemas, st.none() | st.booleans()),
             unique_by=lambda tool: tool.name,
             max_size=3,
         )
@@ -151,7 +152,7 @@ def meaning(request: Request) -> list[Any]:
                     add(message.role, shown_text(part))
                 case Media():
                     add(message.role, shown_text(part))
-                case Call():
+                case ToolUse():
                     places[part.id] = len(places)
                     call = (part.name, orjson.loads(part.arguments))
                     found.append(("call", places[part.id], call))
@@ -246,8 +247,8 @@ def test_round_trips_keep_the_meaning(source: Dialect, target: Dialect, request:
         assert [tool.name for tool in third.tools] == [tool.name for tool in first.tools]
 
 
-def _calls(request: Request) -> list[Call]:
-    return [part for m in request.messages for part in m.parts if isinstance(part, Call)]
+def _calls(request: Request) -> list[ToolUse]:
+    return [part for m in request.messages for part in m.parts if isinstance(part, ToolUse)]
 
 
 values = st.recursive(

@@ -11,7 +11,7 @@ import pytest
 
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json
-from router_service.sandbox.answers import Answer, encode_prompt, make_answer, read_request
+from router_service.sandbox.answers import SandboxAnswer, encode_prompt, make_answer, read_request
 
 
 def function(name: str, description: str = "") -> dict[str, Any]:
@@ -26,7 +26,7 @@ TOOLS = [
 ]
 
 
-def answer(query: str = "hello", **fields: Json) -> Answer:
+def answer(query: str = "hello", **fields: Json) -> SandboxAnswer:
     """Return the answer to a query, with all three tools unless told otherwise."""
     messages = [{"role": "user", "content": query}]
     body = {"model": "m", "messages": messages, "tools": TOOLS} | fields
