@@ -309,7 +309,7 @@ def is_of_another_api(value: Json, dialect: Dialect | None) -> bool:
         return dialect is not None  # no API answers with anything but objects
     kind = value.get("type")
     marks = {
-        Dialect.CHAT: isinstance(value.get("choices"), list),
+        Dialect.CHAT: any("delta" in c or "message" in c for c in _objects(value.get("choices"))),
         Dialect.RESPONSES: value.get("object") == "response"
         or (isinstance(kind, str) and kind.startswith("response.")),
         Dialect.MESSAGES: kind == "message" or kind in _MESSAGES_TYPES,
