@@ -681,14 +681,15 @@ class EventReader:
         Some servers with Chat Completions do not send `[DONE]`. An answer may have several choices.
         """
         if self._dialect is Dialect.CHAT:
-            for choice in _objects(content.get("choices")):
-                place = choice.get("index", 0)
+            choices = content.get("choices")
+            for choice in choices if isinstance(choices, list) else ():
+                place = choice.get("index", 0) if isinstance(choice, dict) else None
                 if not isinstance(place, int):
                     continue
                 if choice.get("finish_reason"):
                     self._unfinished.discard(place)
                     self._has_stopped = not self._unfinished
-                elif len(self._unfinished) < MAX_CHOICES:
+                elif place not in self._unfinished and len(self._unfinished) < MAX_CHOICES:
                     self._unfinished.add(place)
                     self._has_stopped = False
         elif self._dialect is Dialect.MESSAGES and content.get("type") == "message_delta":
