@@ -622,7 +622,10 @@ class EventReader:
         fields = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
         data = b"\n".join(fields).strip()
         if not data or data == _DONE:
-            self._is_done = self._is_done or data == _DONE
+            if data:
+                self._is_done = True
+                # An answer that ends without content is an empty answer.
+                self.has_output = self.has_output or self.has_started
             if self.translator is not None and not self.error:
                 comment = PING if event.startswith(b":") else b""
                 self._translate(self.translator.end if data else lambda: comment)

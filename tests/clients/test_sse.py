@@ -89,7 +89,7 @@ STREAMS = {
     "words between events": CALLS + events(b"ping", b"{no JSON}", b"nan") + CALLS + DONE,
     "an event after the end": CALLS + DONE + b": bye\n\n",
     "no last empty line": CALLS + b"data: [DONE]",
-    "no done": CALLS,
+    "no done": CALLS + events(b'{"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}'),
 }
 
 
