@@ -343,7 +343,8 @@ def _differences(old: Settings, new: Settings) -> Iterator[str]:
     before: dict[str, BaseModel] = {model.name: model for model in old.models}
     after: dict[str, BaseModel] = {model.name: model for model in new.models}
     yield from (f"model_list.{k}" for k in before | after if before.get(k) != after.get(k))
-    for section in sorted(Settings.model_fields.keys() - {"models", "source", "unsupported"}):
+    about_file = {"lines", "source", "unsupported"}
+    for section in sorted(Settings.model_fields.keys() - {"models", *about_file}):
         one, other = getattr(old, section), getattr(new, section)
         if isinstance(one, BaseModel):
             for field in type(one).model_fields:

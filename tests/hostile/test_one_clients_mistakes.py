@@ -114,8 +114,8 @@ ANSWERS: dict[str, Callable[[], Response]] = {
         {"status": "failed", "error": {"code": "invalid_image_url", "message": "no"}}
     ),
     "bad stream": lambda: events(
-        {"type": "response.created", "response": {"id": "r"}},
-        {"type": "response.failed", "response": {"error": {"code": "image_too_small"}}},
+        {"choices": [{"index": 0, "delta": {"role": "assistant"}}]},
+        {"error": {"code": "image_too_small", "message": "The image is too small."}},
     ),
     "router's code": lambda: events({"error": {"code": 403, "message": "flagged"}}),
 }

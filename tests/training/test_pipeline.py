@@ -204,7 +204,8 @@ def every_section_is_there(sections: Json) -> None:
     assert len(sections["folds"]["runs"]) == 3
     assert len(sections["calibrating"]["trials"]) == 4
     assert sections["promises"]
-    assert not [name for name, section in sections.items() if not section]
+    # The benchmark has one answer of each arm to each query.
+    assert [name for name, section in sections.items() if not section] == ["repeated"]
 
 
 def test_a_broken_row_stops_the_run_with_file_and_line(benchmark: Path, train: Train) -> None:

@@ -133,7 +133,7 @@ def test_metrics_count_requests_and_failures(sandbox: Sandbox) -> None:
     with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
         usage = http.post(CHAT, json=BODY).json()["usage"]
         http.post(CHAT, json=BODY | {"stream": True})
-        http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=1"})
+        http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=2"})
         http.post(CHAT, json=BODY, headers={"x-sandbox": "status=429"})
         http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
         http.post(CHAT, json=BODY | {"model": "by-the-client"})

@@ -244,9 +244,9 @@ def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptur
 
     run(check, tmp_path)
     problem = f"{tmp_path} did not answer within {READ_TIMEOUT_S:g} s"
-    assert [entry.message for entry in caplog.records] == [
-        f"{problem}; the gateway keeps its current publication"
-    ]
+    # Exporters that earlier tests have started may log in their own threads.
+    own = [entry.message for entry in caplog.records if entry.name.startswith("switchcraft")]
+    assert own == [f"{problem}; the gateway keeps its current publication"]
 
 
 def test_unexpected_error_does_not_end_the_loop() -> None:
