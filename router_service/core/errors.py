@@ -425,6 +425,15 @@ class UpstreamError(SwitchcraftError):
         """How long the upstream asks to wait before a retry, if it says so."""
 
     @property
+    def cause(self) -> str:
+        """The problem, with the operating system's reason if there is one; for operators only."""
+        exc = self.__cause__
+        while exc is not None and not isinstance(exc, OSError):
+            exc = exc.__cause__
+        reason = "" if exc is None else str(exc.strerror or exc)
+        return f"{self.problem}: {reason}" if reason else self.problem
+
+    @property
     def timed_out(self) -> bool:
         """Return whether the upstream did not answer in time."""
         return self.failure is Failure.TIMEOUT

@@ -229,7 +229,7 @@ class PassedAnswer(Response):
                 with suppress(ClientDisconnect):
                     error = await unless_client_leaves(receive, relay.run(send))
             finally:
-                gateway.recorder.passed(info, model.name, relay.status, relay.ending)
+                gateway.recorder.passed(info, model.name, relay.status, relay.ending, relay.error)
             if error is not None:
                 await error(scope, receive, send)
 
@@ -254,6 +254,7 @@ class _Relay:
         self._named = frozenset[str]()
         self.status = CLIENT_LEFT
         self.ending = Ending.CLIENT_LEFT
+        self.error: UpstreamError | None = None
 
     def remember_created(self, owner: str | None, named: frozenset[str]) -> None:
         """Remember the objects that the answer creates, except those that the request names."""
@@ -282,6 +283,7 @@ class _Relay:
                 await send_part(send, b"", more=False)
                 self.ending = Ending.COMPLETE
         except UpstreamError as exc:
+            self.error = exc
             if self.ending is not Ending.BROKEN:
                 self.status, self.ending = status_of(exc), Ending.FAILED
                 return error_response(exc, self._scope)

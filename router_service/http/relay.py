@@ -79,7 +79,7 @@ class AnswerRelay:
         exchange = self.exchange
         candidates = exchange.plan.candidates
         exchange.model = next(model for model in candidates if model.name == exc.model)
-        exchange.may_be_client_fault = exc.may_be_client_fault
+        exchange.error = exc
         if isinstance(exc, UpstreamRefusedError):
             status, ending = exc.status, Ending.COMPLETE
             headers = [header for header in exc.headers if header[0] != _JSON[0]]
@@ -202,7 +202,7 @@ class AnswerRelay:
             await self.gateway.ownership.note(value, stored)
 
     def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
-        self.exchange.may_be_client_fault = exc.may_be_client_fault
+        self.exchange.error = exc
         self.upstreams.record_break(opened, exc, self.request)
 
     def settle_usage(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -17,6 +18,7 @@ from router_service.core.releases import Publication
 from router_service.http.auth import UI_PATH
 from router_service.http.schemas import feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
+from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
 from router_service.requests.feedback import ClientFeedback, Verdict
 from router_service.requests.planning import Track
@@ -212,6 +214,20 @@ class ReleaseStatistics(BaseModel):
     """Mean over the requests whose cost is known."""
 
 
+class OpenDeployment(BaseModel):
+    """A deployment whose circuit is open, so that no request is sent to it."""
+
+    deployment: str
+    """Its id in metrics and logs."""
+    models: tuple[str, ...]
+    """The models that it serves."""
+    address: str
+    cause: str
+    """The failure that opened the circuit."""
+    closes_in_s: float
+    """Seconds until the next request probes the deployment."""
+
+
 class GatewayStatus(BaseModel):
     """The release that serves, and the last reload that failed."""
 
@@ -220,8 +236,7 @@ class GatewayStatus(BaseModel):
     publication: Publication | None
     """The publication that is served, without a canary release that was rolled back."""
     tried: tuple[ReleaseStatistics, ...]
-    left_alone: tuple[str, ...]
-    """Deployments whose circuit is open, so that no request is sent to them."""
+    open_circuits: tuple[OpenDeployment, ...]
     shared_state: str
     """`up` or `away`."""
     last_refusal: ReloadFailure | None
@@ -296,7 +311,24 @@ async def status(request: Request) -> GatewayStatus:
         artifact=gateway.engine.manifest.name,
         publication=gateway.reloader.publication,
         tried=tuple(statistics),
-        left_alone=tuple(sorted(gateway.breakers.open_ids())),
+        open_circuits=tuple(_open_deployments(gateway)),
         shared_state="up" if gateway.syncer.is_reachable else "away",
         last_refusal=gateway.reloader.last_failure,
     )
+
+
+def _open_deployments(gateway: Gateway) -> Iterator[OpenDeployment]:
+    """Yield the deployments of the current configuration whose circuit is open."""
+    models = gateway.engine.pool.models.values()
+    deployments = {deployment.id: deployment for m in models for deployment in m.deployments}
+    for deployment_id, circuit in sorted(gateway.breakers.open_circuits().items()):
+        deployment = deployments.get(deployment_id)
+        if deployment is None:  # removed by a reload
+            continue
+        yield OpenDeployment(
+            deployment=deployment_id,
+            models=tuple(sorted({m.name for m in models if deployment in m.deployments})),
+            address=deployment.address,
+            cause=circuit.cause or "another replica has opened the circuit; its log has the cause",
+            closes_in_s=round(circuit.left_s, 1),
+        )

@@ -270,7 +270,7 @@ class Gauges:
         metrics.requests_in_flight.set(self._slots.in_flight)
         metrics.decisions_queued.set(self._decisions.waiting)
         present = set(engine.deployment_ids)
-        open_ids = self._breakers.open_ids() & present
+        open_ids = self._breakers.open_circuits().keys() & present
         metrics.deployments_available.set(len(present) - len(open_ids))
         self._deployment_ids |= present
         for deployment_id in self._deployment_ids:

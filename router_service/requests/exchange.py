@@ -142,8 +142,8 @@ class Exchange:
     """Deployments that were tried, in order."""
     identity: AnswerIdentity = field(default_factory=AnswerIdentity)
     """The id and the model that the upstream's answer names."""
-    may_be_client_fault: bool = False
-    """Whether a failure may be the client's fault, so that it does not count against a release."""
+    error: UpstreamError | None = None
+    """Why there is no complete answer, if an upstream is the reason."""
     candidates: list[CandidateExchange] = field(default_factory=list)
     """The candidate answers of a verified request, in the order in which they were asked."""
     accepted: CandidateExchange | None = None
@@ -360,16 +360,29 @@ class Recorder:
         if candidates is not None:
             fields["candidates"] = len(candidates)
             fields["p_correct"] = exchange.accepted.p_correct if exchange.accepted else None
+        if exchange.error is not None:
+            fields["cause"] = exchange.error.cause
         _log(info, {name: value for name, value in fields.items() if value is not None})
 
-    def passed(self, info: RequestInfo, model: str, status: int, ending: Ending) -> None:
+    def passed(
+        self,
+        info: RequestInfo,
+        model: str,
+        status: int,
+        ending: Ending,
+        error: UpstreamError | None = None,
+    ) -> None:
         """Record a request that was passed to an upstream without parsing it."""
         self._metrics.child(self._metrics.requests, model, "none", status_label(status)).inc()
         if ending is Ending.CLIENT_LEFT:
             self._metrics.client_disconnects.inc()
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
-        _log(info, {"model": model, "reason": "passed", "status": status, "ending": ending})
+        fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
+        fields |= {"status": status, "ending": ending}
+        if error is not None:
+            fields["cause"] = error.cause
+        _log(info, fields)
 
     def refused(self, info: RequestInfo, status: int) -> None:
         """Record a request that was refused before a model was chosen."""
@@ -477,7 +490,8 @@ class Recorder:
             is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
             # Clients' mistakes do not count, because otherwise a client could cause the rollback of
             # a canary by setting impossible deadlines.
-            is_upstreams = (is_error or is_incomplete) and not exchange.may_be_client_fault
+            may_be_clients = exchange.error is not None and exchange.error.may_be_client_fault
+            is_upstreams = (is_error or is_incomplete) and not may_be_clients
             has_failed = plan.router_failed or exchange.verifier_failed or is_upstreams
             child(metrics.release_requests, plan.track).inc()
             child(metrics.release_failures, plan.track).inc(has_failed)

@@ -172,6 +172,12 @@ class Deployment(Frozen):
         return f"{parts.scheme}://{parts.netloc}"
 
     @cached_property
+    def address(self) -> str:
+        """`base_url` without a user name and password, for logs and operators."""
+        parts = urlsplit(self.base_url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+    @cached_property
     def id(self) -> str:
         """Identifier in metrics, logs and shared state, the same in every replica.
 
@@ -607,8 +613,8 @@ class LoggingSettings(Frozen):
     """The log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest level to log. Requests are logged at `info`, probes at `debug`. Prompts, answers and
-    keys are not logged at any level."""
+    """Lowest level to log. Requests are logged at `info`, failed requests at `warning`, probes at
+    `debug`. Prompts, answers and keys are not logged at any level."""
 
 
 class DecisionLogSettings(Frozen):

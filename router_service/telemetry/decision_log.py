@@ -176,7 +176,11 @@ class DecisionLog:
                 if begun_s < oldest_s:
                     path.unlink(missing_ok=True)
         except OSError as exc:
-            _log.warning("cannot delete old decision log files: cause=%s", exc.strerror)
+            _log.warning(
+                "cannot delete old decision log files: path=%s cause=%s",
+                exc.filename or self._folder,
+                exc.strerror,
+            )
 
     def close(self) -> None:
         """Close the current file."""
@@ -233,8 +237,11 @@ class DecisionLog:
         if self._clock.uptime() >= self._retry_at_s:
             self._retry_at_s = self._clock.uptime() + RETRY_S
         if self._is_up:
-            problem = exc.strerror or exc
-            _log.warning("cannot write the decision log, dropping lines: cause=%s", problem)
+            _log.warning(
+                "cannot write the decision log, dropping lines: path=%s cause=%s",
+                exc.filename or self._folder,
+                exc.strerror or exc,
+            )
         self._is_up = False
         self._metrics.log_up.set(0)
 

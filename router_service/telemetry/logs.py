@@ -48,8 +48,18 @@ def configure_logging(level: str = "info") -> None:
 
 
 def log_request(fields: Mapping[str, object], *, is_quiet: bool = False) -> None:
-    """Write the log line of a request that has ended, at level info, or at debug if `is_quiet`."""
-    level = logging.DEBUG if is_quiet else logging.INFO
+    """Write the log line of a request that has ended.
+
+    Its level is warning if the request failed: with a status of 5xx, an upstream's 429 or a broken
+    stream, as in the alerts. Otherwise it is info, or debug if `is_quiet`.
+    """
+    status = fields.get("status", 0)
+    has_failed = (
+        (isinstance(status, int) and status >= 500)
+        or (status == 429 and "model" in fields)
+        or fields.get("ending") == "broken"
+    )
+    level = logging.WARNING if has_failed else logging.DEBUG if is_quiet else logging.INFO
     if not _requests.isEnabledFor(level):
         return
     # The record is created here, because `Logger.log` walks the stack to find its caller, which

@@ -23,6 +23,16 @@ OnOpen = Callable[[str, float], None]
 _log = logging.getLogger("switchcraft.upstream")
 
 
+@dataclass(frozen=True, slots=True)
+class OpenCircuit:
+    """A circuit that is open now."""
+
+    left_s: float
+    """Seconds until the next request may be sent."""
+    cause: str | None
+    """The failure that opened it, or None if another replica has opened it."""
+
+
 @dataclass(slots=True)
 class _Count:
     answers: int = 0
@@ -80,6 +90,8 @@ class _Breaker:
     own_until_s: float = 0.0
     """End of the last cool-down that requests of this replica have caused. Other replicas cannot
     end it earlier."""
+    cause: str | None = None
+    """The failure that last opened the circuit here; None if another replica has opened it."""
     is_probing: bool = False
     culprit: str | None = None
     """The client that caused all failures in the window, or None if several clients caused them or
@@ -154,12 +166,14 @@ class CircuitBreakers:
         deployment_id: str,
         error: UpstreamError,
         *,
+        address: str,
         had_begun: bool = False,
         client: str | None = None,
     ) -> None:
         """Count a failure. Open the circuit after too many, or if the upstream asks to wait.
 
-        If the answer `had_begun` well, `record_success` has already counted it as an answer.
+        The log line names the deployment's `address`, because its id shows only a hash. If the
+        answer `had_begun` well, `record_success` has already counted it as an answer.
         """
         breaker = self._breakers.get(deployment_id) or self._add(deployment_id)
         breaker.window.count(self._clock(), client, answers=0 if had_begun else 1, failures=1)
@@ -176,12 +190,14 @@ class CircuitBreakers:
             return
         breaker.own_until_s = breaker.open_until_s = self._clock() + open_s
         breaker.is_probing = False
+        breaker.cause = error.cause
         _log.warning(
-            'circuit open for %g s: model=%s deployment=%s cause="%s"',
+            'circuit open for %g s: model=%s address=%s deployment=%s cause="%s"',
             round(open_s, 3),
             error.model,
+            address,
             deployment_id,
-            error.problem,
+            breaker.cause,
         )
         self._on_open(deployment_id, open_s)
 
@@ -215,9 +231,14 @@ class CircuitBreakers:
                 own_s = max(now_s, ended_breaker.own_until_s)
                 ended_breaker.open_until_s = min(ended_breaker.open_until_s, own_s)
 
-    def open_ids(self) -> frozenset[str]:
-        """Return the deployments whose circuit is open."""
-        return frozenset(name for name in self._breakers if self.wait_s(name) > 0)
+    def open_circuits(self) -> dict[str, OpenCircuit]:
+        """Return the open circuits by deployment."""
+        waits_s = {name: self.wait_s(name) for name in self._breakers}
+        return {
+            name: OpenCircuit(left_s, self._breakers[name].cause)
+            for name, left_s in waits_s.items()
+            if left_s > 0
+        }
 
     def _add(self, deployment_id: str) -> _Breaker:
         window = _Window(self._settings.window_s / BUCKETS)

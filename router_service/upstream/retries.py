@@ -378,7 +378,9 @@ class RetryingClient:
         if exc.failure is Failure.BUSY or exc.may_be_client_fault:
             self._breakers.release(deployment.id)
         else:
-            self._breakers.record_failure(deployment.id, exc, had_begun=had_begun, client=client)
+            self._breakers.record_failure(
+                deployment.id, exc, address=deployment.address, had_begun=had_begun, client=client
+            )
 
     def _retry_wait_s(
         self,

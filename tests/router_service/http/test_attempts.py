@@ -232,8 +232,11 @@ def test_single_deployment_cools_down() -> None:
                 assert http.post(gateway + CHAT, json=BODY).json()["model"] == "large"
             told = http.get(gateway + "/metrics").text
             assert 'breaker_openings_total{deployment="medium@' in told
-            (left_alone,) = http.get(gateway + "/admin/status").json()["left_alone"]
-            assert left_alone.startswith("medium@")
+            (circuit,) = http.get(gateway + "/admin/status").json()["open_circuits"]
+            assert circuit["deployment"].startswith("medium@")
+            assert (circuit["models"], circuit["address"]) == (["medium"], url)
+            assert circuit["cause"] == "did not answer in time"
+            assert 0 < circuit["closes_in_s"] <= 60
         assert Sandbox(url).stats()["by_model"]["medium"]["requests"] == 2
 
 

@@ -13,7 +13,13 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.http.app import create_app
-from router_service.settings import KeySettings, ServerSettings, Settings
+from router_service.settings import (
+    BreakerSettings,
+    KeySettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+)
 from router_service.telemetry.logs import FIELDS, JsonFormatter
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import gateway, wait_until, write_config
@@ -41,7 +47,9 @@ def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
         server=ServerSettings(max_requests_in_flight_per_key=1),
     )
     keys = KeySettings(api={"team-a": SecretStr(KEY)}, admin=SecretStr(ADMIN))
-    app = create_app(settings.model_copy(update={"keys": keys}), FakeRouter())
+    breaker = BreakerSettings(allowed_fails=1000, max_cooldown_s=0.01)  # no test affects the next
+    changes = {"keys": keys, "upstreams": UpstreamSettings(breaker=breaker)}
+    app = create_app(settings.model_copy(update=changes), FakeRouter())
     headers = {"authorization": f"Bearer {ADMIN}"}
     with served(app) as url, httpx.Client(base_url=url, timeout=10, headers=headers) as client:
         yield client
@@ -146,6 +154,46 @@ def test_client_data_cannot_forge_a_log_line(
     assert line["request_id"] == forged[:200]
     assert line["path"].startswith('/nowhere\n"yy')
     assert len(line["path"]) == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "level", "cause"),
+    [
+        (BODY, {}, logging.INFO, None),
+        (BODY | {"model": "none"}, {}, logging.INFO, None),
+        (BODY, {"authorization": "Bearer no"}, logging.INFO, None),
+        (BODY, {"x-sandbox": "status=400"}, logging.INFO, None),
+        (BODY, {"x-sandbox": "status=500"}, logging.WARNING, "answered with status 500"),
+        (BODY, {"x-sandbox": "status=429"}, logging.WARNING, "answered with status 429"),
+        (
+            BODY,
+            {"x-sandbox": "malformed"},
+            logging.WARNING,
+            "sent an answer that is not valid JSON",
+        ),
+        (
+            BODY | {"stream": True},
+            {"x-sandbox": "cut_after=2"},
+            logging.WARNING,
+            "broke the connection, or does not speak HTTP",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_failed_requests_are_logged_as_warnings(
+    http: httpx.Client,
+    caplog: pytest.LogCaptureFixture,
+    body: Any,  # noqa: ANN401 - JSON
+    changes: dict[str, str],
+    level: int,
+    cause: str | None,
+) -> None:
+    """An upstream's failure is a warning with its cause; a client's mistake is not."""
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        http.post(CHAT, json=body, headers=changes)
+        wait_for(lambda: lines(caplog), "the line is written")
+    (record,) = [x for x in caplog.records if x.name == "switchcraft.request"]
+    assert (record.levelno, lines(caplog)[0].get("cause")) == (level, cause)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ def test_status_without_publication(http: httpx.Client) -> None:
         "artifact": "fake",
         "publication": None,
         "tried": [],
-        "left_alone": [],
+        "open_circuits": [],
         "shared_state": "up",
         "last_refusal": None,
     }

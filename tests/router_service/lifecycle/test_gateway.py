@@ -81,7 +81,9 @@ def test_gauges_show_the_current_engine(shown: Shown) -> None:
     other.artifact = Artifact(Path(), renamed, other.artifact.tokenizer)
     after = shown.engine(other, "small", budget_s=2.0)
     (gone,) = before.deployment_ids - after.deployment_ids
-    shown.breakers.record_failure(gone, UpstreamError("gone", "is full", retry_after_s=60))
+    shown.breakers.record_failure(
+        gone, UpstreamError("gone", "is full", retry_after_s=60), address="http://gone/v1"
+    )
     shown.gauges.refresh(before)
     assert shown.value("breaker_open", deployment=gone) == 1
     assert shown.value("deployments_available") == 1

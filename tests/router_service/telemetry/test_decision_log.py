@@ -263,7 +263,8 @@ def test_deleted_folder_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptu
     assert written.names() == ["dec_4", "dec_5"]
     assert written.metric("up") == 1
     first, second = outage_messages(caplog)
-    assert "dropping lines: cause=No such file or directory" in first
+    assert f"dropping lines: path={folder}/decisions-" in first
+    assert "cause=No such file or directory" in first
     assert "lost_lines=2" in second
 
 
@@ -277,7 +278,8 @@ def test_gateway_starts_if_folder_cannot_be_created(
     written.write("dec_1")
     written.log.tidy()
     assert written.metric("dropped_total", reason="failed") == 1
-    assert len(outage_messages(caplog)) == 1
+    (message,) = outage_messages(caplog)
+    assert f"path={tmp_path}/file/log cause=Not a directory" in message
 
 
 # The limit of a process's file size fails a write in its midst, as a disk that is full does.

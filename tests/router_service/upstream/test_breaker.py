@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import BreakerSettings
-from router_service.upstream.breaker import CircuitBreakers
+from router_service.upstream.breaker import CircuitBreakers, OpenCircuit
 
+ADDRESS = "http://10.0.0.1/v1"
 SETTINGS = BreakerSettings(allowed_fails=2, window_s=60, cooldown_s=5, max_cooldown_s=15)
 
 
@@ -49,7 +51,7 @@ def fail(breakers: CircuitBreakers, times: int, name: str = "d") -> None:
     """Let a deployment fail several times."""
     for _ in range(times):
         assert breakers.admit(name)
-        breakers.record_failure(name, failure())
+        breakers.record_failure(name, failure(), address=ADDRESS)
 
 
 def test_circuit_opens_after_the_allowed_failures(
@@ -60,7 +62,7 @@ def test_circuit_opens_after_the_allowed_failures(
     assert breakers.wait_s("d") == 0
     fail(breakers, 1)
     assert (breakers.admit("d"), breakers.wait_s("d")) == (False, 5)
-    assert breakers.open_ids() == {"d"}
+    assert breakers.open_circuits().keys() == {"d"}
     assert opened == [("d", 5)]
     assert breakers.admit("other")
 
@@ -79,7 +81,7 @@ def test_a_broken_stream_counts_as_one_answer(breakers: CircuitBreakers) -> None
         assert breakers.admit("d")
         breakers.record_success("d")
     for _ in range(3):
-        breakers.record_failure("d", failure(), had_begun=True)
+        breakers.record_failure("d", failure(), address=ADDRESS, had_begun=True)
     assert not breakers.admit("d")
 
 
@@ -126,9 +128,9 @@ def test_an_inconclusive_probe_is_followed_by_another(
 
 def test_retry_after_opens_the_circuit(breakers: CircuitBreakers, clock: Clock) -> None:
     """`Retry-After` opens at once, but for no longer than the maximum."""
-    breakers.record_failure("d", failure(retry_after_s=2))
+    breakers.record_failure("d", failure(retry_after_s=2), address=ADDRESS)
     assert breakers.wait_s("d") == 2
-    breakers.record_failure("e", failure(retry_after_s=3600))
+    breakers.record_failure("e", failure(retry_after_s=3600), address=ADDRESS)
     assert breakers.wait_s("e") == 15
     clock.now_s += 2
     assert breakers.admit("d")
@@ -141,11 +143,11 @@ def test_one_clients_failures_do_not_open_a_deployment_that_serves_others(
     breakers.record_success("d", "good")
     for _ in range(20):
         assert breakers.admit("d", "bad")
-        breakers.record_failure("d", failure(), client="bad")
+        breakers.record_failure("d", failure(), address=ADDRESS, client="bad")
     assert opened == []
     clock.now_s += 61
     for _ in range(3):
-        breakers.record_failure("d", failure(), client="bad")
+        breakers.record_failure("d", failure(), address=ADDRESS, client="bad")
     assert opened == [("d", 5)]
 
 
@@ -154,9 +156,9 @@ def test_other_clients_probe_a_circuit_that_one_client_opened(
 ) -> None:
     """Their requests are probes: success closes the circuit, and failure keeps it open for all."""
     for _ in range(3):
-        breakers.record_failure("d", failure(), client="bad")
+        breakers.record_failure("d", failure(), address=ADDRESS, client="bad")
     assert [breakers.wait_s("d", client) for client in (None, "bad", "good")] == [5, 5, 0]
-    assert breakers.open_ids() == {"d"}
+    assert breakers.open_circuits().keys() == {"d"}
     assert [breakers.admit("d", client) for client in ("bad", "good", "good")] == [
         False,
         True,
@@ -166,9 +168,9 @@ def test_other_clients_probe_a_circuit_that_one_client_opened(
     assert breakers.admit("d", "bad")
     clock.now_s += 61
     for _ in range(3):
-        breakers.record_failure("d", failure(), client="bad")
+        breakers.record_failure("d", failure(), address=ADDRESS, client="bad")
     assert breakers.admit("d", "good")
-    breakers.record_failure("d", failure(), client="good")
+    breakers.record_failure("d", failure(), address=ADDRESS, client="good")
     assert [breakers.admit("d", client) for client in ("bad", "good", "other")] == [False] * 3
     assert opened == [("d", 5), ("d", 5), ("d", 10)]
 
@@ -177,7 +179,7 @@ def test_failures_of_several_clients_open_the_circuit(breakers: CircuitBreakers)
     """A second client whose requests mostly fail confirms what the first one found."""
     for client in ("a", "b", "c"):
         assert breakers.admit("d", client)
-        breakers.record_failure("d", failure(), client=client)
+        breakers.record_failure("d", failure(), address=ADDRESS, client=client)
     assert not any(breakers.admit("d", client) for client in ("a", "b", "c", "e", None))
 
 
@@ -215,13 +217,25 @@ def test_an_adopted_cool_down_ends_with_its_entry(breakers: CircuitBreakers, clo
     assert breakers.wait_s("e") == 5
     clock.now_s += 5
     assert breakers.admit("e")
-    assert breakers.open_ids() == {"e", "d"}, "both wait for their probe"
+    assert breakers.open_circuits().keys() == {"e", "d"}, "both wait for their probe"
 
 
 def test_an_opening_is_logged_with_its_cause(
     breakers: CircuitBreakers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log line names the model, the deployment and the last failure, once per opening."""
-    fail(breakers, 3)
-    line = 'circuit open for 5 s: model=small deployment=d cause="answered with status 500"'
+    """The log line has model, address, deployment and the last failure, once per opening."""
+    fail(breakers, 2)
+    refused = UpstreamError("small", "could not be reached")
+    refused.__cause__ = httpx.ConnectError("failed")
+    refused.__cause__.__cause__ = ConnectionRefusedError(111, "Connection refused")
+    breakers.record_failure("d", refused, address=ADDRESS)
+    cause = "could not be reached: Connection refused"
+    line = f'circuit open for 5 s: model=small address={ADDRESS} deployment=d cause="{cause}"'
     assert [record.getMessage() for record in caplog.records] == [line]
+    assert breakers.open_circuits() == {"d": OpenCircuit(left_s=5, cause=cause)}
+
+
+def test_the_cause_of_an_adopted_circuit_is_unknown(breakers: CircuitBreakers) -> None:
+    """A replica that opens a circuit for all does not send its cause."""
+    breakers.adopt({"d": 3.0})
+    assert breakers.open_circuits() == {"d": OpenCircuit(left_s=3, cause=None)}

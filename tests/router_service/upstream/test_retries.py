@@ -626,7 +626,7 @@ def test_good_answers_and_failures_of_a_client_are_counted(
             for _ in answers:
                 with suppress(UpstreamError):
                     await gateway.ask(model("a", place), client="x")
-            assert bool(gateway.breakers.open_ids()) is is_open
+            assert bool(gateway.breakers.open_circuits()) is is_open
 
     run(scenario)
 
@@ -640,7 +640,7 @@ def test_answer_that_breaks_counts_as_one_answer() -> None:
             await gateway.ask(pool)
             answer = await gateway.ask(pool)
             gateway.client.record_break(answer, UpstreamError("a", "broke"), gateway.request)
-            assert gateway.breakers.open_ids() == {place.deployment.id}
+            assert gateway.breakers.open_circuits().keys() == {place.deployment.id}
 
     run(scenario)
 
