@@ -89,7 +89,12 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
     yield from _checked("port", lambda: _try_port(settings))
     if settings.decision_log.path is not None:
         folder = settings.decision_log.path
-        yield from _checked("decision log", lambda: _try_folder(settings, folder))
+        where = "decision_log.path"
+        yield from _checked("decision log", lambda: _try_folder(settings, where, folder))
+    history = settings.history.path
+    if settings.history.enabled and history is not None:
+        where = "history.path"
+        yield from _checked("history", lambda: _try_folder(settings, where, history.parent))
     if asks:
         yield from asyncio.run(_ask(deployments))
 
@@ -141,14 +146,14 @@ def _try_port(settings: Settings) -> str:
         return f"{settings.server.host}:{settings.server.port} is free"
 
 
-def _try_folder(settings: Settings, folder: Path) -> str:
+def _try_folder(settings: Settings, where: str, folder: Path) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".check-"):
             return f"{folder} can be written to"
     except OSError as exc:
         problem = f"{folder} cannot be written to: {exc.strerror}; choose another directory"
-        raise settings.error("decision_log.path", problem) from exc
+        raise settings.error(where, problem) from exc
 
 
 async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]:

@@ -507,6 +507,14 @@ class StoreError(SwitchcraftError):
         self.problem = problem
 
 
+class HistoryUnavailableError(SwitchcraftError):
+    """The traffic history cannot be read, or it has not been written."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The traffic history is not available: {reason}.")
+        self.reason = reason
+
+
 class DataError(SwitchcraftError):
     """A file or a row of training data that cannot be read or written."""
 

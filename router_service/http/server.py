@@ -104,7 +104,9 @@ class ServeOptions:
         has_file = bool(configured.models)
         if not has_file and self.sandbox_url is not None:
             arms = read_manifest(configured.router.artifact / MANIFEST).arms
-            settings = Settings.sandbox(self.sandbox_url, arms, server=configured.server)
+            settings = Settings.sandbox(
+                self.sandbox_url, arms, server=configured.server, history=configured.history
+            )
         builder = EngineBuilder()
         router, publication = load_first_router(settings, builder)
         source = ReloadSource(

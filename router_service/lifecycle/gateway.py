@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import anyio.to_thread
+
 from router_service import __version__
 from router_service.core.caching import ConversationState
 from router_service.core.decision_log import DecisionRecord
@@ -38,6 +40,7 @@ from router_service.store.records import (
     UpstreamObject,
     shared_state,
 )
+from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 
@@ -84,7 +87,8 @@ class Gateway:
             self.conversations.answered(exchange)
             self.background.answered(exchange)
 
-        self.recorder = Recorder(self.metrics, self.store, self.recent, on_ended)
+        self.history = TrafficHistory(settings.history)
+        self.recorder = Recorder(self.metrics, self.store, self.recent, self.history, on_ended)
         marks = stores.records(FeedbackMark)
         self.feedback = Feedback(self.store, marks, self.background, self.metrics)
         self.tracing: OtlpExport | None = None
@@ -138,6 +142,7 @@ class Gateway:
     async def running(self) -> AsyncIterator[None]:
         """Run the background work while the block runs, and then close the gateway."""
         self.background.start()
+        self.history.start()
         syncing = asyncio.create_task(self.syncer.run())
         try:
             with self.reloader.on_hang_up():
@@ -154,6 +159,7 @@ class Gateway:
         await self.syncer.aclose()
         await self.engine.retire()
         await self.background.aclose()
+        await anyio.to_thread.run_sync(self.history.close)
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()

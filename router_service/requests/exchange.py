@@ -20,6 +20,7 @@ from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
 from router_service.settings import Model
 from router_service.store.records import GuardedStore
+from router_service.telemetry.history import NO_POLICY, TrafficHistory
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
@@ -33,6 +34,8 @@ from router_service.upstream.retries import Attempt
 
 CLIENT_LEFT = 499
 """Status in logs and metrics if the client disconnected; it is never sent."""
+
+API_PREFIX = "/v1/"
 
 MAX_PATH = 200
 """Longest part of a client's path that is logged, in characters. Queries are never logged."""
@@ -279,10 +282,12 @@ class Recorder:
         metrics: Metrics,
         store: GuardedStore[DecisionRecord],
         recent: RecentRecords,
+        history: TrafficHistory,
         on_ended: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         """Store the parameters; `on_ended` gets each recorded exchange, and must not block."""
         self._recent = recent
+        self._history = history
         self._metrics = metrics
         self._store = store
         self._on_ended = on_ended
@@ -298,8 +303,9 @@ class Recorder:
             self._count_candidates(exchange)
             cost_usd = exchange.total_cost_usd(cost_usd)
             candidates = tuple(candidate_record(exchange, c) for c in exchange.candidates)
+        baseline_usd = None
         if decision is not None:
-            self._count_routed(exchange, decision, cost_usd)
+            baseline_usd = self._count_routed(exchange, decision, cost_usd)
         exchange.record = record = DecisionRecord(
             id=info.decision_id,
             created=time.time(),
@@ -334,6 +340,17 @@ class Recorder:
         )
         self._store.save(record)
         self._recent.add(record)
+        self._history.add(
+            info.key,
+            record.model,
+            record.policy or NO_POLICY,
+            is_error=is_error(record.status, exchange.ending),
+            latency_s=record.latency_s,
+            cost_usd=cost_usd,
+            baseline_usd=baseline_usd,
+            prompt_tokens=record.prompt_tokens,
+            completion_tokens=record.completion_tokens,
+        )
         self._on_ended(exchange)
         if info.trace.trace_id is not None:
             is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
@@ -378,6 +395,7 @@ class Recorder:
             self._metrics.client_disconnects.inc()
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
+        self._history.add(info.key, model, NO_POLICY, is_error=is_error(status, ending))
         fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
         fields |= {"status": status, "ending": ending}
         if error is not None:
@@ -387,6 +405,7 @@ class Recorder:
     def refused(self, info: RequestInfo, status: int) -> None:
         """Record a request that was refused before a model was chosen."""
         self._metrics.child(self._metrics.requests, NO_MODEL, "none", status_label(status)).inc()
+        self._history.add(info.key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE))
         _log(info, {"status": status})
 
     def shed(self, reason: str) -> None:
@@ -401,6 +420,8 @@ class Recorder:
     def ended(self, info: RequestInfo, method: str, path: str, status: int) -> None:
         """Log a request that no other method has recorded, e.g. of the web page, with its path."""
         if not info.is_logged:
+            if path.startswith(API_PREFIX) and status in {429, 503}:  # refused without a slot
+                self._history.add(info.key, NO_MODEL, NO_POLICY, is_error=True)
             is_quiet = path in QUIET_PATHS and status < 400
             fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
             _log(info, {**fields, "status": status}, is_quiet=is_quiet)
@@ -468,9 +489,15 @@ class Recorder:
             metrics.verification_steps.observe(exchange.verification_steps)
             metrics.verification_added_seconds.observe(exchange.added_s)
 
-    def _count_routed(self, exchange: Exchange, decision: Decision, cost_usd: float | None) -> None:
-        """Update the metrics of routed requests: the decision, savings, the release's results."""
+    def _count_routed(
+        self, exchange: Exchange, decision: Decision, cost_usd: float | None
+    ) -> float | None:
+        """Update the metrics of routed requests: the decision, savings, the release's results.
+
+        Return what the same usage would have cost with the baseline model, if that is known.
+        """
         metrics, plan = self._metrics, exchange.plan
+        baseline_usd: float | None = None
         child = metrics.child
         arm = exchange.arm or decision.arm
         reason = decision.reason if exchange.accepted is None else GatewayReason.VERIFIED
@@ -480,7 +507,6 @@ class Recorder:
         metrics.packed_tokens.observe(decision.packed_tokens)
         metrics.request_bytes.observe(plan.request.body.size_bytes)
         if plan.baseline is not None and cost_usd is not None:
-            # What the same usage would have cost with the baseline model.
             baseline_usd = answer_cost_usd(plan.baseline, exchange.usage, exchange.upstream_s)
             if baseline_usd is not None:
                 child(metrics.routed_cost_usd, exchange.model.name).inc(cost_usd)
@@ -498,6 +524,12 @@ class Recorder:
             child(metrics.release_cost_usd, plan.track).inc(cost_usd or 0)
             if plan.trial is not None:
                 plan.trial.observe(plan.track, has_failed=has_failed, cost_usd=cost_usd)
+        return baseline_usd
+
+
+def is_error(status: int, ending: Ending) -> bool:
+    """Return whether a request failed; a client that left is no error."""
+    return (status >= 400 and status != CLIENT_LEFT) or ending in {Ending.FAILED, Ending.BROKEN}
 
 
 def candidate_record(exchange: Exchange, candidate: CandidateExchange) -> CandidateRecord:

@@ -29,6 +29,7 @@ from router_service.settings.values import (
     ClientKey,
     Count,
     DecisionLogSettings,
+    HistorySettings,
     KeySettings,
     LoggingSettings,
     Name,
@@ -425,6 +426,7 @@ class File(BaseModel):
     upstreams: UpstreamSettings = UpstreamSettings()
     keys: KeySettings = KeySettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
+    history: HistorySettings = HistorySettings()
     logging: LoggingSettings = LoggingSettings()
     tracing: TracingSettings = TracingSettings()
     router_settings: RouterSection = RouterSection()

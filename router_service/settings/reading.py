@@ -47,7 +47,9 @@ from router_service.settings.values import (
 REFERENCE = "os.environ/"
 """Prefix in LiteLLM's files: `os.environ/NAME` stands for the value of an environment variable."""
 
-OWN_SECTIONS = ("router", "server", "upstreams", "keys", "decision_log", "tracing", "logging")
+OWN_SECTIONS = (
+    "router", "server", "upstreams", "keys", "decision_log", "history", "tracing", "logging"
+)  # fmt: skip
 LITELLM_SECTIONS: Mapping[str, type[Section]] = {
     "router_settings": RouterSection,
     "litellm_settings": LiteLLMSection,
@@ -129,7 +131,23 @@ def read_settings(
             "several workers share their state in Redis; set server.redis_url, or use 1 worker"
         )
         raise settings.error("server.workers", problem)
-    return settings.model_copy(update={"server": server})
+    history, state = settings.history, state_directory(environ)
+    if history.path is None and state is not None:
+        # Traffic of the sandbox is not mixed with that of real models.
+        name = "history.sqlite3" if settings.models else "history-sandbox.sqlite3"
+        history = history.model_copy(update={"path": state / name})
+    return settings.model_copy(update={"server": server, "history": history})
+
+
+def state_directory(environ: Mapping[str, str]) -> Path | None:
+    """Return the directory of files that programs keep (XDG Base Directory Specification).
+
+    Return None for a user without a home directory.
+    """
+    if environ.get("XDG_STATE_HOME"):
+        return Path(environ["XDG_STATE_HOME"], "switchcraft")
+    home = environ.get("HOME")
+    return Path(home, ".local", "state", "switchcraft") if home else None
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
@@ -195,6 +213,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         tracing=file.tracing,
         logging=file.logging,
         decision_log=file.decision_log,
+        history=file.history,
         source=config.source,
         lines=config.lines,
         unsupported=tuple(unsupported_settings(file)),

@@ -643,6 +643,22 @@ class DecisionLogSettings(Frozen):
     because requests do not wait for the log."""
 
 
+class HistorySettings(Frozen):
+    """Traffic history: requests, costs, errors and latencies of the last 30 days, for the page.
+
+    The file has sums by model, policy and key, and no part of any request. It takes 60 MB at most.
+    """
+
+    enabled: bool = True
+    """Whether to keep the history."""
+    path: Path | None = Field(
+        None, json_schema_extra={"x-default": "`~/.local/state/switchcraft/history.sqlite3`"}
+    )
+    """SQLite file of the history; a relative path starts at the working directory. The workers of a
+    gateway share the file. It must be on a local disk, because SQLite cannot lock files of network
+    drives. The default follows `XDG_STATE_HOME`; the sandbox has a file of its own."""
+
+
 class Settings(Frozen):
     """The whole configuration. If it has no models, the gateway uses `Settings.sandbox` instead."""
 
@@ -656,6 +672,8 @@ class Settings(Frozen):
     tracing: TracingSettings = TracingSettings()
     logging: LoggingSettings = LoggingSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
+    history: HistorySettings = HistorySettings()
+    """Without a path, the history is lost when the process ends."""
     source: str = "the default configuration"
     """File that the settings were read from, for error messages."""
     lines: Mapping[str, int] = Field(default_factory=dict, repr=False)
@@ -677,6 +695,7 @@ class Settings(Frozen):
         *,
         server: ServerSettings | None = None,
         upstreams: UpstreamSettings | None = None,
+        history: HistorySettings | None = None,
     ) -> Settings:
         """Return settings with one model for each arm, all served by one sandbox."""
         upstreams = upstreams or UpstreamSettings()
@@ -690,5 +709,6 @@ class Settings(Frozen):
             models=tuple(Model(name=d.upstream_model, deployments=(d,)) for d in served),
             server=server or ServerSettings(),
             upstreams=upstreams,
+            history=history or HistorySettings(),
             source="the sandbox",
         )

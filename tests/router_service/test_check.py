@@ -43,7 +43,8 @@ def test_usable_configuration_has_no_failure(tmp_path: Path, redis_url: str) -> 
         findings = found(path, asks=True)
     [deployment] = [subject for subject in findings if subject.startswith("m (")]
     assert {subject: finding.status for subject, finding in findings.items()} == dict.fromkeys(
-        ("configuration", "keys", "router", "redis", "port", "decision log", deployment), Status.OK
+        ("configuration", "keys", "router", "redis", "port", "decision log", "history", deployment),
+        Status.OK,
     )
     assert f"1 of 8 arms: {ARM} by m; without a model" in findings["router"].detail
     assert KEY not in str(findings)
@@ -58,6 +59,7 @@ def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> No
             "http://127.0.0.1:1/v1",
             f"server: {{port: {port}, redis_url: 'redis://127.0.0.1:1'}}",
             "decision_log: {path: /dev/null/log}",
+            "history: {path: /dev/null/history.sqlite3}",
         )
         path.write_text(path.read_text().replace(ARM, "no-such-arm"))
         findings = found(path, asks=True)
@@ -66,6 +68,7 @@ def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> No
     assert "unreachable" in failed.pop("redis")
     assert "choose another server.port" in failed.pop("port")
     assert "choose another directory" in failed.pop("decision log")
+    assert "history.path: /dev/null cannot" in failed.pop("history")
     [(_, detail)] = failed.items()
     assert "could not be reached" in detail
     assert "http://127.0.0.1:1/v1" in detail

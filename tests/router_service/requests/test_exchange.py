@@ -22,8 +22,9 @@ from router_service.requests.exchange import (
 )
 from router_service.requests.planning import CHAT, Track, parse_request
 from router_service.requests.pool import Pool
-from router_service.settings import Deployment, Model, Settings
+from router_service.settings import Deployment, HistorySettings, Model, Settings
 from router_service.store.records import GuardedStore, MemoryStore
+from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
 from tests.fakes import FakeRouter
@@ -100,7 +101,8 @@ def test_release_is_not_judged_by_the_clients_errors(
         )
         exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
         exchange.end(status, ending)
-        Recorder(metrics, store, RecentRecords()).answered(exchange)
+        history = TrafficHistory(HistorySettings())
+        Recorder(metrics, store, RecentRecords(), history).answered(exchange)
         await store.aclose()
 
     asyncio.run(record())

@@ -1,0 +1,211 @@
+"""The traffic history: its sums, its file, and what happens if the file cannot be written."""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import HistoryUnavailableError
+from router_service.settings import HistorySettings
+from router_service.telemetry.history import (
+    DAY_S,
+    HOUR_S,
+    LATENCY_RATIO,
+    MAX_POLICIES,
+    MINUTE_S,
+    TrafficHistory,
+)
+
+NOON = 20_000 * DAY_S + 12 * HOUR_S
+
+
+class Clock:
+    """A clock that stands still until the test advances it."""
+
+    now_s: float = NOON
+
+    def __call__(self) -> float:
+        """Return Unix seconds."""
+        return self.now_s
+
+
+def open_history(path: Path | None, clock: Clock, max_rows: int = 1000) -> TrafficHistory:
+    """Return a history whose thread does not run, so that the test decides when it writes."""
+    return TrafficHistory(HistorySettings(path=path), clock, max_rows)
+
+
+def add(
+    history: TrafficHistory, model: str = "m", policy: str = "theta=0.5", **values: float
+) -> None:
+    """Add a request of one second that costs 0.001 USD, unless `values` say otherwise."""
+    facts = {"latency_s": 1.0, "cost_usd": 0.001} | values
+    history.add("team-a", model, policy, is_error=False, **facts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that stands at noon."""
+    return Clock()
+
+
+def test_sums_survive_a_restart(tmp_path: Path, clock: Clock) -> None:
+    """A history that opens the file later reads the sums, by minute, hour and day."""
+    path = tmp_path / "new" / "history.sqlite3"
+    first = open_history(path, clock)
+    add(first, "a", cost_usd=0.25, baseline_usd=1.0, prompt_tokens=100, completion_tokens=7)
+    clock.now_s += MINUTE_S
+    add(first, "b")
+    first.add(None, "none", "none", is_error=True)
+    first.write()
+    second = open_history(path, clock)
+    by_model = second.read(MINUTE_S, NOON, "model")
+    a = by_model["a"]
+    assert (a.requests, a.cost_usd, a.compared_usd, a.baseline_usd) == (1, 0.25, 0.25, 1.0)
+    assert (a.prompt_tokens, a.completion_tokens, a.errors) == (100, 7, 0)
+    assert (by_model["none"].errors, by_model["none"].percentile_s(0.5)) == (1, None)
+    minutes = second.read(MINUTE_S, NOON, "start")
+    assert {start: sums.requests for start, sums in minutes.items()} == {NOON: 1, NOON + 60: 2}
+    assert {s: t.requests for s, t in second.read(DAY_S, 0, "start").items()} == {
+        NOON - 12 * HOUR_S: 3
+    }
+    assert [*second.read(HOUR_S, 0, "start")] == [NOON]
+    assert [*second.read(HOUR_S, 0, "model", key="team-a")] == ["a", "b"]
+    assert [*second.read(HOUR_S, NOON + 1, "model")] == []
+
+
+def test_workers_add_to_the_same_file(tmp_path: Path, clock: Clock) -> None:
+    """Four workers that write at the same time lose nothing."""
+    path = tmp_path / "history.sqlite3"
+    workers = [open_history(path, clock) for _ in range(4)]
+
+    def work(history: TrafficHistory) -> None:
+        for _ in range(25):
+            add(history)
+            history.write()
+
+    threads = [threading.Thread(target=work, args=(history,)) for history in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert workers[0].read(DAY_S, 0, "model")["m"].requests == 100
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_percentiles_are_close(share: float, clock: Clock) -> None:
+    """An estimated percentile differs from the exact one by less than the ratio of two bounds."""
+    history, rng = open_history(None, clock), random.Random(7)
+    latencies = sorted(rng.lognormvariate(0, 1.5) for _ in range(2001))
+    for latency_s in latencies:
+        add(history, latency_s=latency_s)
+    history.write()
+    found = history.read(MINUTE_S, 0, "model")["m"].percentile_s(share)
+    exact = latencies[int(share * 2001)]
+    assert found is not None
+    assert exact / LATENCY_RATIO < found < exact * LATENCY_RATIO
+
+
+def test_policies_of_clients_are_limited(clock: Clock) -> None:
+    """A client that sends ever new numbers gets rows for some of them, and one for the others."""
+    history = open_history(None, clock)
+    for index in range(1000):
+        add(history, policy=f"theta={index}")
+    history.write()
+    found = history.read(MINUTE_S, 0, "policy")
+    assert len(found) == MAX_POLICIES + 1
+    assert found["theta"].requests == 1000 - MAX_POLICIES
+
+
+def test_old_rows_are_deleted(tmp_path: Path, clock: Clock) -> None:
+    """Minutes older than two hours are deleted, and with too many rows the oldest ones too."""
+    history = open_history(tmp_path / "history.sqlite3", clock, max_rows=50)
+    for _ in range(180):
+        add(history)
+        clock.now_s += MINUTE_S
+    history.write()
+    history.tidy()
+    assert len(history.read(MINUTE_S, 0, "start")) + 3 + 1 == 50
+    assert min(history.read(MINUTE_S, 0, "start")) == clock.now_s - 46 * MINUTE_S
+    assert len(history.read(HOUR_S, 0, "start")) == 3
+    clock.now_s += 40 * DAY_S
+    history.tidy()
+    assert history.read(DAY_S, 0, "start") == {}
+
+
+@contextmanager
+def no_file_longer_than(size_bytes: int) -> Iterator[None]:
+    """Make every longer write of this process fail, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("fault", ["no directory", "no database", "full disk"])
+def test_unwritable_file_is_reported_once_and_loses_nothing(
+    fault: str, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests are counted meanwhile; the log and a reader get the path and the cause."""
+    path = tmp_path / "folder" / "history.sqlite3"
+    history = open_history(path, clock)
+    if fault == "no directory":
+        path.parent.write_text("a file")
+    elif fault == "no database":
+        path.parent.mkdir()
+        path.write_text("no database" * 100)
+    with no_file_longer_than(4096 if fault == "full disk" else resource.RLIM_INFINITY):
+        for _ in range(3):
+            add(history)
+            clock.now_s += 1
+            history.write()
+    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert str(path) in warning.getMessage()
+    with pytest.raises(HistoryUnavailableError, match=str(path)):
+        history.read(MINUTE_S, 0, "model")
+    if fault == "no directory":
+        path.parent.unlink()
+    elif fault == "no database":
+        path.unlink()
+    add(history)
+    history.write()
+    assert history.read(MINUTE_S, 0, "model")["m"].requests == 4
+    assert "again" in caplog.records[-1].getMessage()
+
+
+def test_deleted_file_is_created_again(tmp_path: Path, clock: Clock) -> None:
+    """After someone deletes the file, new requests are written to a new one."""
+    path = tmp_path / "history.sqlite3"
+    history = open_history(path, clock)
+    add(history, "before")
+    history.write()
+    for each in tmp_path.iterdir():
+        each.unlink()
+    add(history, "after")
+    history.write()
+    assert [*history.read(MINUTE_S, 0, "model")] == ["after"]
+
+
+def test_running_thread_writes_what_is_pending_at_the_end(tmp_path: Path, clock: Clock) -> None:
+    """A shutdown right after a request loses nothing; a disabled history creates no file."""
+    path = tmp_path / "history.sqlite3"
+    history = open_history(path, clock)
+    history.start()
+    add(history)
+    history.close()
+    assert open_history(path, clock).read(MINUTE_S, 0, "model")["m"].requests == 1
+    disabled = TrafficHistory(HistorySettings(enabled=False, path=tmp_path / "none"), clock)
+    disabled.start()
+    add(disabled)
+    disabled.close()
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(HistoryUnavailableError, match=r"history\.enabled"):
+        disabled.read(MINUTE_S, 0, "model")
