@@ -23,7 +23,7 @@ from router_service.core.errors import ConfigError, SwitchcraftError
 from router_service.dialects.parts import Message, Request, Text
 from router_service.dialects.requests import write_request
 from router_service.dialects.writing import Target
-from router_service.http.workers import open_listeners
+from router_service.http.server import open_listeners
 from router_service.lifecycle.engine import EngineBuilder, make_planner
 from router_service.lifecycle.reloading import load_first_router
 from router_service.requests.pool import Pool
@@ -75,8 +75,9 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         if settings.models
         else "no models are configured; a sandbox would answer",
     )
-    for line in settings.unsupported:
-        yield Finding("configuration", Status.NOTE, line)
+    for setting in settings.unsupported:
+        detail = str(ConfigError(settings.source, problems=[setting]))
+        yield Finding("configuration", Status.NOTE, detail)
     with _warnings() as warnings:
         yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
         warn_about_open_redis(settings.server)
@@ -142,7 +143,7 @@ async def _ping_redis(settings: Settings) -> str:
 
 
 def _try_port(settings: Settings) -> str:
-    with open_listeners(settings.server, settings.source):
+    with open_listeners(settings):
         return f"{settings.server.host}:{settings.server.port} is free"
 
 

@@ -51,6 +51,12 @@ def _create_parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--port", type=_port, help="port to listen on (default: from the configuration)"
     )
+    serve.add_argument(
+        "--log-format",
+        choices=["auto", "text", "json"],
+        help="format of the log on standard error: text for people, JSON for machines, or auto, "
+        "which is text on a terminal and JSON otherwise (default: from the configuration, or auto)",
+    )
     serve.set_defaults(command=serve_command)
 
     check = commands.add_parser(
@@ -143,9 +149,9 @@ def _port(text: str) -> int:
 
 def serve_command(arguments: argparse.Namespace) -> int:
     """Run the gateway."""
-    from router_service.http.server import serve  # noqa: PLC0415
+    from router_service.http.server import ServeOptions, serve  # noqa: PLC0415
 
-    serve(arguments.config, host=arguments.host, port=arguments.port)
+    serve(ServeOptions(arguments.config, arguments.host, arguments.port, arguments.log_format))
     return 0
 
 

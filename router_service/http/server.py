@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import math
 import os
+import re
 import resource
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -21,17 +23,19 @@ import uvicorn
 from fastapi import FastAPI
 
 from router_service import signals
-from router_service.access import permitted_listen_host, warn_about_open_redis
+from router_service.access import LOOPBACK, permitted_listen_host, warn_about_open_redis
 from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.resources import bound_heap
 from router_service.http.app import create_app
+from router_service.http.auth import UI_PATH
 from router_service.http.protocol import ConnectionLimits, protocol_with_limits
 from router_service.lifecycle.engine import EngineBuilder
+from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.overload import Drain
 from router_service.lifecycle.reloading import ReloadSource, load_first_router
 from router_service.sandbox.app import run_in_thread
-from router_service.settings import ServerSettings, Settings, read_settings
-from router_service.telemetry.logs import configure_logging
+from router_service.settings import LogFormat, ServerSettings, Settings, read_settings
+from router_service.telemetry.logs import FIELDS, configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory
 
 KEEP_ALIVE_S = 75
@@ -44,30 +48,46 @@ With Python's default of 5 ms, a health check took 3 times as long during heavy 
 the event loop needs the lock for each read and write. Decisions use as much processor time as with
 5 ms."""
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted; uvicorn's default."""
+
+_LISTEN_REMEDIES = {
+    errno.EADDRINUSE: (
+        "server.port",
+        "stop the program that uses the port, or choose another port; 0 takes any free port",
+    ),
+    errno.EACCES: ("server.port", "choose a port of at least 1024, or allow this one"),
+    errno.EADDRNOTAVAIL: ("server.host", "use an address of this machine, such as 127.0.0.1"),
+}
+"""By the error's number, the setting to change and how."""
+
 SignalHandler = Callable[[int, FrameType | None], None]
 
 _log = logging.getLogger("switchcraft.server")
 
 
-def serve(config: Path | None = None, *, host: str | None = None, port: int | None = None) -> None:
+def serve(options: ServeOptions) -> None:
     """Serve until the process is asked to stop; without a configuration, use the sandbox.
 
     Raises ConfigError or ArtifactError, whose messages contain the remedy, before it serves.
     """
     bound_heap()
     configure_logging()
-    options = ServeOptions(config, host, port)
     settings = options.read_settings()
-    configure_logging(settings.logging.level)
+    configure_logging(settings.logging.level, settings.logging.format)
     if not settings.models:
         signals.release_hang_up()  # SIGHUP cannot reload without a configuration file
-    for setting in settings.unsupported:
-        _log.warning("%s: %s", settings.source, setting)
+    if settings.unsupported:
+        _log.warning(
+            "%s: some settings have another effect here than in LiteLLM", settings.source,
+            extra={FIELDS: {"settings": unsupported_table(settings)}},
+        )  # fmt: skip
     server = settings.server.model_copy(update={"host": permitted_listen_host(settings)})
     warn_about_open_redis(server)
     shares_metrics = server.workers > 1 or SHARED_DIRECTORY in os.environ
     with (
         shared_metrics_directory() if shares_metrics else nullcontext(),
+        open_listeners(settings.model_copy(update={"server": server})) as listeners,
         sandbox_for(settings) as sandbox_url,
     ):
         options = replace(options, sandbox_url=sandbox_url)
@@ -75,13 +95,15 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
             # Imported here, because workers.py imports this module.
             from router_service.http.workers import run_workers  # noqa: PLC0415
 
-            run_workers(options, settings, server)
+            run_workers(options, listeners, server, has_file=bool(settings.models))
             return
         app = options.create_app()
         if signals.is_stopping():
             return
-        _log.info("serving at http://%s:%s/v1", server.host, server.port)
-        DrainingServer(uvicorn_config(app, server), app.state.gateway.drain).run()
+        gateway: Gateway = app.state.gateway
+        DrainingServer(
+            uvicorn_config(app, server), gateway.drain, lambda: log_address(server, listeners)
+        ).run(list(listeners))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +113,15 @@ class ServeOptions:
     config: Path | None = None
     host: str | None = None
     port: int | None = None
+    log_format: LogFormat | None = None
     sandbox_url: str | None = None
     """Address of the sandbox that answers for every model if no models are configured."""
 
     def read_settings(self) -> Settings:
         """Read the configuration file as it is now; raises ConfigError."""
-        return read_settings(self.config, host=self.host, port=self.port)
+        return read_settings(
+            self.config, host=self.host, port=self.port, log_format=self.log_format
+        )
 
     def create_app(self, reload_other_workers: Callable[[], None] = lambda: None) -> FastAPI:
         """Create the app from the configuration; raises ConfigError and ArtifactError."""
@@ -115,6 +140,18 @@ class ServeOptions:
         return create_app(settings, router, source)
 
 
+def unsupported_table(settings: Settings) -> list[dict[str, str]]:
+    """Return a row for each LiteLLM setting that has another effect here, with all its lines."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in settings.unsupported:
+        key = re.sub(r"\.\d+", "[]", each.where), each.problem
+        rows.setdefault(key, []).append(str(each.line))
+    return [
+        {"setting": setting, "lines": ", ".join(lines), "effect here": effect}
+        for (setting, effect), lines in rows.items()
+    ]
+
+
 @contextmanager
 def sandbox_for(settings: Settings) -> Iterator[str | None]:
     """Run a sandbox and yield its address if the settings name no models; otherwise yield None."""
@@ -130,6 +167,45 @@ def sandbox_for(settings: Settings) -> Iterator[str | None]:
         yield base_url
 
 
+@contextmanager
+def open_listeners(settings: Settings) -> Iterator[tuple[socket.socket, ...]]:
+    """Listen at each address of the configured host; raises ConfigError if that fails."""
+    host, port = settings.server.host, settings.server.port
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        problem = (
+            f"cannot find the host {host!r}: {exc.strerror}; use an address of this machine, such "
+            "as 127.0.0.1"
+        )
+        raise settings.error("server.host", problem) from exc
+    with ExitStack() as stack:
+        try:
+            listeners = tuple(
+                stack.enter_context(
+                    socket.create_server(address[:2], family=family, backlog=BACKLOG)
+                )
+                for family, _, _, _, address in addresses
+            )
+        except OSError as exc:
+            where, remedy = _LISTEN_REMEDIES.get(
+                exc.errno or 0, ("server.port", "choose another port or host")
+            )
+            cause = os.strerror(exc.errno or 0)
+            problem = f"cannot listen on {host}:{port}: {cause}; {remedy}"
+            raise settings.error(where, problem) from exc
+        yield listeners
+
+
+def log_address(server: ServerSettings, listeners: Sequence[socket.socket]) -> None:
+    """Log the addresses of the API and of the web page."""
+    is_everywhere = server.host in {"", "0.0.0.0", "::"}  # noqa: S104 - compared, not used
+    host = LOOPBACK if is_everywhere else server.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listeners[0].getsockname()[1]}"
+    place = ", on every address of this machine" if is_everywhere else ""
+    _log.info("serving at %s/v1%s; web page at %s%s", url, place, url, UI_PATH)
+
+
 class DrainingServer(uvicorn.Server):
     """uvicorn server that drains at the first stop signal, and stops at once at the second.
 
@@ -137,9 +213,13 @@ class DrainingServer(uvicorn.Server):
     a late client gets an error with the cause.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+    def __init__(
+        self, config: uvicorn.Config, drain: Drain, on_started: Callable[[], None]
+    ) -> None:
+        """Take a function that is called on the event loop once the server accepts connections."""
         super().__init__(config)
         self._drain = drain
+        self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and exclude the objects that exist now from garbage collection."""
@@ -148,6 +228,8 @@ class DrainingServer(uvicorn.Server):
         gc.freeze()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         await super().startup(sockets)
+        if self.started:
+            self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Handle a signal to stop: drain, and at the second signal stop at once."""

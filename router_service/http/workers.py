@@ -17,8 +17,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -27,21 +27,19 @@ from types import FrameType
 import uvicorn
 
 from router_service import signals
-from router_service.core.errors import ConfigError, SwitchcraftError
+from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import bound_heap
 from router_service.http.server import (
     DrainingServer,
     ServeOptions,
     SignalHandler,
+    log_address,
     uvicorn_config,
 )
 from router_service.lifecycle.gateway import Gateway
-from router_service.settings import ServerSettings, Settings
+from router_service.settings import ServerSettings
 from router_service.telemetry.logs import configure_logging
 from router_service.telemetry.metrics import forget_worker
-
-BACKLOG = 2048
-"""Connections that may wait to be accepted; uvicorn's default."""
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -73,12 +71,18 @@ class Reloaded:
 WorkerMessage = Ready | StartFailed | Reloaded
 
 
-def run_workers(options: ServeOptions, settings: Settings, server: ServerSettings) -> None:
-    """Serve with `server.workers` processes until asked to stop; raises SwitchcraftError."""
-    with open_listeners(server, settings.source) as listeners:
-        has_file = bool(settings.models)
-        supervisor = Supervisor(options, listeners, server.workers, has_file=has_file)
-        asyncio.run(supervisor.run())
+def run_workers(
+    options: ServeOptions,
+    listeners: Sequence[socket.socket],
+    server: ServerSettings,
+    *,
+    has_file: bool,
+) -> None:
+    """Serve with `server.workers` processes until asked to stop; raises SwitchcraftError.
+
+    Without a configuration file, SIGHUP stops the gateway.
+    """
+    asyncio.run(Supervisor(options, listeners, server, has_file=has_file).run())
 
 
 # The worker process.
@@ -96,7 +100,8 @@ def run_worker(
     configure_logging()
     parent = ParentChannel(channel)
     try:
-        configure_logging(options.read_settings().logging.level)
+        logging_settings = options.read_settings().logging
+        configure_logging(logging_settings.level, logging_settings.format)
         app = options.create_app(lambda: parent.send(Reloaded()))
     except SwitchcraftError as exc:
         parent.send(StartFailed(str(exc)))
@@ -130,8 +135,11 @@ class WorkerServer(DrainingServer):
     """Server of a worker process, which drains if its parent ends."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway, parent: ParentChannel) -> None:
-        super().__init__(config, gateway.drain)
-        self._parent = parent
+        def tell_parent() -> None:
+            parent.stop_when_closed(asyncio.get_running_loop(), self)
+            parent.send(Ready())
+
+        super().__init__(config, gateway.drain, tell_parent)
 
     @property
     def handlers(self) -> Mapping[signal.Signals, SignalHandler]:
@@ -144,12 +152,6 @@ class WorkerServer(DrainingServer):
             self.should_exit = self.force_exit = True
 
         return {signal.SIGTERM: drain, signal.SIGQUIT: stop}
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and tell the parent that this worker is ready."""
-        await super().startup(sockets)
-        self._parent.stop_when_closed(asyncio.get_running_loop(), self)
-        self._parent.send(Ready())
 
 
 # The parent process.
@@ -247,14 +249,14 @@ class Supervisor:
         self,
         options: ServeOptions,
         listeners: Sequence[socket.socket],
-        workers: int,
+        server: ServerSettings,
         *,
         has_file: bool,
     ) -> None:
         """Prepare to run; without a configuration file, SIGHUP stops the gateway."""
         self._options = options
         self._listeners = listeners
-        self._count = workers
+        self._server = server
         self._has_file = has_file
         self._workers: set[Worker] = set()
         self._stopping = asyncio.Event()
@@ -276,8 +278,12 @@ class Supervisor:
         await first.settled.wait()
         if not first.is_ready and not self._stopping.is_set():
             raise SwitchcraftError(first.start_error)
+        if first.is_ready:
+            log_address(self._server, self._listeners)
         others = (
-            self._start_worker() for _ in range(self._count - 1) if not self._stopping.is_set()
+            self._start_worker()
+            for _ in range(self._server.workers - 1)
+            if not self._stopping.is_set()
         )
         await asyncio.gather(*map(self._keep_running, (first, *others)))
 
@@ -315,24 +321,3 @@ class Supervisor:
     def _reload(self, already_reloaded: Worker | None = None) -> None:
         for worker in self._workers - {already_reloaded}:
             worker.reload()
-
-
-@contextmanager
-def open_listeners(server: ServerSettings, source: str) -> Iterator[tuple[socket.socket, ...]]:
-    """Listen at each address of the configured host; raises ConfigError if that fails."""
-    with ExitStack() as stack:
-        try:
-            addresses = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-            listeners = tuple(
-                stack.enter_context(
-                    socket.create_server(address[:2], family=family, backlog=BACKLOG)
-                )
-                for family, _, _, _, address in addresses
-            )
-        except OSError as exc:
-            problem = (
-                f"cannot listen on {server.host}:{server.port}: {exc.strerror}; "
-                "choose another server.port or server.host"
-            )
-            raise ConfigError(source, "server.port", problem) from exc
-        yield listeners

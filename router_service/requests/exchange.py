@@ -14,7 +14,7 @@ import orjson
 from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.decision_log import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
-from router_service.core.explanations import explain_choice
+from router_service.core.explanations import explain_choice, explain_record
 from router_service.core.selection import Reason
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
@@ -157,6 +157,8 @@ class Exchange:
     """Time from the first complete candidate until one was accepted."""
     verifier_failed: bool = False
     """Whether the router failed to judge the candidates."""
+    why: str | None = None
+    """Why the router chose the arm, in one sentence, if the headers say so."""
     record: DecisionRecord | None = None
     """The decision record, once the exchange has ended."""
 
@@ -235,7 +237,7 @@ class Exchange:
             values["x-switchcraft-policy"] = str(plan.verified or plan.policy)
         decision = plan.decision
         if decision is not None and self.reason == decision.reason:
-            values["x-switchcraft-why"] = explain_choice(
+            self.why = values["x-switchcraft-why"] = explain_choice(
                 decision.arm,
                 decision.reason,
                 decision.policy,
@@ -379,6 +381,9 @@ class Recorder:
             fields["p_correct"] = exchange.accepted.p_correct if exchange.accepted else None
         if exchange.error is not None:
             fields["cause"] = exchange.error.cause
+        fields["why"] = exchange.why
+        if record.reason in {GatewayReason.FALLBACK, GatewayReason.VERIFIED}:
+            fields["why"] = explain_record(record).explanation
         _log(info, {name: value for name, value in fields.items() if value is not None})
 
     def passed(

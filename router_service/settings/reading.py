@@ -23,7 +23,7 @@ from router_service.core.addresses import check_proxy_address, read_port
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.messages import Json
 from router_service.settings.deployments import known_aliases, override, read_models
-from router_service.settings.files import read_file
+from router_service.settings.files import line_of, read_file
 from router_service.settings.litellm import (
     File,
     GeneralSection,
@@ -37,6 +37,7 @@ from router_service.settings.unsupported import IGNORED_SECTIONS, unsupported_se
 from router_service.settings.values import (
     Count,
     Frozen,
+    LogFormat,
     Model,
     Port,
     RedisAddress,
@@ -88,6 +89,8 @@ class Overrides(BaseSettings):
     """Overrides `server.workers`."""
     redis_url: RedisAddress | None = None
     """Overrides `server.redis_url`."""
+    log_format: LogFormat | None = None
+    """Overrides `logging.format`."""
 
 
 def read_settings(
@@ -95,6 +98,7 @@ def read_settings(
     *,
     host: str | None = None,
     port: int | None = None,
+    log_format: LogFormat | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Return the settings; arguments override `SWITCHCRAFT_*` variables, which override the file.
@@ -118,14 +122,23 @@ def read_settings(
         raise ConfigError("the command line", "--port", str(exc)) from exc
     path = config or overrides.config
     settings = load_settings(path, environ) if path else Settings()
-    given = {
-        "host": host or overrides.host,
-        "port": overrides.port if port is None else port,
-        "workers": overrides.workers,
-        "redis_url": overrides.redis_url,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    server = settings.server.model_copy(update=changes)
+    sections = {"server": settings.server, "logging": settings.logging}
+    sources = {}
+    options = {"host": host or None, "port": port, "log_format": log_format}
+    for name in Overrides.model_fields.keys() - {"config"}:
+        option, variable = options.get(name), getattr(overrides, name)
+        if option is None and variable is None:
+            continue
+        section, field = ("logging", "format") if name == "log_format" else ("server", name)
+        value = variable if option is None else option
+        sections[section] = sections[section].model_copy(update={field: value})
+        sources[f"{section}.{field}"] = (
+            ("the environment", f"SWITCHCRAFT_{name.upper()}")
+            if option is None
+            else ("the command line", f"--{name.replace('_', '-')}")
+        )
+    settings = settings.model_copy(update={**sections, "overrides": sources})
+    server = settings.server
     if server.workers > 1 and server.redis_url is None:
         problem = (
             "several workers share their state in Redis; set server.redis_url, or use 1 worker"
@@ -136,7 +149,7 @@ def read_settings(
         # Traffic of the sandbox is not mixed with that of real models.
         name = "history.sqlite3" if settings.models else "history-sandbox.sqlite3"
         history = history.model_copy(update={"path": state / name})
-    return settings.model_copy(update={"server": server, "history": history})
+    return settings.model_copy(update={"history": history})
 
 
 def state_directory(environ: Mapping[str, str]) -> Path | None:
@@ -216,7 +229,10 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         history=file.history,
         source=config.source,
         lines=config.lines,
-        unsupported=tuple(unsupported_settings(file)),
+        unsupported=tuple(
+            replace(each, line=line_of(each.where, config.lines))
+            for each in unsupported_settings(file)
+        ),
     )
 
 

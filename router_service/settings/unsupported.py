@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from router_service.core.errors import ConfigProblem
 from router_service.core.messages import Json
 from router_service.settings.litellm import Fallbacks, File, ModelInfo, Params, Section
 
@@ -100,11 +101,8 @@ _INFORMATION = frozenset(
 or because routing does not depend on them."""
 
 
-def unsupported_settings(file: File) -> Iterator[str]:
-    """Yield a line for each setting that has a different effect here than in LiteLLM.
-
-    The line has the setting's dotted path, a colon, and what happens instead.
-    """
+def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
+    """Yield each setting that has a different effect here than in LiteLLM, with the consequence."""
     sections = {
         "router_settings": file.router_settings,
         "litellm_settings": file.litellm_settings,
@@ -112,31 +110,32 @@ def unsupported_settings(file: File) -> Iterator[str]:
     }
     for name in file.model_extra or {}:
         if name in IGNORED_SECTIONS:
-            yield f"{name}: {_CONSEQUENCES.get(name, _UNSUPPORTED)}"
+            yield ConfigProblem(name, _CONSEQUENCES.get(name, _UNSUPPORTED))
     for name, section in sections.items():
         yield from _undeclared(name, section)
     yield from _missing_models(file)
     for index, entry in enumerate(file.model_list):
         where = f"model_list.{index}"
         if entry.is_wildcard:
-            yield f"{where}: wildcards are not served; list each model"
+            yield ConfigProblem(where, "wildcards are not served; list each model")
             continue
         yield from _undeclared(where, entry)
         params = entry.litellm_params
         for limit in ("rpm", "tpm"):
             if getattr(params, limit) is not None:
-                yield f"{where}.litellm_params.{limit}: {_NOT_A_LIMIT}"
+                yield ConfigProblem(f"{where}.litellm_params.{limit}", _NOT_A_LIMIT)
         yield from _undeclared(f"{where}.litellm_params", params)
         yield from _undeclared(f"{where}.model_info", entry.model_info)
         if entry.price() is None and (params.costs() or entry.model_info.costs()):
-            yield (
-                f"{where}: its prices are ignored, because a price needs both input_cost_per_token"
-                " and output_cost_per_token"
+            yield ConfigProblem(
+                where,
+                "its prices are ignored, because a price needs both input_cost_per_token and"
+                " output_cost_per_token; add the missing one",
             )
 
 
-def _missing_models(file: File) -> Iterator[str]:
-    """Yield a line for each fallback and alias whose model the file does not list."""
+def _missing_models(file: File) -> Iterator[ConfigProblem]:
+    """Yield each fallback and alias whose model the file does not list."""
     known = {entry.model_name for entry in file.model_list} | file.router_settings.aliases().keys()
     for name, reliability in (
         ("router_settings", file.router_settings),
@@ -150,22 +149,27 @@ def _missing_models(file: File) -> Iterator[str]:
         for field, rules in named.items():
             models = {each for rule in rules for key in rule for each in (key, *rule[key])}
             for missing in sorted(models - known - {"*"}):
-                yield f"{name}.{field}: {missing!r} is not in model_list and is ignored"
+                yield ConfigProblem(
+                    f"{name}.{field}",
+                    f"{missing!r} is not in model_list and is ignored; add it there or correct the"
+                    " name",
+                )
         if reliability.context_window_fallbacks:
-            yield (
-                f"{name}.context_window_fallbacks: they are tried after the other fallbacks,"
-                " whatever the failure was"
+            yield ConfigProblem(
+                f"{name}.context_window_fallbacks",
+                "they are tried after the other fallbacks, whatever the failure was",
             )
     for alias, model in file.router_settings.aliases().items():
         if model not in known:
-            yield (
-                f"router_settings.model_group_alias.{alias}: its model is not in model_list, so the"
-                " alias is ignored"
+            yield ConfigProblem(
+                f"router_settings.model_group_alias.{alias}",
+                "its model is not in model_list, so the alias is ignored; add the model or correct"
+                " its name",
             )
 
 
-def _undeclared(where: str, section: Section) -> Iterator[str]:
-    """Yield a line for each setting of a section that is not implemented."""
+def _undeclared(where: str, section: Section) -> Iterator[ConfigProblem]:
+    """Yield each setting of a section that is not implemented."""
     for name, value in (section.model_extra or {}).items():
         if name in section.names():
             continue
@@ -175,4 +179,4 @@ def _undeclared(where: str, section: Section) -> Iterator[str]:
         is_information = isinstance(section, ModelInfo) and name in _INFORMATION
         if not is_same and not is_information:
             unsupported = _NOT_SENT if isinstance(section, Params) else _UNSUPPORTED
-            yield f"{where}.{name}: {_CONSEQUENCES.get(path, unsupported)}"
+            yield ConfigProblem(f"{where}.{name}", _CONSEQUENCES.get(path, unsupported))

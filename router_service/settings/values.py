@@ -74,6 +74,7 @@ Port = Annotated[int, Field(ge=0, le=MAX_PORT), BeforeValidator(read_port)]
 TargetPort = Annotated[int, Field(ge=1, le=MAX_PORT), BeforeValidator(partial(read_port, least=1))]
 """A port to connect to."""
 Name = Annotated[str, Field(min_length=1)]
+LogFormat = Literal["auto", "text", "json"]
 HttpAddress = Annotated[str, AfterValidator(partial(check_http_address, has_query=False))]
 HeaderName = Annotated[str, BeforeValidator(lambda value: str(value).lower())]
 
@@ -615,6 +616,9 @@ class LoggingSettings(Frozen):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level to log. Requests are logged at `info`, failed requests at `warning`, probes at
     `debug`. Prompts, answers and keys are not logged at any level."""
+    format: LogFormat = "auto"
+    """`json` writes one JSON object per line, `text` writes aligned columns for people, and `auto`
+    writes text if standard error is a terminal, otherwise JSON."""
 
 
 class DecisionLogSettings(Frozen):
@@ -678,12 +682,16 @@ class Settings(Frozen):
     """File that the settings were read from, for error messages."""
     lines: Mapping[str, int] = Field(default_factory=dict, repr=False)
     """The line of each setting in the file, by its dotted path."""
-    unsupported: tuple[str, ...] = ()
-    """A line for each LiteLLM setting of the file that behaves differently here: its dotted path
-    and the consequence."""
+    overrides: Mapping[str, tuple[str, str]] = Field(default_factory=dict, repr=False)
+    """Where a value comes from that overrides the file's: by the setting's dotted path, the place
+    and the name there, such as `("the command line", "--port")`."""
+    unsupported: tuple[ConfigProblem, ...] = ()
+    """Each LiteLLM setting of the file that behaves differently here, with the consequence."""
 
     def error(self, where: str, problem: str) -> ConfigError:
         """Return the error for a setting that cannot be used; `where` is its dotted path."""
+        if where in self.overrides:
+            return ConfigError(*self.overrides[where], problem)
         line = line_of(where, self.lines)
         return ConfigError(self.source, problems=[ConfigProblem(where, problem, line)])
 

@@ -1,17 +1,27 @@
-"""Logs as JSON lines on standard error, without request content and without keys."""
+"""Logs on standard error, without request content and without keys: JSON, or text for people."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TextIO
 
 import orjson
 
+from router_service.settings import LogFormat
+
 FIELDS = "fields"
 """Attribute of a log record that holds its structured fields."""
+
+_MAX_COLUMN = 32
+"""Widest column for models and for policies in the text format, in characters."""
+
+_GREY, _RED, _GREEN, _YELLOW, _CYAN = "90", "31", "32", "33", "36"
+_COLORS = {logging.DEBUG: _GREY, logging.INFO: _CYAN, logging.WARNING: _YELLOW}
 
 _requests = logging.getLogger("switchcraft.request")
 
@@ -34,16 +44,106 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
-def configure_logging(level: str = "info") -> None:
-    """Send all logs of the process to standard error, one JSON line per record."""
+class TextFormatter(logging.Formatter):
+    """Formatter for people: time, level or status, and the rest, in aligned columns.
+
+    Control characters are escaped, because clients choose paths and names.
+    """
+
+    def __init__(self, *, has_color: bool) -> None:
+        """Write ANSI colours if `has_color`."""
+        super().__init__()
+        self._has_color = has_color
+        self._model_width = self._policy_width = 0
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text, without an exception's message, because that may quote a request.
+
+        It is one line, and further lines for a table or a traceback.
+        """
+        fields: Mapping[str, object] = getattr(record, FIELDS, {})
+        label, color = record.levelname.lower(), _COLORS.get(record.levelno, _RED)
+        further: list[str] = []
+        if record.name == _requests.name:
+            label = str(fields.get("status", ""))
+            color = _GREEN if label < "4" else _YELLOW if label < "5" else _RED
+            text = self._describe_request(fields)
+        else:
+            text = record.getMessage()
+            for name, value in fields.items():
+                if isinstance(value, list):
+                    further += _table(value)
+                else:
+                    text += f" {name}={value}"
+        if record.exc_info and record.exc_info[0]:
+            further += "".join(traceback.format_tb(record.exc_info[2])).splitlines()
+            further.append(record.exc_info[0].__name__)
+        time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        label = f"{label:<7}"
+        if self._has_color:
+            time, label = f"\x1b[{_GREY}m{time}\x1b[0m", f"\x1b[{color}m{label}\x1b[0m"
+        return "\n".join((f"{time}  {label}  {_printable(text)}", *map(_printable, further)))
+
+    def _describe_request(self, fields: Mapping[str, object]) -> str:
+        """Return a request's duration, model, policy, the reason, and what is unusual about it."""
+        ms = f"{fields.get('ms', 0):>8,.0f} ms"
+        if "model" not in fields:
+            line = f"{fields.get('method', '')} {fields.get('path', 'refused')}".lstrip()
+        else:
+            model, policy = str(fields["model"]), str(fields.get("policy", "-"))
+            self._model_width = max(self._model_width, min(len(model), _MAX_COLUMN))
+            self._policy_width = max(self._policy_width, min(len(policy), _MAX_COLUMN))
+            # The sentence begins with the arm, which is usually the model.
+            why = str(fields.get("why", fields.get("reason", ""))).removeprefix(f"{model}: ")
+            line = f"{model:<{self._model_width}}  {policy:<{self._policy_width}}  {why}"
+        usual = {"attempts": 1, "ending": "complete", "key": None}
+        failed = {"cause": None, "id": None} if str(fields.get("status", "")) >= "4" else {}
+        for name, usually in (usual | failed).items():
+            if fields.get(name, usually) != usually:
+                line += f"  {name}={fields[name]}"
+        return f"{ms}  {line}"
+
+
+def _printable(text: str) -> str:
+    """Return a text with escapes in place of line breaks and other control characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
+    """Yield the lines of a table: the names of the columns, then a line for each row."""
+    cells = [[*rows[0]], *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        yield f"    {'  '.join(padded).rstrip()}"
+
+
+def formatter_for(
+    stream: TextIO, log_format: LogFormat, environ: Mapping[str, str] = os.environ
+) -> logging.Formatter:
+    """Return the formatter of a stream; `auto` is text on a terminal, and JSON elsewhere.
+
+    The environment variable `NO_COLOR` turns colours off (no-color.org).
+    """
+    is_terminal = stream.isatty()
+    if log_format == "json" or (log_format == "auto" and not is_terminal):
+        return JsonFormatter()
+    return TextFormatter(has_color=is_terminal and not environ.get("NO_COLOR"))
+
+
+def configure_logging(level: str = "info", log_format: LogFormat = "auto") -> None:
+    """Send all logs of the process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(formatter_for(sys.stderr, log_format))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Do not collect information that no log line contains (Python's logging HOWTO, "Optimization").
     logging.logThreads = logging.logProcesses = False
     logging.logMultiprocessing = False
-    # At level info, the HTTP clients would log the address of each request.
-    for name in ("httpx", "httpcore", "urllib3"):
+    # At level info, the HTTP clients would log the address of each request, and uvicorn would log
+    # each step of starting and stopping, for which the gateway has its own lines.
+    for name in ("httpx", "httpcore", "urllib3", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

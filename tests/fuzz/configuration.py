@@ -62,7 +62,7 @@ def check(data: bytes) -> None:
 def check_settings(settings: Settings, secrets: set[str]) -> None:
     """Check that accepted settings can be used, and hide their secrets."""
     _check_hidden(repr(settings), secrets)
-    _check_hidden("\n".join(settings.unsupported), secrets)
+    _check_hidden(str(settings.unsupported), secrets)
     for model in settings.models:
         for deployment in model.deployments:
             url = httpx.URL(deployment.url("/chat/completions", "a=b"))

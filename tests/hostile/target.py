@@ -228,9 +228,9 @@ class Gateway:
             )
         self.pid = self._process.pid
         self._proc = Path(f"/proc/{self.pid}")
-        wait_for(lambda: b"Uvicorn running on" in log.read_bytes(), "the gateway serves", 60)
-        address = log.read_bytes().partition(b"Uvicorn running on http://127.0.0.1:")[2]
-        self.port = int(address.split()[0])
+        wait_for(lambda: b"serving at" in log.read_bytes(), "the gateway serves", 60)
+        address = log.read_bytes().partition(b"serving at http://127.0.0.1:")[2]
+        self.port = int(address.partition(b"/")[0])
         threading.Thread(target=self._watch, daemon=True).start()
 
     def memory_bytes(self, field: str = "VmRSS") -> int:

@@ -66,7 +66,7 @@ def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> No
     failed = {name: f.detail for name, f in findings.items() if f.status is Status.FAILED}
     assert "no such arm" in failed.pop("router")
     assert "unreachable" in failed.pop("redis")
-    assert "choose another server.port" in failed.pop("port")
+    assert "or choose another port" in failed.pop("port")
     assert "choose another directory" in failed.pop("decision log")
     assert "history.path: /dev/null cannot" in failed.pop("history")
     [(_, detail)] = failed.items()

@@ -301,8 +301,13 @@ WARNED = {
 
 
 def test_each_unsupported_setting_is_reported(load: Load) -> None:
-    """One line per setting has its path and the consequence; supported settings are not listed."""
-    reported = dict(line.split(": ", 1) for line in load(PRODUCTION).unsupported)
+    """Each setting is reported with its line and the consequence, unless it is supported."""
+    settings = load(PRODUCTION)
+    reported = {each.where: each.problem for each in settings.unsupported}
+    lines = PRODUCTION.splitlines()
+    for each in settings.unsupported:
+        assert each.line is not None
+        assert each.where.rpartition(".")[2] in lines[each.line - 1]
     assert reported.keys() == WARNED.keys()
     for path, words in WARNED.items():
         assert words in reported[path]
@@ -353,9 +358,9 @@ def test_consequence_of_an_unsupported_setting(
     load: Load, text: str, path: str, words: str
 ) -> None:
     """Settings that matter for keys, limits and retries have their own sentence."""
-    (line,) = load(listing(entry(), extra=text)).unsupported
-    assert line.startswith(f"{path}: ")
-    assert words in line
+    (setting,) = load(listing(entry(), extra=text)).unsupported
+    assert setting.where == path
+    assert words in setting.problem
 
 
 @pytest.mark.parametrize(
@@ -374,8 +379,8 @@ def test_unsupported_setting_of_a_deployment_is_reported(
 ) -> None:
     """The path contains the entry's index; an incomplete price is reported too."""
     text = listing(entry(f"{{model: openai/x, api_base: 'http://h/v1', {params}}}", info))
-    (line,) = load(text).unsupported
-    assert line.partition(": ")[0] == path
+    (setting,) = load(text).unsupported
+    assert setting.where == path
 
 
 def test_request_parameters_are_read(load: Load) -> None:
@@ -517,5 +522,5 @@ def test_price_that_would_be_infinite_is_refused(load: Load) -> None:
 def test_reports_do_not_contain_secrets(load: Load) -> None:
     """Neither the report nor the settings' representation contains a key or a password."""
     settings = load(PRODUCTION + "credential_list: [{name: very-secret}]")
-    for text in (repr(settings), settings.model_dump_json(), *settings.unsupported):
+    for text in (repr(settings), settings.model_dump_json(), str(settings.unsupported)):
         assert not any(s in text for s in ("azure-eu", "p@ss", "p%40ss", "very-secret"))

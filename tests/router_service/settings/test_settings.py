@@ -97,7 +97,7 @@ def test_litellm_file_works_unchanged(load: Load) -> None:
         "http://127.0.0.1:8000/v1",
     )
     assert (local.price, only(local).api_key) == (None, None)
-    assert [line.partition(": ")[0] for line in settings.unsupported] == [
+    assert [each.where for each in settings.unsupported] == [
         "litellm_settings.drop_params",
         "general_settings.database_url",
         "model_list.0.litellm_params.rpm",

@@ -1,12 +1,38 @@
-"""JSON log lines without request content."""
+"""Log lines without request content: JSON for machines, and text for people."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
 
-from router_service.telemetry.logs import FIELDS, JsonFormatter
+import pytest
+
+from router_service.settings import LogFormat
+from router_service.telemetry.logs import FIELDS, JsonFormatter, TextFormatter, formatter_for
+
+WHY = "small: 91% is within 5 points of the best arm (large, 94%) and costs 17 times less."
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return true."""
+        return True
+
+
+def request(**fields: object) -> logging.LogRecord:
+    """Return the record of a request."""
+    found = {"id": "dec_1", "status": 200, "ms": 812.4, "ending": "complete", **fields}
+    return logging.makeLogRecord({"name": "switchcraft.request", "msg": "request", FIELDS: found})
+
+
+def texts(*records: logging.LogRecord) -> list[str]:
+    """Return the text of records, each without its time."""
+    formatter = TextFormatter(has_color=False)
+    return [formatter.format(record).partition("  ")[2] for record in records]
 
 
 def line(record: logging.LogRecord) -> dict[str, object]:
@@ -35,3 +61,85 @@ def test_exception_message_is_left_out() -> None:
     assert written["exception"] == "ValueError"
     assert "test_logs" in str(written["traceback"])
     assert said not in text
+
+
+def test_request_is_one_aligned_line_of_text() -> None:
+    """The line has status, duration, model, policy and the reason; the columns stay aligned."""
+    routed = request(model="small", policy="drift=0.05", reason="drift", why=WHY, attempts=1)
+    named = request(model="a-longer-name", reason="pinned", attempts=1)
+    failed = request(
+        model="small",
+        policy="drift=0.05",
+        status=502,
+        ms=31.0,
+        ending="failed",
+        key="team-a",
+        cause="c",
+    )
+    assert texts(named, routed, failed) == [
+        "200           812 ms  a-longer-name  -  pinned",
+        "200           812 ms  small          drift=0.05  " + WHY.removeprefix("small: "),
+        "502            31 ms  small          drift=0.1     ending=broken  cause=c  id=dec_1",
+    ]
+
+
+def test_request_without_a_model_shows_its_path() -> None:
+    """Requests for pages show method and path; a refused one says so."""
+    page, refused = request(method="GET", path="/ui"), request(status=400)
+    assert texts(page, refused) == [
+        "200           812 ms  GET /ui",
+        "400           812 ms  refused  id=dec_1",
+    ]
+
+
+def test_text_cannot_control_the_terminal() -> None:
+    """Line breaks and escape sequences that a client sends are written as escapes."""
+    (text,) = texts(request(method="GET", path="/a\n\x1b[31m\u202eb"))
+    assert text.endswith("GET /a\\n\\x1b[31m\\u202eb")
+
+
+def test_list_of_settings_is_a_table() -> None:
+    """A field that is a list of rows becomes a table below the message."""
+    rows = [{"setting": "a", "effect": "none"}, {"setting": "longer", "effect": "some"}]
+    record = logging.makeLogRecord(
+        {"msg": "settings", "levelname": "INFO", FIELDS: {"n": 2, "settings": rows}}
+    )
+    (text,) = texts(record)
+    assert text.splitlines() == [
+        "info     settings n=2",
+        "    setting  effect",
+        "    a        none",
+        "    longer   some",
+    ]
+    assert line(record)["settings"] == rows
+
+
+def test_exception_message_is_left_out_of_text() -> None:
+    """An exception is its type and traceback, in text as in JSON."""
+    try:
+        int("what the user said")
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info()})
+    (text,) = texts(record)
+    assert text.endswith("\nValueError")
+    assert "what the user said" not in text.replace('int("what the user said")', "")
+
+
+@pytest.mark.parametrize(
+    ("stream", "log_format", "environ", "expected"),
+    [
+        (Terminal(), "auto", {}, "\x1b["),
+        (Terminal(), "auto", {"NO_COLOR": "1"}, "  info     ready"),
+        (Terminal(), "json", {}, '"message":"ready"'),
+        (io.StringIO(), "auto", {}, '"message":"ready"'),
+        (io.StringIO(), "text", {}, "  info     ready"),
+    ],
+)
+def test_format_follows_the_stream_unless_it_is_set(
+    stream: io.StringIO, log_format: LogFormat, environ: dict[str, str], expected: str
+) -> None:
+    """A terminal gets coloured text, anything else JSON; the setting overrides that."""
+    record = logging.makeLogRecord({"msg": "ready", "levelno": logging.INFO, "levelname": "INFO"})
+    text = formatter_for(stream, log_format, environ).format(record)
+    assert expected in text
+    assert ("\x1b" in text) is (expected == "\x1b[")

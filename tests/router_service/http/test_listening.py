@@ -1,0 +1,90 @@
+"""Where the gateway listens: addresses that it logs, and errors that name what was set."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import ConfigError
+from router_service.http.server import log_address, open_listeners
+from router_service.settings import ServerSettings, Settings, read_settings
+
+FREE = "stop the program that uses the port, or choose another port; 0 takes any free port"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """Yield a port that a program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_taken_port_names_the_option_the_variable_or_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """The error names where the port was set, and says what to do."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        "model_list: [{model_name: m, litellm_params: {model: m, api_base: 'http://h'}}]\n"
+        f"server:\n  port: {taken}\n"
+    )
+    problem = f"cannot listen on 127.0.0.1:{taken}: Address already in use; {FREE}"
+    by_line, by_option = read_settings(file), read_settings(port=taken)
+    monkeypatch.setenv("SWITCHCRAFT_PORT", str(taken))
+    by_variable = read_settings()
+    for settings, where in (
+        (by_line, f"{file}:3: server.port"),
+        (by_option, "the command line: --port"),
+        (by_variable, "the environment: SWITCHCRAFT_PORT"),
+    ):
+        with pytest.raises(ConfigError) as caught, open_listeners(settings):
+            pass
+        assert str(caught.value) == f"{where}: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        ("192.0.2.1", "cannot listen on 192.0.2.1:0: Cannot assign requested address; "),
+        ("nowhere.invalid", "cannot find the host 'nowhere.invalid': "),
+    ],
+)
+def test_host_of_another_machine_is_an_error(host: str, problem: str) -> None:
+    """An address that this machine does not have is refused with the setting's name."""
+    with pytest.raises(ConfigError) as caught, open_listeners(read_settings(host=host, port=0)):
+        pass
+    assert str(caught.value).startswith(f"the command line: --host: {problem}")
+    assert str(caught.value).endswith("use an address of this machine, such as 127.0.0.1")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may listen on every port")
+def test_privileged_port_is_an_error() -> None:
+    """A port below 1024 that is not allowed is refused with the remedy."""
+    with pytest.raises(ConfigError, match="at least 1024"), open_listeners(read_settings(port=1)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "note"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:{}", ""),
+        ("localhost", "http://localhost:{}", ""),
+        ("0.0.0.0", "http://127.0.0.1:{}", ", on every address of this machine"),
+    ],
+)
+def test_logged_address_can_be_opened(
+    host: str, address: str, note: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line has the real port and a host that a browser on this machine can open."""
+    server = ServerSettings(host=host, port=0)
+    with open_listeners(Settings(server=server)) as listeners:
+        with caplog.at_level(logging.INFO, "switchcraft.server"):
+            log_address(server, listeners)
+        url = address.format(listeners[0].getsockname()[1])
+    (record,) = caplog.records
+    assert record.getMessage() == f"serving at {url}/v1{note}; web page at {url}/ui"
