@@ -132,7 +132,8 @@ class Reloader:
                 present = self._gateway.engine.settings
                 read = await anyio.to_thread.run_sync(self._source.read_settings)
                 if not read.models:  # keep the models of the sandbox
-                    read = read.model_copy(update={"models": present.models})
+                    sandbox = {"models": present.models, "is_sandbox": present.is_sandbox}
+                    read = read.model_copy(update=sandbox)
                 # A running process keeps the settings that it cannot change.
                 router = read.router.model_copy(update={"publication": present.router.publication})
                 fixed = ("server", "decision_log", "tracing", "logging")
@@ -343,7 +344,7 @@ def _differences(old: Settings, new: Settings) -> Iterator[str]:
     before: dict[str, BaseModel] = {model.name: model for model in old.models}
     after: dict[str, BaseModel] = {model.name: model for model in new.models}
     yield from (f"model_list.{k}" for k in before | after if before.get(k) != after.get(k))
-    about_file = {"lines", "source", "unsupported"}
+    about_file = {"is_sandbox", "lines", "source", "unsupported"}
     for section in sorted(Settings.model_fields.keys() - {"models", *about_file}):
         one, other = getattr(old, section), getattr(new, section)
         if isinstance(one, BaseModel):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.answer_features import Question
+from router_service.core.explanations import explain_choice
 from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
@@ -47,6 +48,8 @@ class VerificationView:
     """Why the answer to this request cannot be verified, or None if it can be."""
     instead: Choice
     """The choice if the answer cannot be verified."""
+    explanation: str
+    """Why the policy chooses the arm of `instead`, in one sentence."""
     chosen: FirstStep | None
     """The first step of the requested policy; None if it does not apply."""
     first_steps: tuple[FirstStep, ...]
@@ -75,12 +78,18 @@ class Explained(BaseModel):
     """Models in the order in which they would be tried."""
     chosen: Choice
     """The policy's choice; it is not used if the gateway itself chooses the model."""
+    explanation: str
+    """Why the policy chooses this arm, in one sentence."""
+    baseline: str | None
+    """The arm that savings are compared with: `router.baseline_model`, or the best single model."""
     arms: tuple[ArmView, ...]
     """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
     """Arms of the pool that cannot serve the request."""
     choices: tuple[Choice, ...]
     """The choice of each policy of the measured frontier, in the frontier's order."""
+    explanations: tuple[str, ...]
+    """Why each of these policies chooses its arm, in one sentence each."""
     verification: VerificationView | None
     """None if the artifact has no verifier."""
     view: PackedView
@@ -109,6 +118,8 @@ class Explainer:
         self._policies = tuple(p for p in measured if not isinstance(p, Verified))
         verified = (parse_policy(p.policy) for p in router.artifact.manifest.verified_frontier)
         self._verified = tuple(p for p in verified if isinstance(p, Verified))
+        of_baseline = (arm for arm, model in pool.by_arm.items() if model is pool.baseline)
+        self._baseline = next(of_baseline, router.artifact.manifest.best_single_arm)
 
     @property
     def default_policy(self) -> Policy | Verified:
@@ -140,6 +151,7 @@ class Explainer:
         if decision.reason is Reason.RISK:
             floor = self._planner.risk.min_probability(plan.risk)
             chosen = replace(chosen, arm=decision.arm, reason=Reason.RISK, floor=floor)
+        choices_of_frontier = tuple(choices(decision, self._policies))
         views = (
             ArmView(arm, self._pool.by_arm[arm].name, probability, decision.cost_usd[arm])
             for arm, probability in decision.probabilities.items()
@@ -148,9 +160,12 @@ class Explainer:
             reason=plan.reason,
             candidates=tuple(model.name for model in plan.candidates),
             chosen=chosen,
+            explanation=_explain(chosen, decision),
+            baseline=self._baseline,
             arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
             excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
-            choices=tuple(choices(decision, self._policies)),
+            choices=choices_of_frontier,
+            explanations=tuple(_explain(each, decision) for each in choices_of_frontier),
             verification=self._verification(request, rule, decision, prediction),
             view=self._router.view(conversation),
             decided_s=sum(stage.seconds for stage in timer.stages),
@@ -179,12 +194,22 @@ class Explainer:
             step = self._router.next_step(question, prediction, state)
             return FirstStep(str(verified), step.ask[0])
 
-        instead = self._planner.choosing_policy(requested or self._router.policy(VERIFIED))
+        choosing = self._planner.choosing_policy(requested or self._router.policy(VERIFIED))
+        instead = next(choices(decision, (choosing,)))
         can_verify = unverified is None
         return VerificationView(
             requested=None if requested is None else str(requested),
             unverified=unverified,
-            instead=next(choices(decision, (instead,))),
+            instead=instead,
+            explanation=_explain(instead, decision),
             chosen=first_step(requested) if requested is not None and can_verify else None,
             first_steps=tuple(map(first_step, self._verified if can_verify else ())),
         )
+
+
+def _explain(choice: Choice, decision: Decision) -> str:
+    """Return why a policy chooses an arm, in one sentence."""
+    explained = explain_choice(
+        choice.arm, choice.reason, choice.policy, decision.probabilities, decision.cost_usd
+    )
+    return explained.sentence

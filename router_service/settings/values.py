@@ -685,6 +685,8 @@ class Settings(Frozen):
     overrides: Mapping[str, tuple[str, str]] = Field(default_factory=dict, repr=False)
     """Where a value comes from that overrides the file's: by the setting's dotted path, the place
     and the name there, such as `("the command line", "--port")`."""
+    is_sandbox: bool = False
+    """Whether a sandbox serves the models, because none are configured."""
     unsupported: tuple[ConfigProblem, ...] = ()
     """Each LiteLLM setting of the file that behaves differently here, with the consequence."""
 
@@ -719,4 +721,5 @@ class Settings(Frozen):
             upstreams=upstreams,
             history=history or HistorySettings(),
             source="the sandbox",
+            is_sandbox=True,
         )

@@ -24,7 +24,7 @@ from router_service.http.transfer import gateway_of, info_of, read_body, unless_
 from router_service.lifecycle.engine import Engine
 from router_service.requests.exchange import MAX_RECENT
 from router_service.requests.explain import Explained
-from router_service.requests.planning import CHAT, RESPONSES
+from router_service.requests.planning import CHAT, MESSAGES, RESPONSES
 from router_service.requests.pool import arm_prices
 from router_service.ui.steps import PlaygroundAnswer
 
@@ -33,8 +33,8 @@ FOLDER = Path(__file__).parent / "web"
 routes = APIRouter(prefix=UI_PATH, include_in_schema=False)
 static = StaticFiles(directory=FOLDER / "static")
 
-Api = Annotated[Literal["chat", "responses"], Query()]
-_ENDPOINTS = {"chat": CHAT, "responses": RESPONSES}
+Api = Literal["chat", "responses", "messages"]
+_ENDPOINTS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 
 
 class RecentDecision(BaseModel):
@@ -100,6 +100,10 @@ class ArtifactCard(BaseModel):
     frontier: tuple[FrontierPoint, ...]
     efficient: tuple[str, ...]
     """Policies of the frontier that are more accurate than every cheaper policy."""
+    best_single: str | None
+    """The arm that is the best single model, if it was measured."""
+    is_sandbox: bool
+    """Whether a sandbox answers for every model, because no models are configured."""
     verified_policy: str | None
     """The policy `verified` with its price; None if the artifact has no verifier."""
     verified_frontier: tuple[FrontierPoint, ...]
@@ -138,6 +142,8 @@ class ArtifactCard(BaseModel):
             default_policy=str(engine.explainer.default_policy),
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
+            best_single=manifest.best_single_arm,
+            is_sandbox=engine.settings.is_sandbox,
             verified_policy=str(Verified(verifier.price_usd)) if verifier else None,
             verified_frontier=verified,
             verified_efficient=tuple(point.policy for point in pareto_front(verified)),
@@ -164,7 +170,9 @@ async def page_with_slash() -> RedirectResponse:
 
 @routes.post("/api/explain")
 async def explain(
-    request: Request, api: Api = "chat", policy: Annotated[str | None, Query()] = None
+    request: Request,
+    api: Annotated[Api, Query()] = "chat",
+    policy: Annotated[str | None, Query()] = None,
 ) -> Explained:
     """Decide for a request body and explain the decision, without calling a model."""
     gateway = gateway_of(request)
@@ -177,7 +185,7 @@ async def explain(
 
 
 @routes.post("/api/ask/{api}")
-async def ask(request: Request, api: Literal["chat", "responses"]) -> Response:
+async def ask(request: Request, api: Api) -> Response:
     """Route and answer a request as the public API does, for users of the page."""
     return PlaygroundAnswer(_ENDPOINTS[api], request)
 

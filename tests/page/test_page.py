@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import openai
 import pytest
@@ -42,7 +43,7 @@ def test_slider_chooses_like_the_router(page: Page, shipped: Router) -> None:
     open_playground(page)
     choose_example(page, "Parallel calls")
     conversation = shown_request(page)
-    for rule in ("Cheapest above a threshold", "Cheapest near the most probable"):
+    for rule in ("Cheapest above a threshold", "Cheapest within a margin"):
         page.get_by_label(rule).check()
         assert len(set(walk(page, shipped, conversation))) > 1
 
@@ -104,13 +105,101 @@ def test_every_example_is_routed(page: Page) -> None:
 
 
 def test_sending_shows_the_answer(page: Page) -> None:
-    """The answer is shown with the gateway's headers, under the slider's policy."""
+    """The answer comes into view, in words, under the slider's policy, and names the sandbox."""
     open_playground(page)
     page.get_by_role("slider").press("Home")
     policy = page.locator("#policy-now").inner_text()
     page.get_by_role("button", name="Send to model").click()
     expect(page.locator("#answer .calls")).to_contain_text("get_weather(")
-    expect(page.locator("#answer dl")).to_contain_text(policy)
+    expect(page.locator("#answer .calls")).to_be_in_viewport()
+    expect(page.locator("#answer dl")).to_contain_text(f"Policy{policy}")
+    expect(page.locator("#answer dl")).not_to_contain_text("decision-id")
+    expect(page.locator("#answer .notice")).to_contain_text("from a sandbox, not from the model")
+    sentence = page.locator("#verdict .why").inner_text()
+    expect(page.locator("#answer .why")).to_have_text(sentence)
+
+
+@pytest.mark.parametrize("api", ["Chat Completions", "Responses", "Anthropic Messages"])
+def test_each_api_gets_the_same_choice_and_an_answer(page: Page, shipped: Router, api: str) -> None:
+    """An example is routed alike in every API, and its answer's calls are shown."""
+    open_playground(page)
+    decision = shipped.decide_conversation(shown_request(page))
+    page.get_by_label(api).check()
+    page.get_by_role("button", name="Send to model").click()
+    expect(page.locator("#answer .calls")).to_have_text(re.compile(r"^get_weather\(\{.*Oslo"))
+    expect(page.locator("#answer dl")).to_contain_text(decision.arm)
+    assert chosen_arm(page) == decision.arm
+
+
+def test_pasted_request_selects_its_api(page: Page) -> None:
+    """A body that only one API has is sent to that API."""
+    open_playground(page)
+    bodies = {"Responses": '{"input": "x"}', "Anthropic Messages": '{"messages": [], "system": ""}'}
+    for api, body in bodies.items():
+        page.locator("#body").fill(body)
+        expect(page.get_by_label(api)).to_be_checked()
+
+
+def test_examples_keep_the_policy_of_the_slider(page: Page) -> None:
+    """A moved slider stays where it is, until a request names another model."""
+    open_playground(page)
+    page.get_by_label("Cheapest above a threshold").check()
+    page.get_by_role("slider").press("End")
+    policy = page.locator("#policy-now").inner_text()
+    choose_example(page, "Parallel calls")
+    expect(page.locator("#policy-now")).to_have_text(policy)
+    page.locator("#body").fill(
+        page.locator("#body").input_value().replace('"switchcraft"', '"switchcraft:economy"')
+    )
+    with page.expect_response(lambda response: "/api/explain" in response.url):
+        page.get_by_role("button", name="Route", exact=True).click()
+    expect(page.locator("#policy-now")).not_to_have_text(policy)
+
+
+def test_savings_are_those_against_the_best_single_model(page: Page, shipped: Router) -> None:
+    """The share is computed from the expected costs of the request, and names the model."""
+    open_playground(page)
+    choose_example(page, "Parallel calls")
+    page.get_by_role("slider").press("Home")
+    decision = shipped.decide_conversation(shown_request(page))
+    best = shipped.artifact.manifest.best_single_arm
+    assert best is not None
+    share = 1 - decision.cost_usd[chosen_arm(page)] / decision.cost_usd[best]
+    expect(page.locator("#savings")).to_have_text(f"saves {share:.0%}against {best}")
+
+
+def test_labels_of_the_plot_do_not_overlap(page: Page) -> None:
+    """Wherever the slider stands, no label covers another one or leaves the plot."""
+    page.set_viewport_size({"width": 360, "height": 900})
+    open_playground(page)
+    slider = page.get_by_role("slider")
+    slider.press("Home")
+    for _ in range(int(slider.get_attribute("max") or 0) + 1):
+        assert page.evaluate(OVERLAPS) == []
+        slider.press("ArrowRight")
+
+
+OVERLAPS = """() => {
+  const plot = document.querySelector("#policy .frontier").getBoundingClientRect();
+  const labels = [...document.querySelectorAll("#policy .now-label, #policy .reference-label")];
+  const boxes = labels.map((label) => label.getBoundingClientRect());
+  const outside = labels.filter((_, i) => boxes[i].right > plot.right || boxes[i].left < plot.left);
+  const covered = labels.filter((_, i) => boxes.some((box, j) => j < i && box.left < boxes[i].right
+    && box.right > boxes[i].left && box.top < boxes[i].bottom && box.bottom > boxes[i].top));
+  return [...outside, ...covered].map((label) => label.textContent);
+}"""
+
+
+def test_narrow_page_shows_the_verdict_before_the_editor(page: Page) -> None:
+    """At 360 pixels, the choice is visible without scrolling past the request."""
+    page.set_viewport_size({"width": 360, "height": 900})
+    open_playground(page)
+    tops = page.evaluate(
+        """() => ["#verdict", "#body"].map((at) =>
+            document.querySelector(at).getBoundingClientRect().top)"""
+    )
+    assert tops == sorted(tops)
+    expect(page.locator(".chosen")).to_be_in_viewport()
 
 
 def test_live_traffic_shows_a_clients_request(page: Page, origin: str) -> None:

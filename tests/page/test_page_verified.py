@@ -18,7 +18,7 @@ from tests.clients.installed import INSTALL_S
 from tests.fakes import VerifyingRouter
 from tests.gateways import sandbox_settings
 from tests.page.test_page_served import WIDTHS, faults
-from tests.page.watching import Problems, choose_example, open_playground
+from tests.page.watching import Problems, open_playground
 from tests.serving import Sandbox, served
 
 KEEP_ALIVE_S = 0.1
@@ -152,7 +152,11 @@ def test_stream_that_began_early_shows_its_steps_at_its_end(page: Page, upstream
 def test_unverifiable_request_shows_the_reason(page: Page) -> None:
     """The reason is shown before and after sending, with the policy that chooses instead."""
     open_playground(page)
-    choose_example(page, "Responses API")
+    page.get_by_label("Responses", exact=True).check()
+    body = page.locator("#body").input_value().replace('"store": false,', "")
+    page.locator("#body").fill(body)
+    with page.expect_response(lambda response: "/api/explain" in response.url):
+        page.get_by_role("button", name="Route", exact=True).click()
     page.get_by_label(VERIFY).check()
     expect(page.locator("#verdict")).to_contain_text("cannot be verified")
     expect(page.locator("#verdict")).to_contain_text("The policy theta=0.5 chooses one model")
@@ -163,16 +167,16 @@ def test_unverifiable_request_shows_the_reason(page: Page) -> None:
 def test_slider_covers_measured_prices(page: Page) -> None:
     """The slider moves over the prices, apart from the rules that choose one model."""
     open_playground(page)
-    once = page.get_by_role("group", name="Choose one model")
+    once = page.get_by_role("group", name="One model per request")
     expect(once.get_by_role("radio")).to_have_count(2)
-    page.get_by_role("group", name="Verify the answer").get_by_label(VERIFY).check()
+    page.get_by_role("group", name="Verified answers").get_by_label(VERIFY).check()
     slider = page.get_by_role("slider")
     seen = []
     for key in ("Home", "End"):
         slider.press(key)
         seen.append(page.locator("#policy-now").inner_text())
         assert "asks first small" in (slider.get_attribute("aria-valuetext") or "")
-        expect(page.locator("#verdict-title")).to_have_text("Arm (model) that is asked first")
+        expect(page.locator("#verdict-title")).to_have_text("Model that is asked first")
         expect(page.locator("#verdict .chosen")).to_have_text("small")
     assert seen == list(VERIFIED_POINTS)
 
@@ -186,7 +190,7 @@ def test_request_for_verified_policy_starts_the_slider_there(page: Page) -> None
         page.get_by_role("button", name="Route", exact=True).click()
     expect(page.get_by_label(VERIFY)).to_be_checked()
     expect(page.locator("#policy-now")).to_have_text("verified=0.002")
-    expect(page.locator("#verdict-title")).to_have_text("Arm (model) that is asked first")
+    expect(page.locator("#verdict-title")).to_have_text("Model that is asked first")
 
 
 def test_frontier_shows_both_curves(page: Page) -> None:
@@ -228,7 +232,7 @@ def test_without_verifier_nothing_is_shown(browser: Browser, upstream: Sandbox) 
     ):
         page = context.new_page()
         open_playground(page)
-        expect(page.get_by_role("radio")).to_have_count(2)
+        expect(page.locator("#policy").get_by_role("radio")).to_have_count(2)
         page.get_by_role("tab", name="Artifact").click()
         expect(page.locator("#artifact .staircase")).to_have_count(1)
         assert "verif" not in page.locator("main").inner_text().lower()

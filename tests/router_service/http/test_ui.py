@@ -99,6 +99,9 @@ def test_explanation_has_choice_per_measured_policy(real: httpx.Client) -> None:
     for choice in explained["choices"][::12]:
         asked = real.post(EXPLAIN, json=BODY, params={"policy": choice["policy"]}).json()
         assert asked["chosen"] == choice
+        sentence = explained["explanations"][explained["choices"].index(choice)]
+        assert asked["explanation"] == sentence
+        assert sentence.startswith(f"{choice['arm']}: ")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +122,27 @@ def test_explanation_of_unrouted_requests_has_reason(
     assert bool(explained["unread"]) == (reason == "unread")
 
 
-def test_explain_accepts_responses_bodies(real: httpx.Client) -> None:
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        ("responses", {"input": "hello", "tools": [{"type": "web_search"}]}),
+        ("messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}),
+    ],
+)
+def test_explain_accepts_bodies_of_other_apis(
+    real: httpx.Client, api: str, body: dict[str, object]
+) -> None:
     """The query parameter names the API of the body."""
-    body = {"model": "switchcraft", "input": "hello", "tools": [{"type": "web_search"}]}
-    explained = real.post(EXPLAIN, json=body, params={"api": "responses"}).json()
+    params = {"api": api}
+    explained = real.post(EXPLAIN, json={"model": "switchcraft", **body}, params=params).json()
     assert "hello" in {piece["text"] for piece in explained["view"]["pieces"]}
+
+
+def test_explanation_names_the_baseline_of_savings(real: httpx.Client, shipped: Router) -> None:
+    """Without `router.baseline_model`, the baseline is the best single model."""
+    best = shipped.artifact.manifest.best_single_arm
+    assert real.post(EXPLAIN, json=BODY).json()["baseline"] == best
+    assert best in shipped.arms
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,77 @@
 /** Sends the request to a model, and shows the answer while it arrives. */
 
 import { ask, decision } from "./api.js";
-import { byId, facts, h } from "./dom.js";
+import { byId, facts, h, present } from "./dom.js";
+import { percent, usd } from "./format.js";
 import { steps } from "./steps.js";
+
+/** @typedef {import("./api.js").Api} Api */
 
 const STEPS = "steps";
 const TRIES = 10;
 const PAUSE_MS = 200;
 
-/** @param {"chat" | "responses"} kind @param {string} body @param {string} policy */
-export async function showAnswer(kind, body, policy) {
+/** @param {Api} api @param {string} body @param {string} policy */
+export async function showAnswer(api, body, policy) {
   const place = byId("answer");
-  byId("answer-card").hidden = false;
-  byId("answer-card").scrollIntoView({ block: "nearest" });
+  const card = byId("answer-card");
+  card.hidden = false;
   place.replaceChildren(h("p", { class: "hint", role: "status" }, "Waiting for the answer …"));
+  card.scrollIntoView({ block: "start" });
   try {
-    const response = await ask(kind, body, policy);
+    const response = await ask(api, body, policy);
     const headers = decisionHeaders(response.headers);
-    const text = h("pre", { tabindex: 0, "aria-label": "Answer" });
+    const raw = h("pre", { tabindex: 0, "aria-label": "Response body" });
+    const isJson = response.headers.get("content-type")?.startsWith("application/json");
     const verification = h("div", { id: "verification" });
-    place.replaceChildren(facts([...headers].filter(([name]) => name !== STEPS)), verification, text);
+    const content = h("div", { class: "content" });
+    place.replaceChildren(...present([
+      response.headers.has("x-sandbox") && h("p", { class: "notice" }, "This answer comes from a sandbox, not from the model. Configure models to get their answers."),
+      content,
+      headers.has("why") && h("p", { class: "why" }, headers.get("why")),
+      described(headers), verification,
+      h("details", { open: !isJson }, h("summary", {}, isJson ? "Response body" : "Streamed events"), raw)]));
     verification.replaceChildren(...(known(headers) ?? []));
-    await stream(response, text);
+    if (isJson) {
+      const answer = await response.json();
+      content.replaceChildren(...contents(answer));
+      raw.textContent = JSON.stringify(answer, null, 2);
+    } else await stream(response, raw);
     if (!known(headers)) verification.replaceChildren(...await recorded(headers.get("decision-id") ?? ""));
+    card.scrollIntoView({ block: "start" });
   } catch (error) {
     place.replaceChildren(h("p", { class: "notice error", role: "alert" }, error instanceof Error ? error.message : String(error)));
   }
 }
 
-/** The texts and tool calls of an answer of either API.
- * @param {any} answer @returns {HTMLElement[]} */
-function content(answer) {
-  const messages = [...(answer.choices ?? []).map((/** @type {any} */ choice) => choice.message), ...(answer.output ?? [])];
-  const texts = messages.flatMap((message) => (typeof message?.content === "string" ? [message.content] : (message?.content ?? []).map((/** @type {any} */ part) => part.text)));
-  const calls = messages.flatMap((message) => (message?.type === "function_call" ? [message] : (message?.tool_calls ?? []).map((/** @type {any} */ call) => call.function)));
-  return [...texts.filter(Boolean).map((text) => h("span", {}, text)), ...calls.filter(Boolean).map(({ name, arguments: given }) => h("code", {}, `${name}(${given})`))];
+/** @param {Map<string, string>} headers */
+function described(headers) {
+  const [candidates, probability, cost, attempts] = ["candidates", "p-correct", "cost-usd", "attempts"].map((name) => headers.get(name));
+  return facts([
+    ["Answered by", headers.get("model")], ["Policy", headers.get("policy")],
+    ["Cost of this answer", cost && usd(Number(cost))],
+    ["Models asked", candidates], ["Verifier's estimate", probability && percent(Number(probability))],
+    ["Tries", attempts && attempts !== "1" ? attempts : null],
+    ["Decision", h("code", {}, headers.get("decision-id"))],
+  ]);
+}
+
+/** The texts and tool calls of an answer of any of the three APIs.
+ * @param {any} answer @returns {Node[]} */
+function contents(answer) {
+  const messages = [...(answer.choices ?? []).map((/** @type {any} */ choice) => choice.message), ...(answer.output ?? []), ...(answer.content ? [answer] : [])];
+  const parts = messages.flatMap((message) => (typeof message?.content === "string" ? [{ text: message.content }] : (message?.content ?? [])));
+  const calls = [
+    ...messages.filter((message) => message?.type === "function_call").map(({ name, arguments: given }) => [name, given]),
+    ...messages.flatMap((message) => message?.tool_calls ?? []).map((/** @type {any} */ call) => [call.function.name, call.function.arguments]),
+    ...parts.filter((/** @type {any} */ part) => part.type === "tool_use").map((/** @type {any} */ part) => [part.name, JSON.stringify(part.input)]),
+  ];
+  const texts = parts.map((/** @type {any} */ part) => part.text).filter(Boolean);
+  return present([
+    ...texts.map((text) => h("p", { class: "said" }, text)),
+    calls.length > 0 && h("p", { class: "hint" }, calls.length === 1 ? "The model calls a tool:" : `The model calls ${calls.length} tools:`),
+    calls.length > 0 && h("ul", { class: "calls" }, ...calls.map(([name, given]) => h("li", {}, h("code", {}, `${name}(${given})`)))),
+  ]);
 }
 
 /** @param {Headers} headers @returns {Map<string, string>} the gateway's decision headers, without their prefix */
@@ -60,7 +97,7 @@ async function recorded(id) {
       return steps(candidates ?? [], unverified);
     } catch (error) {
       // The decision is recorded shortly after the answer's end.
-      if (tries === TRIES) return [h("p", { class: "hint" }, `The steps of the verification are not known: ${error instanceof Error ? error.message : error}`)];
+      if (tries === TRIES) return [h("p", { class: "hint" }, `The candidate answers are not known: ${error instanceof Error ? error.message : error}`)];
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
     }
   }
@@ -68,12 +105,6 @@ async function recorded(id) {
 
 /** @param {Response} response @param {HTMLElement} place */
 async function stream(response, place) {
-  if (response.headers.get("content-type")?.startsWith("application/json")) {
-    const answer = await response.json();
-    place.before(h("ul", { class: "calls" }, ...content(answer).map((line) => h("li", {}, line))));
-    place.textContent = JSON.stringify(answer, null, 2);
-    return;
-  }
   const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
   const decoder = new TextDecoder();
   for (;;) {

@@ -1,14 +1,15 @@
 /** The gateway's JSON API. URLs are relative to the page, because a proxy may add a prefix. */
 
+/** @typedef {"chat" | "responses" | "messages"} Api Chat Completions, Responses, or Anthropic's Messages */
 /** @typedef {{slot: string | null, text: string, tokens: number, is_cut_mark: boolean}} Piece */
 /** @typedef {{slot: string, tokens: number, whole_tokens: number, at_least: boolean}} Extent */
 /** @typedef {{pieces: Piece[], extents: Extent[], features: Record<string, number>, tokens: number, budget_tokens: number}} View */
 /** @typedef {{policy: string, arm: string, reason: string, floor: number}} Choice */
 /** @typedef {{arm: string, model: string, probability: number, cost_usd: number}} Arm */
 /** @typedef {{policy: string, arm: string}} FirstStep */
-/** @typedef {{requested: string | null, unverified: string | null, instead: Choice, chosen: FirstStep | null, first_steps: FirstStep[]}} Verification */
+/** @typedef {{requested: string | null, unverified: string | null, instead: Choice, explanation: string, chosen: FirstStep | null, first_steps: FirstStep[]}} Verification */
 /** @typedef {{arm: string, model: string, step: number, is_accepted: boolean, p_correct?: number | null, first_p_correct?: number, cost_usd?: number | null, seconds: number, failure?: string | null, calls?: number | null, written?: string[], text?: string, same_as?: string}} Candidate the answer's beginning is known only for requests of this page */
-/** @typedef {{reason: string, candidates: string[], chosen: Choice, arms: Arm[], excluded: string[], choices: Choice[], verification: Verification | null, view: View, decided_s: number, unread: string[]}} Explained */
+/** @typedef {{reason: string, candidates: string[], chosen: Choice, explanation: string, baseline: string | null, arms: Arm[], excluded: string[], choices: Choice[], explanations: string[], verification: Verification | null, view: View, decided_s: number, unread: string[]}} Explained */
 /** @typedef {{value: number, stderr: number, n: number}} Measure */
 /** @typedef {[number, number]} Interval */
 /** @typedef {{policy: string, accuracy: Measure, cost_usd: Measure, accuracy_interval: Interval | null, cost_usd_interval: Interval | null, versus_best: {difference: number, difference_interval: Interval, cost_share: number | null, cost_share_interval: Interval | null} | null}} Point */
@@ -16,10 +17,10 @@
 /** @typedef {Omit<Row, "candidates"> & {candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean, explanation: string}} Details */
 /** @typedef {any} Card see ArtifactCard in router_service/ui/pages.py */
 
-/** @param {"chat" | "responses"} api @param {string} body @returns {Promise<Explained>} */
+/** @param {Api} api @param {string} body @returns {Promise<Explained>} */
 export const explain = (api, body) => json(`ui/api/explain?api=${api}`, { method: "POST", body });
 
-/** @param {"chat" | "responses"} api @param {string} body @param {string} policy @returns {Promise<Response>} */
+/** @param {Api} api @param {string} body @param {string} policy @returns {Promise<Response>} */
 export const ask = (api, body, policy) =>
   good(`ui/api/ask/${api}`, { method: "POST", body, headers: { "x-switchcraft-policy": policy, "content-type": "application/json" } });
 

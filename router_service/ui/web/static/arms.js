@@ -13,15 +13,15 @@ export function arms(explained, choice) {
   return h("div", {},
     h("table", { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
       h("caption", {}, caption(explained, choice, hasFloor)),
-      h("thead", {}, h("tr", {}, ...["Arm", "Probability correct", "USD per 1,000"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ...["Model", "Probability of a correct answer", "Per 1,000 requests"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor)))),
     explained.excluded.length > 0 && h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`));
 }
 
 /** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
 function caption(explained, choice, hasFloor) {
-  if (!hasFloor) return "Sorted by cost. The policy sets no threshold for this request.";
-  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the threshold of ${choice.reason === "risk" ? "risky tools" : choice.policy}: ${percent(choice.floor)}`;
+  if (!hasFloor) return "Sorted by cost. This policy demands no least probability.";
+  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the least probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 

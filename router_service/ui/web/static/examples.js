@@ -1,4 +1,8 @@
-/** Example requests, one for each kind of input. */
+/** Example requests, one for each kind of input, in each of the three APIs. */
+
+/** @typedef {import("./api.js").Api} Api */
+/** @typedef {{model: string, messages: {role: string, content: string}[], tools: any[]}} ChatBody */
+/** @typedef {{name: string, note: string, body: ChatBody}} Example */
 
 /** @param {string} name @param {string} description @param {Record<string, object>} properties @param {string[]} [required] */
 function tool(name, description, properties, required = Object.keys(properties)) {
@@ -18,7 +22,7 @@ const invoice = tool("create_invoice", "Writes an invoice", {
   items: { type: "array", items: { type: "object", properties: { sku: text, quantity: { type: "integer" } } } },
 });
 
-/** @param {object[]} messages @param {object[]} tools */
+/** @param {{role: string, content: string}[]} messages @param {object[]} tools */
 const chat = (messages, tools) => ({ model: "switchcraft", messages, tools });
 const user = (/** @type {string} */ content) => ({ role: "user", content });
 
@@ -37,22 +41,52 @@ const long = [
   user(`${LOG.repeat(24)} Given all of that: what is the weather in Rotterdam, where the next ship lands?`),
 ];
 
-/** @type {{name: string, note: string, body: object}[]} */
+/** @type {Example[]} */
 export const EXAMPLES = [
-  { name: "Single call", note: "One question, one tool that answers it.",
+  { name: "Single call", note: "One question, and one tool that answers it.",
     body: chat([user("What is the weather in Oslo right now, in celsius?")], [weather, time]) },
-  { name: "Parallel calls", note: "Three cities with two questions each: six tool calls in one answer.",
+  { name: "Parallel calls", note: "Three cities with two questions each: the correct answer has six tool calls.",
     body: chat([user("Compare Oslo, Lima and Kyoto for me: the weather and the local time in each of them.")], [weather, time, flights]) },
-  { name: "Many tools", note: "Forty tools, whose signatures exceed the router's token budget for tools and are cut.",
+  { name: "Many tools", note: "Forty tools. Their signatures are longer than the router's token budget for tools, so they are cut.",
     body: chat([user("Find the last invoice that we sent to Acme and attach it to ticket 4711.")], office) },
-  { name: "Long conversation", note: "The beginning and the end of the last turn are kept; older turns do not fit.",
+  { name: "Long conversation", note: "The router keeps the beginning and the end of the last user turn. Earlier turns do not fit.",
     body: chat(long, [weather, flights]) },
-  { name: "No tool fits", note: "The correct answer calls no tool.",
+  { name: "No tool fits", note: "The correct answer is text, without a tool call.",
     body: chat([user("Write a limerick about a router that could not decide.")], [weather, flights]) },
-  { name: "Unreadable part", note: "A tool without a name and a message with an unknown role. The router is not confident enough to use a cheaper model.",
+  { name: "Unreadable part", note: "A tool has no name, and a message has an unknown role. The router cannot read everything, so it does not risk a cheaper model.",
     body: chat([user("Bill customer C-17 for 3 × A-100, due on Friday."), { role: "narrator", content: "(a pause)" }],
       [invoice, { type: "function", function: { description: "its name is missing" } }]) },
-  { name: "Responses API", note: "The first example as a request to the Responses API.",
-    body: { model: "switchcraft", input: "What is the weather in Oslo right now, in celsius?",
-      tools: [weather, time].map((each) => ({ type: "function", ...each.function })) } },
 ];
+
+/** Longest answer, which Anthropic's API requires. */
+const MAX_TOKENS = 1024;
+
+/** @param {Example} example @param {Api} api @returns {object} the request as a client of this API sends it */
+export function bodyOf({ body }, api) {
+  const { model, messages, tools } = body;
+  switch (api) {
+    case "chat": return body;
+    // Without `store: false`, the provider stores the response, and the answer cannot be verified.
+    case "responses": return { model, store: false, input: messages, tools: tools.map((each) => ({ type: "function", ...each.function })) };
+    case "messages": {
+      const system = messages.find(({ role }) => role === "system")?.content;
+      const turns = messages.filter(({ role }) => role !== "system");
+      const named = tools.map(({ function: { parameters, ...rest } }) => ({ ...rest, input_schema: parameters }));
+      return { model, max_tokens: MAX_TOKENS, ...(system && { system }), messages: turns, tools: named };
+    }
+  }
+}
+
+/** The API that a body was written for. Where nothing tells, it is the selected one.
+ * @param {string} body @param {Api} selected @returns {Api} */
+export function detectApi(body, selected) {
+  try {
+    const { input, messages, system, tools } = JSON.parse(body);
+    if (messages === undefined) return input === undefined ? selected : "responses";
+    const first = Array.isArray(tools) ? tools[0] : undefined;
+    if (system !== undefined || first?.input_schema) return "messages";
+    return first?.function ? "chat" : selected;
+  } catch {
+    return selected; // the gateway reports that the body is not JSON
+  }
+}

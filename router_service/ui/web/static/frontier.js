@@ -27,11 +27,11 @@ export function legend(card, current, rule) {
   const entry = (/** @type {string} */ kind, /** @type {string} */ text) => h("li", { class: kind }, h("span", { class: "swatch" }), text);
   const verified = curves(card).length > 1;
   return h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
-    (!rule || rule === "drift") && entry("drift", "drift: cheapest arm near the most probable one"),
-    (!rule || rule === "theta") && entry("theta", "theta: cheapest arm above a threshold"),
-    (!rule || rule === "utility") && card.frontier.some((/** @type {Point} */ point) => parsePolicy(point.policy).rule === "utility") && entry("utility", "utility: best probability for its cost"),
-    entry("line", verified ? "one model per request: best accuracy for the cost" : "best accuracy for the cost"),
-    verified && entry("verified", "verified: more models are asked if it pays"),
+    (!rule || rule === "drift") && entry("drift", "drift: the cheapest arm within a margin of the most probable one"),
+    (!rule || rule === "theta") && entry("theta", "theta: the cheapest arm above a threshold"),
+    (!rule || rule === "utility") && card.frontier.some((/** @type {Point} */ point) => parsePolicy(point.policy).rule === "utility") && entry("utility", "utility: the best probability for its cost"),
+    entry("line", verified ? "best accuracy for the cost, with one model per request" : "best accuracy for the cost"),
+    verified && entry("verified", "verified answers: more models are asked if it pays"),
     entry("ring", current));
 }
 
@@ -61,9 +61,19 @@ function drawn(card, { current, rule, height = 230 }, width) {
     ...axes(scales, width, height),
     ...curves(card).map((curve) => staircase(curve, scales)),
     ...shown.map((point) => dot(point, scales)),
-    ...marks.map((mark) => reference(mark, scales, width)),
-    ...(now ? marked(now, scales) : []));
+    ...marks.map((mark) => diamond(mark, scales)),
+    ...(now ? marked(now, scales) : []),
+    ...labelled(
+      [...(now ? [{ text: now.policy, kind: "now-label", ...at(now, scales) }] : []), ...marks.map((mark) => ({ text: mark.label, kind: "reference-label", ...at(mark, scales) }))],
+      [...shown, ...curves(card).flatMap(corners), ...marks].map((point) => [at(point, scales).x, at(point, scales).y]),
+      { left: MARGIN.left, right: width, top: 0, bottom: height - MARGIN.bottom }));
 }
+
+/** @param {{accuracy: Measure, cost_usd: Measure}} mark @param {Scales} scales */
+const at = ({ accuracy, cost_usd }, { x, y }) => ({ x: x(cost_usd.value), y: y(accuracy.value) });
+
+/** @param {Curve} curve @returns {Point[]} the points of its line, by rising cost */
+const corners = ({ points, efficient }) => points.filter((point) => efficient.includes(point.policy)).sort((a, b) => a.cost_usd.value - b.cost_usd.value);
 
 /** @param {Card} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
 function references(card) {
@@ -105,15 +115,12 @@ function axes({ x, y }, width, height) {
 }
 
 /** @param {Curve} curve @param {Scales} scales the best accuracy for each cost */
-function staircase({ name, points, efficient }, { x, y }) {
-  const line = points
-    .filter((point) => efficient.includes(point.policy))
-    .sort((a, b) => a.cost_usd.value - b.cost_usd.value)
-    .map((point, index) => {
-      const [px, py] = [x(point.cost_usd.value).toFixed(1), y(point.accuracy.value).toFixed(1)];
-      return index === 0 ? `M${px} ${py}` : `H${px}V${py}`;
-    });
-  return s("path", { class: `staircase ${name}`, d: line.join("") });
+function staircase(curve, { x, y }) {
+  const line = corners(curve).map((point, index) => {
+    const [px, py] = [x(point.cost_usd.value).toFixed(1), y(point.accuracy.value).toFixed(1)];
+    return index === 0 ? `M${px} ${py}` : `H${px}V${py}`;
+  });
+  return s("path", { class: `staircase ${curve.name}`, d: line.join("") });
 }
 
 /** @param {Point} point @param {Scales} scales */
@@ -125,27 +132,53 @@ function dot(point, { x, y }) {
     s("title", {}, `${point.policy}: ${percent(point.accuracy.value)} at ${usdPer1k(point.cost_usd.value)} per 1,000`));
 }
 
-/** @param {{label: string, accuracy: Measure, cost_usd: Measure}} mark @param {Scales} scales @param {number} width */
-function reference({ label, accuracy, cost_usd }, scales, width) {
-  const [cx, cy] = [scales.x(cost_usd.value), scales.y(accuracy.value)];
-  const isRight = cx > width / 2;
-  return s("g", { class: "reference" },
-    s("path", { d: `M${cx - 5} ${cy}L${cx} ${cy - 5}L${cx + 5} ${cy}L${cx} ${cy + 5}Z` }),
-    s("text", { x: isRight ? cx + 6 : cx - 6, y: cy + 19, "text-anchor": isRight ? "end" : "start" }, label));
+/** @param {{accuracy: Measure, cost_usd: Measure}} mark @param {Scales} scales */
+function diamond({ accuracy, cost_usd }, { x, y }) {
+  const [cx, cy] = [x(cost_usd.value), y(accuracy.value)];
+  return s("path", { class: "reference", d: `M${cx - 5} ${cy}L${cx} ${cy - 5}L${cx + 5} ${cy}L${cx} ${cy + 5}Z` });
 }
 
 /** @param {Point} point @param {Scales} scales */
 function marked(point, { x, y }) {
   const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
-  const hasRoom = cx > MARGIN.left + 90; // the area above and to the left of a frontier is empty
   const error = point.accuracy_interval;
   const paid = point.cost_usd_interval;
   return [
     error && s("line", { class: "error", x1: cx, x2: cx, y1: y(error[0]), y2: y(error[1]) }),
     paid && s("line", { class: "error", x1: x(paid[0]), x2: x(paid[1]), y1: cy, y2: cy }),
     s("circle", { class: "now", cx, cy, r: 6 }),
-    s("text", { class: "now-label", x: hasRoom ? cx - 8 : cx - 4, y: cy - 11, "text-anchor": hasRoom ? "end" : "start" }, point.policy),
   ];
+}
+
+/** @typedef {{left: number, right: number, top: number, bottom: number}} Box */
+
+const CHARACTER_PX = 6.5;
+const LINE_PX = 14;
+
+/** Places of a label relative to its mark, the preferred ones first: the anchor of the text, and the distances of its baseline. */
+const PLACES = [-11, 21, -26, 36, -41, 51].flatMap((dy) => [
+  { anchor: "end", dx: -6, dy }, { anchor: "start", dx: 6, dy }, { anchor: "middle", dx: 0, dy },
+]);
+
+/** Labels of marks, each where it covers the least of the points, curves and earlier labels.
+ * @param {{text: string, kind: string, x: number, y: number}[]} labels @param {[number, number][]} points that should stay visible @param {Box} area of the plot */
+function labelled(labels, points, area) {
+  /** @type {Box[]} */
+  const taken = [];
+  return labels.map(({ text, kind, x, y }) => {
+    const length = text.length * CHARACTER_PX;
+    const covered = PLACES.map(({ anchor, dx, dy }) => {
+      const left = x + dx - (anchor === "end" ? length : anchor === "middle" ? length / 2 : 0);
+      const box = { left, right: left + length, top: y + dy - LINE_PX + 3, bottom: y + dy + 4 };
+      const isOutside = box.left < area.left || box.right > area.right || box.top < area.top || box.bottom > area.bottom;
+      const hidden = points.filter(([px, py]) => px > box.left - 4 && px < box.right + 4 && py > box.top - 3 && py < box.bottom + 3).length;
+      const overlaps = taken.filter((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top).length;
+      return { anchor, dx, dy, box, cost: hidden + 50 * overlaps + (isOutside ? 200 : 0) };
+    });
+    const best = covered.reduce((one, other) => (other.cost < one.cost ? other : one));
+    taken.push(best.box);
+    return s("text", { class: kind, x: x + best.dx, y: y + best.dy, "text-anchor": best.anchor }, text);
+  });
 }
 
 /** @param {Card} card @param {Point | undefined} now */

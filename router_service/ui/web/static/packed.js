@@ -8,7 +8,7 @@ import { count } from "./format.js";
 /** @typedef {import("./api.js").Piece} Piece */
 
 /** @type {Record<string, string>} */
-const NAMES = { preamble: "Preamble (length, tools, turns)", latest_user: "Latest user turn", tools: "Tools", other_turns: "Other turns" };
+const NAMES = { preamble: "Size (length, tools, turns)", latest_user: "Latest user turn", tools: "Tools", other_turns: "Other turns" };
 
 /** @param {Explained} explained */
 export function packed({ view, unread }) {
@@ -54,6 +54,6 @@ function counts(features) {
   if (all.length === 0) return null;
   const counted = all.filter(([, value]) => value !== 0);
   return h("details", {},
-    h("summary", {}, `${all.length} structural features complement the text; ${counted.length} are not 0`),
+    h("summary", {}, `${all.length} numbers are computed from the request too; ${counted.length} are not 0`),
     h("ul", { class: "counts" }, ...counted.map(([name, value]) => h("li", {}, `${name.replaceAll("_", " ")} `, h("b", {}, +value.toFixed(3))))));
 }

@@ -7,17 +7,17 @@ import { parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js
 /** @typedef {import("./api.js").Choice} Choice */
 /** @typedef {import("./api.js").Explained} Explained */
 /** @typedef {import("./api.js").Point} Point */
-/** @typedef {{point: Point, choice: Choice, value: number}} Step */
+/** @typedef {{point: Point, choice: Choice, explanation: string, value: number}} Step */
 /** @typedef {{arm: string, from: number, to: number}} Run steps that choose one arm */
 
 /** @typedef {{name: string, rules: Record<string, string>}} Group rules of one kind */
 
 /** @type {Group} */
-const ONCE = { name: "Choose one model", rules: { drift: "Cheapest near the most probable (drift)", theta: "Cheapest above a threshold (theta)", utility: "Best probability for its cost (utility)" } };
+const ONCE = { name: "One model per request", rules: { drift: "Cheapest within a margin of the best (drift)", theta: "Cheapest above a threshold (theta)", utility: "Best value for the price (utility)" } };
 /** Rules whose value is what one more correct answer is worth. */
 const PRICED = new Set(["utility", "verified"]);
 /** @type {Group} */
-const VERIFIED = { name: "Verify the answer", rules: { verified: "Ask more models if it pays (verified)" } };
+const VERIFIED = { name: "Verified answers", rules: { verified: "Ask more models if it pays (verified)" } };
 
 export class PolicySlider {
   rule = "";
@@ -36,16 +36,17 @@ export class PolicySlider {
    * @param {HTMLElement} place
    * @param {import("./api.js").Card} card
    * @param {Explained} explained
-   * @param {(choice: Choice, policy: string) => void} onChoice called when the slider is moved, with the policy to send
+   * @param {string} start the policy at which it stands first
+   * @param {(choice: Choice, explanation: string, policy: string) => void} onChoice called when the slider is moved, with the policy to send
    */
-  constructor(place, card, explained, onChoice) {
+  constructor(place, card, explained, start, onChoice) {
     this.place = place;
     this.card = card;
     this.explained = explained;
     this.onChoice = onChoice;
     this.redraw = frontierPlot(this.plot, card, { current: "" });
-    this.start = requested(explained);
-    if (curves(card).every(({ points }) => points.length === 0)) place.replaceChildren(h("p", {}, `${explained.chosen.policy}. The artifact has no measured policies.`));
+    this.start = start;
+    if (curves(card).every(({ points }) => points.length === 0)) place.replaceChildren(h("p", {}, `Policy: ${explained.chosen.policy}. This router has no measured policies to compare.`));
     else this.draw(this.rules.includes(parsePolicy(this.start).rule) ? parsePolicy(this.start).rule : this.rules[0]);
   }
 
@@ -79,8 +80,8 @@ export class PolicySlider {
       h("fieldset", { class: "rules" }, h("legend", { class: "spoken" }, "Rule"), ...this.groups.map((group) => this.group(group))),
       h("div", { class: "policy-grid" },
         h("div", { class: "track" },
-          this.output, h("label", { for: "policy-slider" }, this.rule === "verified" ? "Arm that each policy asks first" : "Arm that each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
-          h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "cheaper"), h("span", {}, "more expensive")),
+          this.output, h("label", { for: "policy-slider" }, this.rule === "verified" ? "Model that each policy asks first" : "Model that each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
+          h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "← cheaper"), h("span", {}, "more expensive →")),
           h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs, this.rule))),
         h("div", {}, this.plot, this.groups.length > 1 && legend(this.card, "selected policy", this.rule))),
     ];
@@ -106,18 +107,20 @@ export class PolicySlider {
     /** @type {HTMLElement | null} */ (this.place.querySelector("input:checked"))?.focus();
   }
 
+  /** @returns {Step | undefined} undefined if the artifact has no measured policies */
   get step() {
     return this.steps[Number(this.input.value)];
   }
 
   move() {
     this.show();
-    this.onChoice(this.step.choice, this.step.point.policy);
+    if (this.step) this.onChoice(this.step.choice, this.step.explanation, this.step.point.policy);
   }
 
   show() {
+    if (!this.step) return;
     const { point, choice } = this.step;
-    this.input.setAttribute("aria-valuetext", `${point.policy}: ${percent(point.accuracy.value)} right, ${usdPer1k(point.cost_usd.value)} per 1,000; ${verb(this.rule)} ${choice.arm}`);
+    this.input.setAttribute("aria-valuetext", `${point.policy}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${verb(this.rule)} ${choice.arm}`);
     this.output.replaceChildren(readout(point));
     this.redraw({ current: point.policy, rule: this.rule });
     const at = Number(this.input.value);
@@ -130,7 +133,11 @@ export class PolicySlider {
 function steps(card, explained, rule) {
   const sign = rule === "drift" ? -1 : 1;
   return curves(card)
-    .flatMap(({ name, points }) => points.map((point, index) => ({ point, choice: name === "once" ? explained.choices[index] : verifiedChoice(explained, index), ...parsePolicy(point.policy) })))
+    .flatMap(({ name, points }) => points.map((point, index) => ({
+      point, ...parsePolicy(point.policy),
+      choice: name === "once" ? explained.choices[index] : verifiedChoice(explained, index),
+      explanation: name === "once" ? explained.explanations[index] : (explained.verification?.explanation ?? ""),
+    })))
     .filter((step) => step.rule === rule)
     .sort((a, b) => sign * (a.value - b.value));
 }
@@ -176,21 +183,21 @@ function segment(run, at) {
 
 /** @param {Step[]} steps @param {Run[]} runs @param {string} rule */
 function flips(steps, runs, rule) {
-  if (runs.length === 1) return `Every measured policy of this kind ${verb(rule)} ${runs[0].arm}.`;
+  if (runs.length === 1) return `For this request, every position of the slider ${verb(rule)} ${runs[0].arm}.`;
   const changes = runs.slice(1).map((run) => `${run.arm} from ${steps[run.from].point.policy}`);
-  return `The ${rule === "verified" ? "first arm" : "choice"} changes along the slider: first ${runs[0].arm}, then ${changes.join(", then ")}.`;
+  return `For this request, the slider ${verb(rule)} ${runs[0].arm} at first, then ${changes.join(", then ")}.`;
 }
 
 /** @param {Point} point */
 function readout(point) {
   const versus = point.versus_best;
   return facts([
-    ["Rule", h("span", { class: "mono", id: "policy-now" }, point.policy)],
-    ["One more correct answer is worth", PRICED.has(parsePolicy(point.policy).rule) ? usd(parsePolicy(point.policy).value) : null],
-    ["Measured accuracy", detailed(percent(point.accuracy.value), within(point.accuracy_interval, (value) => percent(value)))],
-    ["Measured cost per 1,000 requests", detailed(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k))],
-    ["Compared with the best single model", versus && detailed(
-      `${points(versus.difference)} percentage points`,
+    ["Policy", h("span", { class: "mono", id: "policy-now" }, point.policy)],
+    ["Worth of one more correct answer", PRICED.has(parsePolicy(point.policy).rule) ? usd(parsePolicy(point.policy).value) : null],
+    ["Accuracy", detailed(percent(point.accuracy.value), within(point.accuracy_interval, (value) => percent(value)))],
+    ["Cost per 1,000 requests", detailed(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k))],
+    ["Against the best single model", versus && detailed(
+      `${points(versus.difference)} points`,
       versus.cost_share === null ? "" : `${percent(versus.cost_share, 0)} of its cost`)],
   ], "facts readouts");
 }
