@@ -68,13 +68,7 @@ def test_request_is_one_aligned_line_of_text() -> None:
     routed = request(model="small", policy="drift=0.05", reason="drift", why=WHY, attempts=1)
     named = request(model="a-longer-name", reason="pinned", attempts=1)
     failed = request(
-        model="small",
-        policy="drift=0.05",
-        status=502,
-        ms=31.0,
-        ending="failed",
-        key="team-a",
-        cause="c",
+        model="small", policy="drift=0.1", status=502, ms=31.0, ending="broken", cause="c"
     )
     assert texts(named, routed, failed) == [
         "200           812 ms  a-longer-name  -  pinned",
