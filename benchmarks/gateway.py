@@ -6,6 +6,7 @@ Peers are measured if they are installed below PEERS, which can be any folder:
 
     python -m venv PEERS/litellm && PEERS/litellm/bin/pip install 'litellm[proxy]==1.106.2'
     python -m venv PEERS/ferrogw && PEERS/ferrogw/bin/pip install ferrogw==1.5.10
+    pip install --target PEERS/switchyard nemo-switchyard==0.3.0
     mkdir PEERS/portkey
     echo '{"overrides": {"@hono/node-server": "1.13.7"}}' > PEERS/portkey/package.json
     npm install --prefix PEERS/portkey @portkey-ai/gateway@1.15.2
@@ -17,18 +18,23 @@ Another version of this gateway is measured as `before` if it is checked out the
 
     git worktree add PEERS/before REVISION
 
-All gateways run for the whole time, in front of one upstream that answers immediately. In every
-round, each gateway in turn gets requests over 1, 8 and 64 connections. A connection sends its next
-request as soon as it has an answer. Latency is the client's waiting time. Added latency is that
-time minus the waiting time for the upstream itself in the same round. The first round is a warm-up.
+All gateways run for the whole time, in front of one upstream. In every round, each gateway in turn
+gets requests over several numbers of connections. All connections are opened at the same time, and
+each sends its next request as soon as it has an answer. Latency is the client's waiting time,
+without each connection's first answer, which is reported separately. Added latency is that time
+minus the waiting time for the upstream itself in the same round. The first round is a warm-up.
 
-- `pass-through`: a small request that names a model, so no gateway routes.
+- `pass-through`: a small request that names a model, so no gateway routes. The upstream answers
+  immediately.
+- `delayed`: the same, but the upstream answers after 20 ms.
 - `repeated`: 64 requests of BFCL v4, with their tools, again and again. This gateway routes them.
   The others do not route and get the name of a model.
 - `first sight`: BFCL's requests, each only once. After the last one they start again, with a number
   appended to the user's text.
 - `stream`: a small request whose answer is 50 events, sent as fast as the client reads them.
 - `paced`: the same with one event every 10 ms, to measure the age of events on arrival.
+- `agent`: requests with tools and a history of up to eight tool calls, as agents send them, with
+  paced events. They name a model, so no gateway routes.
 
 Processor time and memory include all processes of a gateway. Startup ends with the first answer.
 """
@@ -63,7 +69,16 @@ from benchmarks.load.processes import Running, free_port, running
 from benchmarks.stamp import stamp
 
 REPEATED = 64
-MODES = ("pass-through", "repeated", "first sight", "stream", "paced")
+CONNECTIONS: Mapping[str, Sequence[int]] = {
+    "pass-through": (1, FEW, 64, 256),
+    "delayed": (16, 64, 256),
+    "repeated": (1, FEW, 64),
+    "first sight": (1, FEW, 64),
+    "stream": (1, FEW, 64),
+    "paced": (FEW,),
+    "agent": (16, 64),
+}
+"""Modes, each with its numbers of connections."""
 STREAMED = ("stream", "paced")
 VERSIONS = ("uvloop", "httptools", "bfcl-eval", "onnxruntime")
 
@@ -112,7 +127,7 @@ def main() -> None:
     settings = [
         Setting(mode, connections)
         for mode in arguments.modes
-        for connections in ((FEW,) if mode == "paced" else arguments.connections)
+        for connections in arguments.connections or CONNECTIONS[mode]
     ]
     rounds, weights = measure(settings, arguments)
     print("\n".join(tables(rounds, weights)))
@@ -184,7 +199,11 @@ def _requests(mode: str, contender: Contender) -> Iterator[bytes]:
         if mode == "first sight":
             return bodies.framed(bodies.once(real[REPEATED:]), model, contender.headers)
         return bodies.again(bodies.framed(iter(real[:REPEATED]), model, contender.headers))
-    small = bodies.small_stream(paced=mode == "paced") if mode in STREAMED else bodies.small()
+    if mode == "agent":
+        return bodies.framed(bodies.agents(bodies.real()), bodies.MODEL, contender.headers)
+    small = bodies.delayed() if mode == "delayed" else bodies.small()
+    if mode in STREAMED:
+        small = bodies.small_stream(paced=mode == "paced")
     (request,) = bodies.framed(iter([small]), bodies.MODEL, contender.headers)
     return repeat(request)
 
@@ -195,8 +214,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--peers", type=Path, default=Path("runs/peers"), help="see above")
     parser.add_argument("--only", nargs="+", choices=list(GATEWAYS), default=list(GATEWAYS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--connections", nargs="+", type=int, default=[1, FEW, 64])
+    parser.add_argument("--modes", nargs="+", choices=list(CONNECTIONS), default=list(CONNECTIONS))
+    parser.add_argument(
+        "--connections", nargs="+", type=int, help="by default as many as suit a mode"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="in addition to the warm-up round")
     parser.add_argument("--seconds", type=float, default=1.5, help="measured seconds of each load")
     parser.add_argument("--starts", type=int, default=3, help="startups of each gateway")

@@ -12,13 +12,17 @@ from typing import Any
 import orjson
 
 from benchmarks.load.client import PATH
-from benchmarks.load.upstream import PACED
+from benchmarks.load.upstream import DELAYED, PACED
 from router_service.core.messages import Json
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 
 MODEL = "gpt-4o-mini"
 """Model of the requests that are not routed."""
 ROUTED = "switchcraft"
+TURNS = 8
+"""Requests of each agent."""
+RESULT = "A line of a file that the agent has read.\n" * 24
+"""Result of each tool call, 1 KB."""
 _SEED = 7
 
 
@@ -27,10 +31,39 @@ def small() -> Mapping[str, Json]:
     return {"messages": [{"role": "user", "content": "Say hello to everyone in the room."}]}
 
 
+def delayed() -> Mapping[str, Json]:
+    """Return a small request that the upstream answers after 20 ms."""
+    return {"messages": [{"role": "user", "content": f"Say hello {DELAYED.decode()}."}]}
+
+
 def small_stream(*, paced: bool) -> Mapping[str, Json]:
     """Return a small request for a stream, whose events come at once or paced."""
     content = PACED.decode() if paced else "Say hello to everyone in the room."
     return {"messages": [{"role": "user", "content": content}], "stream": True}
+
+
+def agents(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the requests of agents: tools, a growing history, and an answer that is streamed.
+
+    Each agent begins with one of the given requests, if that has tools and ends with a user's text.
+    Each agent calls a tool `TURNS` times, so its last request has `TURNS` calls and their results.
+    The answers' events are paced.
+    """
+    fresh = [it for it in requests if it.get("tools") and it["messages"][-1]["role"] == "user"]
+    for number, request in enumerate(itertools.cycle(fresh)):
+        ask = {"role": "user", "content": f"Task {number}, {PACED.decode()}."}
+        messages = [*request["messages"], ask]
+        name = request["tools"][0]["function"]["name"]
+        for turn in range(TURNS):
+            yield {**request, "messages": messages, "stream": True}
+            call = {"name": name, "arguments": f'{{"page": {turn}}}'}
+            id_ = f"call_{number}_{turn}"
+            calls = [{"id": id_, "type": "function", "function": call}]
+            messages = [
+                *messages,
+                {"role": "assistant", "content": None, "tool_calls": calls},
+                {"role": "tool", "tool_call_id": id_, "content": RESULT},
+            ]
 
 
 @cache

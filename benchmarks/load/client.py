@@ -1,7 +1,8 @@
 """Load client with a fixed number of connections; each sends its next request after an answer.
 
-It records what a gateway's user would see: latencies, times to the first byte, and the age of each
-streamed event on arrival.
+It records what a gateway's user would see: latencies, times to the first byte, the age of each
+streamed event on arrival, how long each connection waits for its first answer, and how often it is
+answered.
 """
 
 from __future__ import annotations
@@ -33,18 +34,23 @@ class Load:
     seconds: float
     warm_s: float = 0.0
     warm_requests: int = 0
-    """Measurement starts after both `warm_s` and `warm_requests`."""
+    """Measurement starts after both `warm_s` and `warm_requests`, and after the first answer of
+    every connection."""
 
 
 @dataclass(slots=True)
 class Record:
-    """Measurements of a load, without its warm-up."""
+    """Measurements of a load, without its warm-up unless stated."""
 
     latencies_s: list[float] = field(default_factory=list)
     first_bytes_s: list[float] = field(default_factory=list)
     """From sending a request to the first byte of the answer's body."""
     ages_s: list[float] = field(default_factory=list)
     """From writing an event to its arrival."""
+    first_answers_s: list[float] = field(default_factory=list)
+    """Latency of each connection's first request. All are sent at once, at the load's start."""
+    answers_by_connection: list[int] = field(default_factory=list)
+    """Answers of each connection during the whole load, with the warm-up."""
     began: float = 0.0
     ended: float = 0.0
     cpu_s: float = 0.0
@@ -95,7 +101,11 @@ class _Run:
             self.done.set_exception(RefusedError(problem))
 
     def _is_warm(self, now: float) -> bool:
-        return now >= self._warm_until and self._requests_sent >= self._load.warm_requests
+        return (
+            now >= self._warm_until
+            and self._requests_sent >= self._load.warm_requests
+            and len(self.record.first_answers_s) == self._load.connections
+        )
 
     def _close_one(self) -> None:
         """Note a connection's last answer; unfinished requests would slow down the next load."""
@@ -113,6 +123,7 @@ class _Connection(asyncio.Protocol):
         self._sent = 0.0
         self._first_byte = 0.0
         self._tail = b""
+        self.answers = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface but not the class.
@@ -140,9 +151,13 @@ class _Connection(asyncio.Protocol):
             self._run.failed(f"{self._parser.get_status_code()}: {body.decode(errors='replace')}")
 
     def on_message_complete(self) -> None:
+        record, latency_s = self._run.record, perf_counter() - self._sent
+        self.answers += 1
+        if self.answers == 1:
+            record.first_answers_s.append(latency_s)
         if self._run.counts:
-            self._run.record.latencies_s.append(perf_counter() - self._sent)
-            self._run.record.first_bytes_s.append(self._first_byte - self._sent)
+            record.latencies_s.append(latency_s)
+            record.first_bytes_s.append(self._first_byte - self._sent)
         self.ask()
 
     def _read_ages(self, body: bytes) -> None:
@@ -187,4 +202,5 @@ async def _play(load: Load, cpu_s: Callable[[], float]) -> Record:
         await run.done
     for connection in connections:
         connection.close()
+    run.record.answers_by_connection = [connection.answers for connection in connections]
     return run.record

@@ -150,12 +150,47 @@ def ferrogw(place: Place) -> Contender | None:
     return Contender("ferrogw", _installed(binaries, "ferrogw"), program)
 
 
+def switchyard(place: Place) -> Contender | None:
+    """Return NVIDIA's Switchyard, with a route that passes requests through."""
+    folder = place.peers.resolve() / "switchyard"
+    if not folder.exists():
+        return None
+    port = free_port()
+    path = place.folder / "switchyard.toml"
+    path.write_text(SWITCHYARD.format(upstream=place.upstream, model=MODEL))
+    script = (
+        "import signal, sys; from switchyard_rust.server import Server; "
+        "server = Server(sys.argv[1], int(sys.argv[2])); signal.pause()"
+    )
+    command = (sys.executable, "-P", "-c", script, str(path), str(port))
+    program = place.program("switchyard", port, *command, PYTHONPATH=str(folder))
+    (info,) = folder.glob("nemo_switchyard-*.dist-info")
+    return Contender("switchyard", info.name.split("-")[1].removesuffix(".dist"), program)
+
+
+SWITCHYARD = """
+schema_version = 1
+[llm_clients.upstream]
+format = "openai_chat"
+base_url = "{upstream}"
+[targets.upstream]
+id = "{model}"
+llm_client = "upstream"
+[routes.upstream]
+id = "{model}"
+type = "passthrough"
+target = "upstream"
+"""
+"""Configuration of Switchyard (TOML)."""
+
+
 GATEWAYS: Mapping[str, Callable[[Place], Contender | None]] = {
     "switchcraft": switchcraft,
     "before": before,
     "portkey": portkey,
     "litellm": litellm,
     "ferrogw": ferrogw,
+    "switchyard": switchyard,
 }
 
 

@@ -40,6 +40,13 @@ class Figures:
     event_p99_ms: float
     cpu_ms: float
     """Processor time per answer."""
+    first_answer_p50_ms: float
+    first_answer_max_ms: float
+    """How long connections wait for their first answers; all are opened at the same time."""
+    fewest_answers: int
+    mean_answers: float
+    most_answers: int
+    """Answers per connection, from the first one on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,7 @@ Rounds = Mapping[Setting, Mapping[str, Sequence[Figures]]]
 
 def figures_of(record: Record) -> Figures:
     """Return the figures of a recorded load."""
+    counts = record.answers_by_connection
     return Figures(
         len(record.latencies_s),
         record.rate_per_s,
@@ -65,6 +73,11 @@ def figures_of(record: Record) -> Figures:
         *_percentiles_ms(record.first_bytes_s),
         *_percentiles_ms(record.ages_s),
         cpu_ms=record.cpu_s * 1e3 / max(1, len(record.latencies_s)),
+        first_answer_p50_ms=_percentiles_ms(record.first_answers_s)[0],
+        first_answer_max_ms=max(record.first_answers_s) * 1e3,
+        fewest_answers=min(counts),
+        mean_answers=statistics.fmean(counts),
+        most_answers=max(counts),
     )
 
 
@@ -96,6 +109,14 @@ def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:
             name: [_cell(column, name, rounds) for column in columns] for name in _names(rounds)
         }
         yield from _markdown(mode, [column.title for column in columns], rows)
+        many = [it for it in rounds if it.mode == mode and it.connections > FEW]
+        if many:
+            columns = [column for it in many for column in _fairness(it)]
+            rows = {
+                name: [_cell(column, name, rounds) for column in columns] for name in _names(rounds)
+            }
+            titles = [column.title for column in columns]
+            yield from _markdown(f"{mode}, by connection", titles, rows)
     titles = ["version", "ready, s", "resident when ready, MB", "resident after load, MB"]
     yield from _markdown(
         "gateway", titles, {name: _weight_cells(it) for name, it in weights.items()}
@@ -119,6 +140,12 @@ _WAITS: Mapping[str, Sequence[_Wait]] = {
         ("first byte P99", lambda it: it.first_byte_p99_ms),
     ),
     "paced": (("event P50", lambda it: it.event_p50_ms), ("event P99", lambda it: it.event_p99_ms)),
+    "agent": (
+        ("first byte P50", lambda it: it.first_byte_p50_ms),
+        ("first byte P99", lambda it: it.first_byte_p99_ms),
+        ("event P50", lambda it: it.event_p50_ms),
+        ("event P99", lambda it: it.event_p99_ms),
+    ),
 }
 
 
@@ -129,6 +156,17 @@ def _rate(setting: Setting) -> _Column:
 def _added(wait: _Wait, setting: Setting) -> _Column:
     name, value = wait
     return _Column(f"added {name} at {setting.connections}, ms", setting, value, is_added=True)
+
+
+def _fairness(setting: Setting) -> Iterator[_Column]:
+    """Yield columns that show whether some connections wait longer than others."""
+    at = f"at {setting.connections}"
+    yield _Column(f"P99 / P50 {at}", setting, lambda it: it.p99_ms / it.p50_ms)
+    yield _Column(f"first answer P50 {at}, ms", setting, lambda it: it.first_answer_p50_ms)
+    yield _Column(f"first answer max {at}, ms", setting, lambda it: it.first_answer_max_ms)
+    yield _Column(f"fewest answers {at}", setting, lambda it: it.fewest_answers)
+    yield _Column(f"mean answers {at}", setting, lambda it: it.mean_answers)
+    yield _Column(f"most answers {at}", setting, lambda it: it.most_answers)
 
 
 def _cpu(setting: Setting) -> _Column:

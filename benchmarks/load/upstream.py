@@ -1,9 +1,10 @@
-"""Upstream that answers every chat request immediately, with the same bytes.
+"""Upstream that answers every chat request with the same bytes.
 
     python -m benchmarks.load.upstream 9000
 
-A request for a stream gets `CHUNKS` events, each written separately as soon as the one before is
-sent. If the body also contains `PACED`, one event comes every `PACE_S`. Every event's text has the
+It answers immediately, or after `DELAY_S` if the body contains `DELAYED`. A request for a stream
+gets `CHUNKS` events, each written separately as soon as the one before is sent. If the body also
+contains `PACED`, one event comes every `PACE_S`. Every event's text has the
 time of writing, by the clock that all processes of a machine share, so that the reader can compute
 the event's age.
 """
@@ -22,6 +23,8 @@ import uvloop
 CHUNKS = 50
 PACED = b"one word at a time"
 PACE_S = 0.01
+DELAYED = b"after a short while"
+DELAY_S = 0.02
 WRITTEN_AT = re.compile(rb"at=(\d+);")
 
 _STREAMED = re.compile(rb'"stream":\s*true')
@@ -79,7 +82,10 @@ class Upstream(asyncio.Protocol):
         body = b"".join(self._body)
         self._body.clear()
         if not _STREAMED.search(body):
-            self._transport.write(_ANSWER)
+            if DELAYED in body:
+                asyncio.get_running_loop().call_later(DELAY_S, self._transport.write, _ANSWER)
+            else:
+                self._transport.write(_ANSWER)
             return
         stream = asyncio.ensure_future(self._stream(PACE_S if PACED in body else 0.0))
         self._streams.add(stream)

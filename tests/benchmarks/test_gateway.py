@@ -19,12 +19,12 @@ from benchmarks.load.client import Load, RefusedError, play
 from benchmarks.load.contenders import Place, direct
 from benchmarks.load.figures import Figures, Setting, tables
 from benchmarks.load.processes import Running, free_port, running
-from benchmarks.load.upstream import CHUNKS
-from tests.bodies import ASK
+from benchmarks.load.upstream import CHUNKS, DELAY_S
+from tests.bodies import ASK, TOOLS
 from tests.serving import scripted
 
 ROOT = Path(__file__).parents[2]
-FIGURES = Figures(10, 100.0, 1.0, 2.0, 1.0, 2.0, 0.5, 0.6, 0.1)
+FIGURES = Figures(10, 100.0, 1.0, 2.0, 1.0, 2.0, 0.5, 0.6, 0.1, 1.0, 2.0, 3, 3.3, 4)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,23 @@ def test_first_byte_of_a_paced_stream_arrives_before_later_events(upstream: Runn
     record = play(Load(upstream.port, requests, connections=1, seconds=0.1))
     (latency,), (first_byte,) = record.latencies_s, record.first_bytes_s
     assert latency - first_byte > max(record.ages_s)
+
+
+def test_measurement_begins_after_the_first_answers(upstream: Running) -> None:
+    """Each connection's first answer is recorded separately, and counts as one of its answers."""
+    requests = endless(bodies.delayed())
+    record = play(Load(upstream.port, requests, connections=3, seconds=0.01))
+    assert len(record.first_answers_s) == 3
+    assert all(latency_s > DELAY_S for latency_s in record.first_answers_s)
+    assert record.answers_by_connection == [2, 2, 2]
+    assert record.latencies_s
+
+
+def test_agents_send_growing_histories() -> None:
+    """Every request of an agent has one tool call and its result more than the one before."""
+    sent = list(islice(bodies.agents([{"messages": ASK, "tools": TOOLS}]), bodies.TURNS + 1))
+    counts = [sum(m["role"] == "tool" for m in request["messages"]) for request in sent]
+    assert counts == [*range(bodies.TURNS), 0]
 
 
 def test_error_answer_aborts_the_load() -> None:
