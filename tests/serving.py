@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from router_service.http.protocol import ConnectionLimits, protocol_with_limits
+from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
 from router_service.sandbox.app import ThreadServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
@@ -51,13 +51,14 @@ async def wait_for_async(condition: Callable[[], Awaitable[object]], what: str) 
 
 
 @contextmanager
-def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator[str]:
+def served(app: ASGIApp, http: type[BoundedProtocol] | None = None) -> Iterator[str]:
     """Serve an app from a thread like the gateway; yield its address, http://HOST:PORT."""
     listener = socket.create_server(("127.0.0.1", 0))
+    http = http or protocol_with_limits(LIMITS)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=http or protocol_with_limits(LIMITS),
+        http=http,
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -66,12 +67,14 @@ def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator
     )
     server = ThreadServer(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    http.accept_from([listener])
     thread.start()
     try:
         assert server.ready.wait(WAIT_S), "the server has not started"
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.stop()
+        http.accept_from(())
         thread.join(WAIT_S)
 
 

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -28,7 +29,7 @@ from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.resources import bound_heap
 from router_service.http.app import create_app
 from router_service.http.auth import UI_PATH
-from router_service.http.protocol import ConnectionLimits, protocol_with_limits
+from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
 from router_service.lifecycle.engine import EngineBuilder
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.overload import Drain
@@ -230,6 +231,8 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._on_started()
+        listeners = [listener for server in self.servers for listener in server.sockets]
+        cast("type[BoundedProtocol]", self.config.http_protocol_class).accept_from(listeners)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Handle a signal to stop: drain, and at the second signal stop at once."""
@@ -250,6 +253,7 @@ class DrainingServer(uvicorn.Server):
         if self.force_exit:
             for connection in self.server_state.connections:
                 connection.transport.abort()
+        cast("type[BoundedProtocol]", self.config.http_protocol_class).accept_from(())
         self.config.timeout_graceful_shutdown = 1 + math.ceil(self._drain.remaining_s)
         await super().shutdown(sockets)
 

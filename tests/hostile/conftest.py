@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from router_service.core.keys import new_key
 from router_service.http.app import create_app
+from router_service.http.protocol import BoundedProtocol
 from router_service.http.server import uvicorn_config
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.fakes import FakeRouter
@@ -40,6 +41,7 @@ def url(app: FastAPI) -> Iterator[str]:
     """Serve the gateway with the protocol class of production; yield its address."""
     protocol = uvicorn_config(app, SERVER).http
     assert isinstance(protocol, type)
+    assert issubclass(protocol, BoundedProtocol)
     with served(app, http=protocol) as address:
         yield address
 

@@ -19,6 +19,7 @@ from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import new_key
 from router_service.core.selection import Reason
 from router_service.http.app import create_app
+from router_service.http.protocol import BoundedProtocol
 from router_service.http.server import uvicorn_config
 from router_service.lifecycle.gateway import Gateway
 from router_service.requests.planning import CHAT, RESPONSES, Endpoint, Plan, plan_request
@@ -208,6 +209,7 @@ def url(router: Router, sandbox: Sandbox) -> Iterator[str]:
     app = create_app(settings.model_copy(update={"keys": keys}), router)
     protocol = uvicorn_config(app, settings.server).http
     assert isinstance(protocol, type)
+    assert issubclass(protocol, BoundedProtocol)
     with served(app, http=protocol) as address:
         yield address
 

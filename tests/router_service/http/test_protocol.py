@@ -559,3 +559,51 @@ def test_head_waits_for_one_loop_iteration() -> None:
         return wire.writes
 
     assert asyncio.run(answer()) == [HEAD, HEAD, b"closed", b"aborted"]
+
+
+class Iterations:
+    """App that counts the event loop's iterations, and blocks the loop in its first requests."""
+
+    def __init__(self, first_requests: int) -> None:
+        self.first_requests = first_requests
+        self.count = 0
+        self.served: list[int] = []
+        """The iteration in which each request was read."""
+        self.is_blocked = threading.Event()
+        self.go_on = threading.Event()
+
+    def _count(self) -> None:
+        self.count += 1
+        asyncio.get_running_loop().call_soon(self._count)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Keep the first requests in flight, block once all are there, and answer the others."""
+        if scope["type"] == "lifespan":
+            self._count()
+            return
+        self.served.append(self.count)
+        if len(self.served) == self.first_requests:
+            self.is_blocked.set()
+            self.go_on.wait(WAIT_S)
+        if len(self.served) <= self.first_requests:
+            await _left(receive)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+def test_waiting_connections_are_accepted_together_under_load() -> None:
+    """40 clients that connect during one iteration of the loop are served within a few others."""
+    app, clients = Iterations(first_requests=8), 40
+    request = GET + b"\r\n"
+    with served(app) as url, ExitStack() as stack:
+        for _ in range(app.first_requests):
+            stack.enter_context(connected(url, request))
+        assert app.is_blocked.wait(WAIT_S)
+        others = [stack.enter_context(connected(url, request)) for _ in range(clients)]
+        app.go_on.set()
+        for other in others:
+            assert other.recv(1000).startswith(b"HTTP/1.1 200")
+    late = app.served[app.first_requests :]
+    assert len(late) == clients
+    assert max(late) - min(late) < clients / 4
