@@ -21,7 +21,8 @@ from tokenizers import Tokenizer
 from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Classifier, sigmoid
-from router_service.core.packing import Ids, Packed, Packer
+from router_service.core.packing import Packed, Packer
+from router_service.core.words import Ids
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
