@@ -39,27 +39,18 @@ from tokenizers import Tokenizer
 from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.features import FEATURES, extract
+from router_service.core.measurement import FRONTIER, best_single, cheapest_single, route
 from router_service.core.messages import Json, parse_conversation
 from router_service.core.packing import Packer
+from router_service.core.statistics import Estimate
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes
 from switchcraft_training.data.splits import Split, fold_table, group_table
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source
-from switchcraft_training.evaluation.evaluate import (
-    FRONTIER,
-    best_single,
-    cheapest_single,
-    route,
-)
 from switchcraft_training.evaluation.frontier import aiq
-from switchcraft_training.evaluation.metrics import (
-    Estimate,
-    bootstrap,
-    paired_interval,
-    ratio_interval,
-)
+from switchcraft_training.evaluation.metrics import bootstrap, paired_interval, ratio_interval
 from switchcraft_training.records import Example
 
 FOLDS = 5

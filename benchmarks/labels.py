@@ -22,13 +22,14 @@ import orjson
 
 from benchmarks.stamp import stamp
 from benchmarks.utility import at_budget, families
+from router_service.core.measurement import best_single
 from router_service.core.messages import Json
+from router_service.core.statistics import mean_auc
 from switchcraft_training.config import load_config
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.calibration import calibrated_unseen, choose_calibration
-from switchcraft_training.evaluation.evaluate import best_single
-from switchcraft_training.evaluation.metrics import mean_auc, paired_interval
+from switchcraft_training.evaluation.metrics import paired_interval
 from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
 from switchcraft_training.models.encoders import load_encoder
 

@@ -31,18 +31,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.stamp import stamp
+from router_service.core.measurement import Choices, route
 from router_service.core.model import Calibration, logit, sigmoid
+from router_service.core.statistics import mean_auc
 from switchcraft_training.config import RunConfig, load_config
 from switchcraft_training.data.splits import Split
-from switchcraft_training.data.table import Choices, Floats, Table
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.calibration import (
     calibrated_unseen,
     choose_calibration,
     log_losses,
 )
-from switchcraft_training.evaluation.evaluate import route
-from switchcraft_training.evaluation.metrics import mean_auc
 from switchcraft_training.experiment import (
     CrossValidation,
     TrainingData,

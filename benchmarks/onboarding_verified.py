@@ -33,10 +33,10 @@ from benchmarks.onboarding import (
 )
 from benchmarks.stamp import stamp
 from router_service.core.answer_features import Candidates
+from router_service.core.measurement import Choices, best_single
 from router_service.core.verifier import Verifier
-from switchcraft_training.data.table import Choices, Table
+from switchcraft_training.data.table import Table
 from switchcraft_training.evaluation.calibration import fit_platt
-from switchcraft_training.evaluation.evaluate import best_single
 from switchcraft_training.evaluation.metrics import paired_interval
 from switchcraft_training.models.verifier import VerifierData, fit_verifier, read_candidates
 from switchcraft_training.verification import answer_verified, recorded_calls, require_answers

@@ -22,6 +22,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from benchmarks.stamp import stamp
 from router_service.core.features import FEATURES, OVERLAP_FEATURES, TOOL_FEATURES, extract
 from router_service.core.messages import parse_conversation
+from router_service.core.statistics import auc_measure
 from router_service.core.text_features import TEXT_FEATURES
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import CheckedAnswers
@@ -29,7 +30,6 @@ from switchcraft_training.data.splits import Split, fold_table
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets import bfcl
-from switchcraft_training.evaluation.metrics import auc_measure
 from switchcraft_training.models.branches import SEVERAL_CALLS
 
 Floats = NDArray[np.float64]

@@ -27,11 +27,11 @@ import orjson
 
 from benchmarks.expected_cost import left_out, read_inputs, reference_pool, trees
 from benchmarks.stamp import stamp
+from router_service.core.measurement import Choices, best_single, route
 from router_service.core.messages import Json
 from switchcraft_training.config import load_config
 from switchcraft_training.data.splits import fold_table
-from switchcraft_training.data.table import Choices, Floats, Table
-from switchcraft_training.evaluation.evaluate import best_single, route
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.replay.estimators import (
     LoggedChoices,
     PolicyEstimate,

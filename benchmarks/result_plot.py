@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
+from router_service.core.goals import pareto_front
 from router_service.core.selection import Verified
 from switchcraft_training.config import load_config
 from switchcraft_training.dataset import load_dataset
@@ -33,7 +34,6 @@ NAMES = {
     "gemini-1.5-flash-preview-0514": "Gemini 1.5 Flash",
     "open-mistral-nemo-2407-FC-Auto": "Mistral Nemo",
 }
-POLICIES = {"economy": "economy", "default": "default", "quality": "quality"}
 GREY, BLUE, GREEN = "#6b7280", "#2563eb", "#047857"
 
 
@@ -78,12 +78,13 @@ def draw_models(axes: Axes, data: Path) -> None:
 
 def draw_policies(axes: Axes, manifest: Manifest) -> None:
     """Draw both frontiers as lines, and the named policies with their intervals."""
-    drifts = [point for point in manifest.frontier if point.policy.startswith("drift=")]
-    draw_frontier(axes, drifts, BLUE, "Switchcraft, one model for each request")
+    draw_frontier(
+        axes, pareto_front(manifest.frontier), BLUE, "Switchcraft, one model for each request"
+    )
     draw_frontier(axes, manifest.verified_frontier, GREEN, "Switchcraft, verified answers")
     by_policy = {point.policy: point for point in manifest.frontier}
-    for name, text in POLICIES.items():
-        draw_point(axes, by_policy[manifest.policies[name]], text, BLUE, (-4, -30))
+    for name in ("economy", "balanced", "quality"):
+        draw_point(axes, by_policy[manifest.policies[name]], name, BLUE, (-4, -30))
     if manifest.verifier is not None:
         by_price = {point.policy: point for point in manifest.verified_frontier}
         point = by_price[str(Verified(manifest.verifier.price_usd))]

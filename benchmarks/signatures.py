@@ -22,10 +22,10 @@ from tokenizers import Tokenizer
 from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer, PackingSpec, TemplateSlot
+from router_service.core.statistics import mean_auc
 from switchcraft_training.config import load_config
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset
-from switchcraft_training.evaluation.metrics import mean_auc
 
 FOLDS = 5
 CAPS_TOKENS = (0, 50, 100, 160, 256)

@@ -27,19 +27,15 @@ import orjson
 from sklearn.model_selection import GroupKFold
 
 from benchmarks.stamp import stamp
+from router_service.core.measurement import DRIFTS, THETAS, Choices, best_single, route
 from router_service.core.messages import Json
+from router_service.core.statistics import mean_auc
 from switchcraft_training.config import load_config
-from switchcraft_training.data.table import Choices, Floats, Table
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.calibration import calibrated_unseen, choose_calibration
-from switchcraft_training.evaluation.evaluate import (
-    DRIFTS,
-    THETAS,
-    best_single,
-    route,
-)
 from switchcraft_training.evaluation.frontier import convex_hull
-from switchcraft_training.evaluation.metrics import mean_auc, paired_interval
+from switchcraft_training.evaluation.metrics import paired_interval
 from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
 from switchcraft_training.models.encoders import load_encoder
 

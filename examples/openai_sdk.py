@@ -7,13 +7,15 @@ import os
 
 from openai import OpenAI
 
+QUESTION = "What is the forecast for 'Lisbon' for the next 3 days?"
+
 client = OpenAI(
     base_url=os.environ.get("SWITCHCRAFT_URL", "http://127.0.0.1:8080/v1"),
     api_key=os.environ.get("SWITCHCRAFT_KEY", "not-needed"),
 )
 answer = client.chat.completions.with_raw_response.create(
     model="switchcraft",
-    messages=[{"role": "user", "content": "Will it rain in 'Lisbon' in the next 3 days?"}],
+    messages=[{"role": "user", "content": QUESTION}],
     tools=[
         {
             "type": "function",
@@ -35,5 +37,5 @@ for chunk in answer.parse():
         if call.function:
             print(call.function.name or call.function.arguments, end=" ", flush=True)
 print()
-for name in ("model", "policy", "reason", "decision-id"):
+for name in ("model", "policy", "reason", "why", "decision-id"):
     print(f"{name}:", answer.headers[f"x-switchcraft-{name}"])

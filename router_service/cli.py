@@ -102,8 +102,12 @@ def _create_parser() -> argparse.ArgumentParser:
     policies = commands.add_parser(
         "policies", help="measured accuracy and cost of each policy of an artifact"
     )
-    policies.add_argument(
+    of = policies.add_mutually_exclusive_group()
+    of.add_argument(
         "--artifact", type=Path, help="directory of a trained router (default: the shipped one)"
+    )
+    of.add_argument(
+        "--config", type=Path, help="a gateway's configuration: its artifact, arms and prices"
     )
     policies.add_argument(
         "--goal",
@@ -194,7 +198,16 @@ def policies_command(arguments: argparse.Namespace) -> int:
     from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
     from router_service.offline import explain_goal, list_policies  # noqa: PLC0415
 
-    manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
+    if arguments.config is None:
+        manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
+    else:
+        from router_service.lifecycle.engine import EngineBuilder  # noqa: PLC0415
+        from router_service.lifecycle.reloading import load_first_router  # noqa: PLC0415
+        from router_service.settings import read_settings  # noqa: PLC0415
+
+        settings = read_settings(arguments.config)
+        router, _ = load_first_router(settings, EngineBuilder())
+        manifest = router.artifact.manifest
     lines = (
         list_policies(manifest, every=arguments.all)
         if arguments.goal is None

@@ -115,6 +115,9 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
 
     A rule is left out if a cheaper one is as accurate, unless it has a name or `every` is set.
     """
+    if not manifest.frontier:
+        yield "No policy was measured for these arms at these prices."
+        return
     front = pareto_front(manifest.frontier)
     named = set(manifest.policies.values())
     shown = [

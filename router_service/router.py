@@ -26,6 +26,7 @@ from router_service.core.answer_features import Candidates, Question, decode_cal
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import goal_policy, parse_goal
+from router_service.core.held_out import describe_pool
 from router_service.core.messages import (
     Conversation,
     Json,
@@ -145,12 +146,13 @@ class Router:
         """Load the artifact's model.
 
         `prices` replaces list prices of the cost profile, by arm. `arms` restricts the choice
-        (default: all of the artifact's arms). `relatives` are routers to share loaded files and
+        (default: all of the artifact's arms). The figures of `Router.artifact` are then computed
+        again for these arms at these prices. `relatives` are routers to share loaded files and
         caches with.
         Raises ArtifactError if the artifact lacks one of the arms, or if `arms` is empty.
         """
-        manifest = artifact.manifest
         self.artifact = artifact
+        manifest = artifact.manifest
         chosen = set(manifest.arms if arms is None else arms)
         self._check_arms(chosen)
         self._columns = [column for column, arm in enumerate(manifest.arms) if arm in chosen]
@@ -177,10 +179,11 @@ class Router:
         spec = manifest.verifier
         self._verifier = None if spec is None else Verifier(artifact.directory, spec)
         costs_usd = manifest.costs_usd(prices)
-        self._is_as_measured = (
-            len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
-        )
         self._costs_usd = [costs_usd[column] for column in self._columns]
+        # The manifest's figures are those of all arms at their profiled prices.
+        if len(self._columns) < len(manifest.arms) or costs_usd != manifest.costs_usd():
+            self.artifact = describe_pool(artifact, self.arms, prices or {})
+            manifest = self.artifact.manifest
         # Agents ask for the same goal with every request, and finding its rule takes 0.2 ms.
         self._goal_policy = lru_cache(1000)(partial(goal_policy, manifest=manifest))
         same_predictions = [
@@ -356,8 +359,7 @@ class Router:
         """Return the policy for a name (`economy`), a rule (`theta=0.5`) or a goal.
 
         None is the artifact's default. A goal such as `accuracy=best@95` becomes the rule that was
-        measured to reach it; with `verified_goals`, this may be a verified policy. Goals need all
-        arms of the artifact at their profiled prices, because those were measured. Raises
+        measured to reach it; with `verified_goals`, this may be a verified policy. Raises
         PolicyError, which names `param` as the request's field.
         """
         manifest = self.artifact.manifest
@@ -377,12 +379,6 @@ class Router:
         goal = parse_goal(rule, param=param)
         if goal is None:
             return parse_policy(rule, param=param)
-        if not self._is_as_measured:
-            problem = (
-                "a goal needs all arms of the artifact at their profiled prices; use the name of a "
-                "policy or a rule such as theta=0.5"
-            )
-            raise PolicyError(str(goal), problem, param=param)
         return self._goal_policy(goal, param=param, verified_goals=verified_goals)
 
     def predict_batch(self, conversations: Sequence[Conversation]) -> list[list[float]]:

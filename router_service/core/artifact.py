@@ -113,6 +113,10 @@ class Manifest(_Frozen):
     encoder: Encoder
     packing: PackingSpec
     policies: Mapping[str, str] = Field(description="Rules by name; `default` is one of them.")
+    policy_goals: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Goals by which policies were chosen among the measured rules, by name.",
+    )
     profile: Mapping[str, ArmProfile]
     calibration: Calibration = Field(
         default=IDENTITY, description="Map from the graph's output to probabilities."
@@ -151,6 +155,18 @@ class Manifest(_Frozen):
         unknown = set(self.onboarded) - set(self.arms)
         if unknown:
             raise ValueError(f"`onboarded` names {sorted(unknown)}, which `arms` lacks")
+        graphs = {*self.models.values()}
+        if self.verifier is not None:
+            graphs |= {self.verifier.graph, self.verifier.gain_graph}
+            if len(self.verifier.reliabilities) != len(self.arms):
+                raise ValueError("`verifier.reliabilities` must have a value for each arm")
+        missing = {*graphs, TOKENIZER, CANARIES} - set(self.files)
+        if missing:
+            raise ValueError(f"`files` has no hash for {sorted(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_policies(self) -> Manifest:
         if "default" not in self.policies:
             raise ValueError("`policies` must contain 'default'")
         for name, rule in self.policies.items():
@@ -160,14 +176,9 @@ class Manifest(_Frozen):
                     choose_once(policy)
             except SwitchcraftError as exc:
                 raise ValueError(str(exc)) from exc
-        graphs = {*self.models.values()}
-        if self.verifier is not None:
-            graphs |= {self.verifier.graph, self.verifier.gain_graph}
-            if len(self.verifier.reliabilities) != len(self.arms):
-                raise ValueError("`verifier.reliabilities` must have a value for each arm")
-        missing = {*graphs, TOKENIZER, CANARIES} - set(self.files)
-        if missing:
-            raise ValueError(f"`files` has no hash for {sorted(missing)}")
+        unknown = set(self.policy_goals) - set(self.policies)
+        if unknown:
+            raise ValueError(f"`policy_goals` names {sorted(unknown)}, which `policies` lacks")
         return self
 
     @property

@@ -8,7 +8,7 @@ the random choice of queries, but not for the rule being picked on the same quer
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -149,6 +149,23 @@ def goal_point(
         raise PolicyError(str(goal), problem, param=param) from exc
 
 
+def resolve_policies(
+    policies: Mapping[str, str], frontier: Sequence[FrontierPoint], best_single: Measure | None
+) -> dict[str, str]:
+    """Return the rule of each policy: its own, or the one that comes nearest to its goal.
+
+    Raises PolicyError if a goal cannot be compared with the frontier.
+    """
+    rules = {}
+    for name, text in policies.items():
+        goal = parse_goal(text, param=name)
+        rules[name] = text
+        if goal is not None:
+            point = find_point(goal, frontier, best_single, param=name, is_nearest=True)
+            rules[name] = point.policy
+    return rules
+
+
 def find_point(
     goal: Goal,
     frontier: Sequence[FrontierPoint],
@@ -160,10 +177,14 @@ def find_point(
     """Return the cheapest point that reaches an accuracy, or the most accurate within a budget.
 
     `best_single` is the accuracy of the best single model on the same queries. If no point reaches
-    the goal, returns the nearest point if `is_nearest` is set, and raises PolicyError if it is not.
+    the goal, returns the nearest point (the cheapest of several) if `is_nearest` is set, and raises
+    PolicyError if it is not.
     """
     if not frontier:
-        problem = "the artifact has no measured rules; use theta=P or drift=P instead of a goal"
+        problem = (
+            "no rule was measured for these arms at these prices, because the artifact has no "
+            "held-out predictions; use the name of a policy, theta=P or drift=P instead of a goal"
+        )
         raise PolicyError(str(goal), problem, param=param)
     if goal.uses_interval and any(point.versus_best is None for point in frontier):
         problem = f"the artifact was measured without intervals; omit {INTERVAL_SUFFIX}"
@@ -179,7 +200,8 @@ def find_point(
     if reached:
         return min(reached, key=_cost_then_accuracy)
 
-    nearest = frontier[margins.index(max(margins))]
+    ordered = sorted(zip(margins, frontier, strict=True), key=lambda p: _cost_then_accuracy(p[1]))
+    nearest = max(ordered, key=lambda pair: pair[0])[1]  # the cheapest of several
     if is_nearest:
         return nearest
     figure = _decisive_figure(goal, nearest, best_single)

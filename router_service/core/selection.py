@@ -68,7 +68,7 @@ class Price(BaseModel):
         """Whether a price per hour is set."""
         return self.usd_per_hour is not None
 
-    def cost_usd(self, input_tokens: float, output_tokens: float, seconds: float) -> float:
+    def cost_usd(self, input_tokens: Number, output_tokens: Number, seconds: Number) -> Number:
         """Return the cost of tokens and seconds, ignoring prices for caching and reasoning."""
         input_usd = input_tokens * (self.input_usd_per_mtok or 0.0)
         output_usd = output_tokens * (self.output_usd_per_mtok or 0.0)

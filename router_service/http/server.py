@@ -117,8 +117,6 @@ class ServeOptions:
     log_format: LogFormat | None = None
     sandbox_url: str | None = None
     """Address of the sandbox that answers for every model if no models are configured."""
-    workers_directory: Path | None = None
-    """Directory that the workers share, see `store.workers`; None without workers."""
 
     def read_settings(self) -> Settings:
         """Read the configuration file as it is now; raises ConfigError."""
@@ -140,7 +138,7 @@ class ServeOptions:
         source = ReloadSource(
             self.read_settings, builder, publication, has_file, reload_other_workers
         )
-        return create_app(settings, router, source, self.workers_directory)
+        return create_app(settings, router, source)
 
 
 def unsupported_table(settings: Settings) -> list[dict[str, str]]:

@@ -138,6 +138,12 @@ def read_settings(
             else ("the command line", f"--{name.replace('_', '-')}")
         )
     settings = settings.model_copy(update={**sections, "overrides": sources})
+    server = settings.server
+    if server.workers > 1 and server.redis_url is None:
+        problem = (
+            "several workers share their state in Redis; set server.redis_url, or use 1 worker"
+        )
+        raise settings.error("server.workers", problem)
     history, state = settings.history, state_directory(environ)
     if history.path is None and state is not None:
         # Traffic of the sandbox is not mixed with that of real models.

@@ -72,8 +72,8 @@ class ArmCard(BaseModel):
     """An arm of the artifact."""
 
     arm: str
-    model: str | None
-    """Configured model of this arm, or None. An arm without a configured model is never chosen."""
+    model: str
+    """Configured model of this arm."""
     cost_usd: float
     """Expected cost of a request at the gateway's prices."""
     profile: ArmProfile
@@ -122,11 +122,12 @@ class ArtifactCard(BaseModel):
         arms = (
             ArmCard(
                 arm=arm,
-                model=by_arm[arm].name if arm in by_arm else None,
+                model=by_arm[arm].name,
                 cost_usd=cost_usd,
                 profile=manifest.profile[arm],
             )
             for arm, cost_usd in zip(manifest.arms, costs_usd, strict=True)
+            if arm in by_arm
         )
         return cls(
             name=manifest.name,

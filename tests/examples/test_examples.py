@@ -58,6 +58,7 @@ def test_openai_sdk_prints_the_call_and_the_decision(capsys: pytest.CaptureFixtu
     assert printed.startswith("get_forecast")
     assert '"Lisbon"' in printed
     assert "policy: drift=0.05" in printed
+    assert "costs 17 times less" in printed
     assert "decision-id: dec_" in printed
 
 

@@ -109,13 +109,13 @@ def encoder_folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def few_draws() -> Iterator[None]:
     """Draw fewer resamples in a module whose tests do not depend on the width of intervals."""
-    from switchcraft_training.evaluation import metrics  # noqa: PLC0415
+    from router_service.core import statistics  # noqa: PLC0415
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "BOOTSTRAP_DRAWS", 200)
-        metrics.resamples.cache_clear()
+        patch.setattr(statistics, "BOOTSTRAP_DRAWS", 200)
+        statistics.resamples.cache_clear()
         yield
-    metrics.resamples.cache_clear()
+    statistics.resamples.cache_clear()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from router_service.core.errors import ConfigError, PolicyError
+from router_service.core.goals import parse_goal
 from router_service.core.packing import PackingSpec
 from router_service.core.selection import Price, parse_policy
 
@@ -319,7 +320,12 @@ class RunConfig(_Frozen):
         " cost. The highest price within it is the policy's operating point. The default is the"
         " share at which the paper's router is as accurate as its best single model.",
     )
-    policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
+    policies: Mapping[str, str] = Field(
+        default_factory=lambda: {"default": "theta=0.5"},
+        description="Rules by name, such as `drift=0.05`. A goal such as `accuracy=best-1` stands"
+        " for the rule that reaches it on held-out queries; for a pool with fewer arms or other"
+        " prices, a gateway looks for that rule again.",
+    )
     seed: int = 42
 
     @field_validator("policies")
@@ -329,7 +335,8 @@ class RunConfig(_Frozen):
             raise ValueError("one policy must be named 'default'")
         for rule in policies.values():
             try:
-                parse_policy(rule)
+                if parse_goal(rule, param="policies") is None:
+                    parse_policy(rule)
             except PolicyError as exc:
                 raise ValueError(str(exc)) from exc
         return policies

@@ -19,10 +19,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from router_service.core.errors import ConfigError
+from router_service.core.goals import parse_goal
+from router_service.core.held_out import Figures
+from router_service.core.measurement import Costs, Kind, Outcomes, route
 from router_service.core.messages import parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Classifier, sigmoid
-from router_service.core.packing import Packed, Packer
-from router_service.core.words import Ids
+from router_service.core.packing import Ids, Packed, Packer
+from router_service.core.selection import ArmProfile
+from router_service.core.statistics import mean_auc
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
@@ -36,8 +40,7 @@ from switchcraft_training.evaluation.calibration import (
     calibrated_unseen,
     choose_calibration,
 )
-from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Kind, Run, route
-from switchcraft_training.evaluation.metrics import mean_auc
+from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run
 from switchcraft_training.models.distillation import distil
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
 from switchcraft_training.models.export import export_int8
@@ -165,11 +168,23 @@ class TrainingData:
             raise ConfigError(self.config.name, "evaluation.protocol", problem)
         return split
 
+    def profiles(self, rows: Sequence[int]) -> tuple[ArmProfile, ...]:
+        """Return each arm's mean usage on these rows, (arms,)."""
+        table = self.table.take(rows).select_arms(self.config.arms)
+        return tuple(profile_arms(table, self.config.prices).values())
+
     def expected_costs_usd(self, rows: Sequence[int]) -> list[float]:
         """Return each arm's expected cost of a request, estimated from these rows, (arms,)."""
-        table = self.table.take(rows).select_arms(self.config.arms)
-        profile = profile_arms(table, self.config.prices)
-        return [profile[arm].cost_usd() for arm in self.config.arms]
+        return [profile.cost_usd() for profile in self.profiles(rows)]
+
+    def with_rules(self, measured: Outcomes, probabilities: Floats, costs: Costs) -> TrainingData:
+        """Return the same data with the goals of policies replaced by the rules that reach them."""
+        policies = self.config.policies
+        if all(parse_goal(text, param=name) is None for name, text in policies.items()):
+            return self
+        figures = Figures.measure(measured, probabilities, costs, policies)
+        rules = {"policies": figures.policies}
+        return replace(self, config=self.config.model_copy(update=rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +237,7 @@ def pack_table(
     # A copy, because the packer changes how its tokenizer treats special tokens.
     packer = Packer(config.packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
     with stage(PACKING):
-        queries = track(table.examples, "packed", len(table), "queries")
+        queries = track(table.examples, "queries", len(table), "queries")
         ids: dict[int, int] = {}
         values: dict[float, float] = {}
         packed = tuple(
@@ -280,18 +295,18 @@ def predict_held_out(data: TrainingData, part: HeldOutPart) -> HeldOutPrediction
 
 
 def train_parts(
-    data: TrainingData, parts: Sequence[HeldOutPart], workers: Workers, unit: str = "fold"
+    data: TrainingData, parts: Sequence[HeldOutPart], workers: Workers
 ) -> Iterator[HeldOutPredictions | None]:
     """Train a router for each part, several at the same time, and yield its predictions.
 
-    `unit` is what progress calls a part. What the parts share is computed first: the encoder, and
-    its states if it is frozen.
+    What the parts share is computed first: the encoder, and its states if it is frozen.
     """
+    log.info("training %d routers: seed=%d", len(parts), data.config.seed)
     if workers.processes > 1 and "encoder" in data.config.training.branch_shares:
         encoder = data.load_encoder()
         with step("frozen layers"):
             compute_states(encoder, data.config, data.table, data.workspace)
-    return workers.map(predict_held_out, data, parts, unit)
+    return workers.map(predict_held_out, data, parts, "routers")
 
 
 def cross_validate(
@@ -378,6 +393,10 @@ def run_experiment(
         choices = route(probabilities, source.expected_costs_usd, config.policies["default"])
         return Entrant("router", name, choices, probabilities)
 
+    data = data.with_rules(
+        table, calibrate(validation.probabilities), validation.expected_costs_usd
+    )
+    config = data.config
     variants = []
     if truncated is not None:
         variants.append(variant(NAIVE_TRUNCATION, truncated, shares))
@@ -468,6 +487,9 @@ def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | N
         probabilities[is_validation] = calibrated_unseen(
             labels, held_out, groups, config.seed, calibration.method
         )
+    unseen = table.take(is_validation)
+    data = data.with_rules(unseen, probabilities[is_validation], costs_usd)
+    config = data.config
     variants = []
     if truncated is not None:
         found = calibration.apply(_predict(*truncated, rows))

@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from router_service.core.artifact import TOKENIZER, Encoder, Measure, Provenance
+from router_service.core.artifact import TOKENIZER, Encoder, Provenance
+from router_service.core.held_out import HeldOut
 from router_service.core.model import Calibration, Classifier
 from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import RunConfig, dump_config
@@ -37,7 +38,7 @@ from switchcraft_training.dataset import (
     require_measured_rows,
     sources_sha256,
 )
-from switchcraft_training.evaluation.evaluate import Evaluation
+from switchcraft_training.evaluation.evaluate import Experiment
 from switchcraft_training.evaluation.report import Report, all_sections, main_figures, write_report
 from switchcraft_training.evaluation.verified import (
     NO_ANSWERS,
@@ -46,22 +47,16 @@ from switchcraft_training.evaluation.verified import (
     verified_figures,
 )
 from switchcraft_training.experiment import (
-    BASELINES,
-    CROSS_VALIDATION,
-    ROUTER,
-    TRUNCATED,
     TrainingData,
     experiment_stages,
     pack_table,
     run_experiment,
     run_split,
-    seed_stage,
 )
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
 from switchcraft_training.models.export import (
     CUDA_GRAPH,
     GRAPH,
-    ManifestMetrics,
     export_fp16,
     export_int8,
     full_precision,
@@ -71,12 +66,7 @@ from switchcraft_training.models.export import (
 from switchcraft_training.models.optimization import explaining_lost_processes, is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
 from switchcraft_training.progress import running, stage
-from switchcraft_training.verification import (
-    NESTED_ROUTERS,
-    VERIFIER,
-    require_answers,
-    study_verifier,
-)
+from switchcraft_training.verification import require_answers, study_verifier
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
@@ -92,24 +82,9 @@ READING = "reading and judging"
 FINAL_ROUTER = "final router"
 EXPORT = "export"
 MAIN_TABLE = "main table"
+VERIFIER = "verifier"
 REPORT = "report"
-"""Names of the stages besides those of `experiment_stages` and of `study_verifier`."""
-
-SHARES: Mapping[str, float] = {
-    CROSS_VALIDATION: 25,
-    ROUTER: 10,
-    TRUNCATED: 8,
-    BASELINES: 14,
-    FINAL_ROUTER: 2,
-    EXPORT: 1,
-    NESTED_ROUTERS: 9,
-    VERIFIER: 29,
-    REPORT: 2,
-}
-SEED_SHARE = 7
-"""Typical durations of stages in percent of a run, and that of the stage of each further seed. They
-are rounded from `stages.json` of the shipped recipe on two cores. Stages before the first training
-have none, because later runs reuse their results."""
+"""Names of the stages besides those of `experiment_stages`."""
 
 
 def run(
@@ -136,8 +111,7 @@ def run(
         log.warning(
             "the baseline MIRT is left out: add a `profile` to the pool's entry of %s", arms
         )
-    shares = {**SHARES, **{seed_stage(seed): SEED_SHARE for seed in config.evaluation.seeds}}
-    with explaining_lost_processes(), running(run_stages(config), shares) as stages:
+    with explaining_lost_processes(), running(run_stages(config)) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work", workers)
     if is_main_process():
         usages = [asdict(usage) for usage in stages.usages.values()]
@@ -149,7 +123,7 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the stages of a run, in their order."""
     if config.evaluation.protocol == "split":
         return (READING, *experiment_stages(config), MAIN_TABLE, EXPORT, REPORT)
-    verifier = (NESTED_ROUTERS, VERIFIER) if config.verifier else ()
+    verifier = (VERIFIER,) if config.verifier else ()
     last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, REPORT)
     return (READING, *experiment_stages(config), *last)
 
@@ -184,14 +158,24 @@ def _run_stages(
     measured = table.measured(config.arms)
     profile = profile_arms(measured, config.prices)
     LearnedQueries.of(table.examples).write(directory)
-    metrics = ManifestMetrics(figures.frontier, headline(figures), result.calibration)
-    write_manifest(directory, config, describe_encoder(encoder), profile, provenance, metrics)
+    folds = [split.train for split in training.folds()]
+    held_out_predictions(training, result.experiment, folds).write(directory)
+    write_manifest(
+        directory,
+        config,
+        describe_encoder(encoder),
+        profile,
+        provenance,
+        figures=result.experiment.figures(),
+        calibration=result.calibration,
+    )
     verified: VerifiedFigures | str = NO_VERIFIER
     if config.verifier:
         calibrated = result.experiment.probabilities
-        study = study_verifier(training, result.validation, calibrated, data, workers=workers)
-        study.add_to(directory)
-        verified = verified_figures(study)
+        with stage(VERIFIER):
+            study = study_verifier(training, result.validation, calibrated, data, workers=workers)
+            study.add_to(directory)
+            verified = verified_figures(study)
     elif not isinstance(open_source(config.source, data), CheckedAnswers):
         verified = NO_ANSWERS
     with stage(REPORT):
@@ -223,10 +207,12 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
     with stage(MAIN_TABLE):
         test, validation = main_figures(result.test), main_figures(result.validation)
     chosen = validation.entry(validation.default_policy)
-    measures = headline(test) | {
+    described = result.test.figures()
+    measures = {
         "validation_accuracy": chosen.accuracy,
         "validation_cost_usd": chosen.cost_usd,
     }
+    described = replace(described, metrics={**described.metrics, **measures})
     with stage(EXPORT):
         parity = export(data, encoder, result.trained, result.calibration, directory)
     split, examples = result.split, data.table.examples
@@ -235,8 +221,16 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
     profile = profile_arms(
         data.table.take(result.split.train).select_arms(config.arms), config.prices
     )
-    metrics = ManifestMetrics(test.frontier, measures, result.calibration)
-    write_manifest(directory, config, describe_encoder(encoder), profile, provenance, metrics)
+    held_out_predictions(data, result.test, [split.train]).write(directory)
+    write_manifest(
+        directory,
+        config,
+        describe_encoder(encoder),
+        profile,
+        provenance,
+        figures=described,
+        calibration=result.calibration,
+    )
     with stage(REPORT):
         report = Report(
             name=config.name,
@@ -340,19 +334,28 @@ def rates_by_category(table: Table) -> dict[str, dict[str, float]]:
     }
 
 
-def headline(figures: Evaluation) -> dict[str, Measure]:
-    """Return the held-out metrics that are stored in an artifact."""
-    default, best = figures.entry(figures.default_policy), figures.entry(figures.best_single)
-    oracle = figures.entry("oracle")
-    return {
-        "mean_auc": figures.auc,
-        "default_accuracy": default.accuracy,
-        "default_cost_usd": default.cost_usd,
-        "best_single_accuracy": best.accuracy,
-        "best_single_cost_usd": best.cost_usd,
-        "oracle_accuracy": oracle.accuracy,
-        "oracle_cost_usd": oracle.cost_usd,
-    }
+def held_out_predictions(
+    data: TrainingData, experiment: Experiment, trained_on: Sequence[Sequence[int]]
+) -> HeldOut:
+    """Return the predictions and answers from which a gateway computes the figures of its pool.
+
+    `trained_on` are the rows that each fold's router has learned from: they give the expected
+    costs.
+    """
+    table = experiment.table
+    usage = [
+        [(each.input_tokens, each.output_tokens, each.seconds) for each in data.profiles(rows)]
+        for rows in trained_on
+    ]
+    return HeldOut(
+        probabilities=experiment.probabilities,
+        correct=table.correct,
+        input_tokens=np.where(table.has_tokens, table.input_tokens, 0.0),
+        output_tokens=np.where(table.has_tokens, table.output_tokens, 0.0),
+        seconds=np.nan_to_num(table.seconds),
+        folds=table.folds if len(trained_on) > 1 else np.zeros(len(table), dtype=np.int64),
+        usage=np.array(usage),
+    )
 
 
 def trace(config: RunConfig, data: Path) -> Provenance:

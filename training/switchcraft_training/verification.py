@@ -30,16 +30,16 @@ from router_service.core.artifact import (
 )
 from router_service.core.calls.toolbox import Call
 from router_service.core.errors import ConfigError
+from router_service.core.measurement import PRICE_DIGITS, Bench, Choices, Entry, best_single
 from router_service.core.selection import Verified
 from router_service.core.verifier import Verifier
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.data.outcomes import CheckedAnswers
-from switchcraft_training.data.table import Choices, Floats, Table
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source, require_measured_rows
 from switchcraft_training.evaluation.calibration import calibrated_unseen, fit_platt
-from switchcraft_training.evaluation.evaluate import PRICE_DIGITS, Bench, Entry, best_single
 from switchcraft_training.experiment import (
     CrossValidation,
     HeldOutPart,
@@ -59,15 +59,11 @@ from switchcraft_training.models.verifier import (
     fit_verifier,
     read_candidates,
 )
-from switchcraft_training.progress import stage, step
+from switchcraft_training.progress import step
 from switchcraft_training.records import Example
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
-
-NESTED_ROUTERS = "routers for the verifier"
-VERIFIER = "verifier"
-"""Names of the stages of `study_verifier`."""
 
 PRICES = (
     *(0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0),
@@ -275,17 +271,15 @@ def study_verifier(
     calls = recorded_calls(source, table.examples, config.arms)
     features = np.array([row.features for row in table.packed], dtype=np.float64)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
-    with stage(NESTED_ROUTERS):
-        candidates = read_candidates(table.examples, calls)
-        nested = nested_probabilities(data, validation, workers)
     everything = VerifierData(
         features=features,
         probabilities=calibrated,
-        candidates=candidates,
+        candidates=read_candidates(table.examples, calls),
         correct=table.correct,
         costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
         groups=table.groups,
     )
+    nested = nested_probabilities(data, validation, workers)
     prices_usd = tuple(float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES)
     parts = []
     for fold in range(config.evaluation.folds):
@@ -297,8 +291,7 @@ def study_verifier(
     rows = np.arange(len(table))
     parts.append(VerifierPart(rows, rows[:0], calibrated, everything.costs_usd))
     settings = VerifierSettings(everything, config.seed, effort, best_usd, prices_usd)
-    with stage(VERIFIER):
-        *tested, final = workers.map(study_part, settings, parts, "verifier")
+    *tested, final = workers.map(study_part, settings, parts, "verifiers")
     tests = [part.test for part in parts[:-1]]
     by_price = {
         price: in_row_order(tests, [each.by_price[price] for each in tested])
@@ -405,9 +398,7 @@ def nested_probabilities(
             for rows in (known, folds[one].validation)
         )
         parts.append(HeldOutPart(train, stopping, tested, exported=False))
-    for (one, other), predicted in zip(
-        pairs, train_parts(data, parts, workers, "router"), strict=True
-    ):
+    for (one, other), predicted in zip(pairs, train_parts(data, parts, workers), strict=True):
         assert predicted is not None  # noqa: S101 - only the main process studies verifiers
         found = mix_branches(predicted.branches, shares)
         split = len(folds[one].test)

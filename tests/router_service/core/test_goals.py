@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from router_service.core.artifact import Artifact, FrontierPoint
@@ -15,6 +17,7 @@ from router_service.core.goals import (
     pareto_front,
     parse_goal,
 )
+from router_service.core.held_out import HELD_OUT
 from router_service.core.selection import Price, Verified, parse_policy
 from router_service.router import Router
 from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
@@ -101,13 +104,19 @@ def test_pareto_front_drops_points_that_a_cheaper_one_matches() -> None:
     ]
 
 
-def test_goals_need_the_measured_arms_and_prices(artifact: Artifact) -> None:
-    """With other prices or fewer arms, the measured frontier does not apply."""
-    first = artifact.manifest.arms[0]
+def test_goal_without_a_measured_rule_is_refused_with_the_reason(artifact: Artifact) -> None:
+    """An artifact without held-out predictions says nothing of fewer arms or of other prices."""
+    manifest = artifact.manifest
+    files = {name: digest for name, digest in manifest.files.items() if name != HELD_OUT}
+    without = replace(artifact, manifest=manifest.model_copy(update={"files": files}))
+    first = manifest.arms[0]
     dear = Price(input_usd_per_mtok=99, output_usd_per_mtok=99)
-    for router in (Router(artifact, arms=[first]), Router(artifact, prices={first: dear})):
-        with pytest.raises(PolicyError, match="profiled prices"):
+    for router in (Router(without, arms=[first]), Router(without, prices={first: dear})):
+        with pytest.raises(PolicyError, match="no held-out predictions; use the name of a policy"):
             router.policy("accuracy=best")
+        assert router.policy("economy") == parse_policy(manifest.policies["economy"])
+        found = router.artifact.manifest
+        assert (found.frontier, found.verified_frontier, found.metrics) == ((), (), {})
 
 
 def test_policies_are_not_goals() -> None:

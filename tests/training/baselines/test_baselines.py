@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsRegressor
 
+from router_service.core.measurement import Choices
+from router_service.core.statistics import mean_auc
 from switchcraft_training.baselines.base import (
     Baseline,
     HeldOutResult,
@@ -17,8 +19,7 @@ from switchcraft_training.baselines.base import (
 from switchcraft_training.baselines.predictors import Neighbours
 from switchcraft_training.baselines.registry import baselines, baselines_to_fit
 from switchcraft_training.data.splits import Split
-from switchcraft_training.data.table import Choices, Floats, Table
-from switchcraft_training.evaluation.metrics import mean_auc
+from switchcraft_training.data.table import Floats, Table
 from tests.training.baselines.cases import (
     ARMS,
     COSTS_USD,

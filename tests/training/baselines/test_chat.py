@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from router_service.core.errors import ConfigError, DataError
+from router_service.core.measurement import Choices
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import (
     CHAT_FITTING,
@@ -22,7 +23,7 @@ from switchcraft_training.baselines.chat import (
 )
 from switchcraft_training.baselines.registry import baselines, baselines_to_fit
 from switchcraft_training.config import ChatPreferencesConfig
-from switchcraft_training.data.table import Choices, Table
+from switchcraft_training.data.table import Table
 from tests.training.baselines.cases import (
     ARMS,
     EASY,

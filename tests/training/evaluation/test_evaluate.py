@@ -8,28 +8,24 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from switchcraft_training.evaluation.evaluate import (
-    Entrant,
-    Experiment,
-    best_single,
-    evaluate,
-    oracle,
-    route,
-)
-from switchcraft_training.evaluation.metrics import (
+from router_service.core.measurement import best_single, oracle, route
+from router_service.core.statistics import (
     BOOTSTRAP_BLOCKS,
     BOOTSTRAP_DRAWS,
     auc_measure,
+    mean_auc,
+    mean_measure,
+    ratio,
+    resamples,
+)
+from switchcraft_training.evaluation.evaluate import Entrant, Experiment, evaluate
+from switchcraft_training.evaluation.metrics import (
     bootstrap,
     brier_measure,
     calibration_measure,
     expected_calibration_error,
-    mean_auc,
-    mean_measure,
     paired_interval,
-    ratio,
     ratio_interval,
-    resamples,
 )
 from tests.training.evaluation.cases import minimal_experiment, table_of
 

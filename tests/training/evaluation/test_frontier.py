@@ -9,7 +9,7 @@ import pytest
 
 from router_service.core.errors import PolicyError
 from router_service.core.goals import find_point, parse_goal
-from switchcraft_training.evaluation.evaluate import Bench, Entry
+from router_service.core.measurement import Bench, Entry
 from switchcraft_training.evaluation.frontier import (
     aiq,
     apgr,
@@ -79,7 +79,7 @@ def test_goal_picks_the_same_rule_as_the_gateway() -> None:
     for promise in validate_goals(made, ("accuracy=best", "accuracy=best-1@95", "usd_per_1k=2")):
         goal = parse_goal(promise.goal, param="")
         assert goal is not None
-        point = find_point(goal, figures.frontier, best, param="")
+        point = find_point(goal, made.figures().frontier, best, param="")
         assert promise.rule == point.policy
         assert promise.picked is not None
         assert promise.picked.accuracy == point.accuracy

@@ -25,6 +25,7 @@ from router_service.core.artifact import (
 )
 from router_service.core.calls.toolbox import Call, ExpectedCall
 from router_service.core.errors import ConfigError
+from router_service.core.measurement import Bench
 from router_service.core.model import Graph
 from router_service.core.selection import Price
 from router_service.core.verifier import Verifier
@@ -34,7 +35,6 @@ from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Floats
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.evaluation.evaluate import Bench
 from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
 from switchcraft_training.models.encoders import load_encoder, packing_for
 from switchcraft_training.models.verifier import (

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from switchcraft_training.data.table import Choices, Floats
-from switchcraft_training.evaluation.evaluate import route
+from router_service.core.measurement import Choices, route
+from switchcraft_training.data.table import Floats
 from switchcraft_training.replay.estimators import LoggedChoices, Reward
 
 COSTS_USD = (1.0, 0.3, 0.2, 0.1)

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
+from router_service.core.measurement import Choices, route
 from switchcraft_training.data.splits import Split
-from switchcraft_training.data.table import Choices, Floats, Table
-from switchcraft_training.evaluation.evaluate import route
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.records import Example
 
 PAPER_RULE = "theta=0.5"

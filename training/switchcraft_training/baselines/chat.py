@@ -17,13 +17,14 @@ import torch
 from torch.nn import functional
 
 from router_service.core.errors import ConfigError
+from router_service.core.measurement import Choices
 from router_service.core.messages import Json
 from switchcraft_training.baselines.base import Chooser, profiled_costs_usd
 from switchcraft_training.baselines.inputs import Embedder, Views
 from switchcraft_training.baselines.predictors import Fitting, MatrixFactorization
 from switchcraft_training.baselines.simple import best_arm
 from switchcraft_training.config import ChatPreferencesConfig
-from switchcraft_training.data.table import Choices, Floats, Table
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.datasets.rows import read_lines
 from switchcraft_training.models.optimization import one_thread
 from switchcraft_training.records import Example

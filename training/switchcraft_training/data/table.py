@@ -11,14 +11,13 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from router_service.core.measurement import Choices, pick
 from router_service.core.packing import Packed
 from router_service.core.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
 from switchcraft_training.records import Example
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Choices = NDArray[np.int64]
-"""The column of the chosen arm for each row, (rows,)."""
 
 RECORDED: Final = (
     *("correct", "attempts", "input_tokens", "output_tokens", "reasoning_tokens", "seconds"),
@@ -151,8 +150,7 @@ class Table:
 
     def pick(self, choices: Choices) -> tuple[Floats, Floats]:
         """Return the correctness and the cost in USD of each row's chosen arm, (rows,) each."""
-        rows = np.arange(len(choices))
-        return self.correct[rows, choices], self.cost_usd[rows, choices]
+        return pick(self, choices)
 
 
 def concatenate(tables: Sequence[Table]) -> Table:

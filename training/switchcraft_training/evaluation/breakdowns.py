@@ -9,20 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router_service.core.artifact import Measure
+from router_service.core.measurement import Choices, best_single, oracle
 from router_service.core.messages import parse_conversation
 from router_service.core.selection import Price
-from switchcraft_training.data.table import Choices, Floats, Table
-from switchcraft_training.evaluation.evaluate import (
-    Entrant,
-    best_single,
-    oracle,
-)
-from switchcraft_training.evaluation.metrics import (
-    Estimate,
-    bootstrap,
-    mean_measure,
-    paired_interval,
-)
+from router_service.core.statistics import Estimate, mean_measure
+from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.evaluation.evaluate import Entrant
+from switchcraft_training.evaluation.metrics import bootstrap, paired_interval
 from switchcraft_training.records import Example
 
 TOOLS = (1, 3, 6, 10, 50)

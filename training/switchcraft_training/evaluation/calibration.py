@@ -24,15 +24,14 @@ from router_service.core.model import (
     logit,
     sigmoid,
 )
+from router_service.core.statistics import auc_measure, mean_measure
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import (
     CALIBRATION_BINS,
-    auc_measure,
     bin_of,
     brier_measure,
     calibration_measure,
     f1_measures,
-    mean_measure,
 )
 
 FOLDS = 5

@@ -17,25 +17,20 @@ from sklearn.model_selection import GroupKFold
 from router_service.core.artifact import FrontierPoint, Measure
 from router_service.core.errors import PolicyError
 from router_service.core.goals import Goal, find_point, parse_goal
-from switchcraft_training.data.table import Choices, Floats, Table
-from switchcraft_training.evaluation.evaluate import (
+from router_service.core.measurement import (
     Bench,
+    Choices,
     Costs,
     Entry,
-    Experiment,
     best_single,
     cheapest_single,
     frontier_rules,
     route,
 )
-from switchcraft_training.evaluation.metrics import (
-    Estimate,
-    auc_measure,
-    bootstrap,
-    brier_measure,
-    calibration_measure,
-    mean_measure,
-)
+from router_service.core.statistics import Estimate, auc_measure, mean_measure
+from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.evaluation.evaluate import Experiment
+from switchcraft_training.evaluation.metrics import bootstrap, brier_measure, calibration_measure
 
 BUDGETS = (0.05, 0.10, 0.16, 0.30, 0.50, 1.00)
 """Shares of the best single model's cost; 0.16 is the share in the paper."""

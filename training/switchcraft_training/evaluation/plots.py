@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from router_service.core.artifact import Measure
 from router_service.core.goals import pareto_front
+from router_service.core.measurement import KINDS, Entry, Kind
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import (
     LEVELS,
@@ -31,7 +32,7 @@ from switchcraft_training.evaluation.breakdowns import (
     TokenUse,
 )
 from switchcraft_training.evaluation.calibration import CalibrationFigures
-from switchcraft_training.evaluation.evaluate import KINDS, Entry, Evaluation, Kind
+from switchcraft_training.evaluation.evaluate import Evaluation
 from switchcraft_training.evaluation.stability import Ablation, Stability
 from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch

@@ -8,22 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from router_service.core.artifact import Measure
-from switchcraft_training.evaluation.evaluate import (
-    Bench,
-    Entrant,
-    Entry,
-    Experiment,
-    Run,
-    best_single,
-    oracle,
-    route,
-)
-from switchcraft_training.evaluation.metrics import (
-    auc_measure,
-    mean_measure,
-    paired_interval,
-    ratio_interval,
-)
+from router_service.core.measurement import Bench, Entry, best_single, oracle, route
+from router_service.core.statistics import auc_measure, mean_measure
+from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run
+from switchcraft_training.evaluation.metrics import paired_interval, ratio_interval
 
 SHIPPED = "as it ships"
 """Name of the router without changes, in the report's table of variants."""

@@ -11,24 +11,11 @@ from numpy.typing import NDArray
 
 from router_service.core.answer_features import CANDIDATE_FEATURES
 from router_service.core.artifact import Interval, Measure
+from router_service.core.measurement import Bench, Entry, Kind, best_single, oracle, route, sweep
 from router_service.core.selection import Verified
+from router_service.core.statistics import auc_measure, interval_of, mean_measure, resamples
 from switchcraft_training.data.table import Floats, Table
-from switchcraft_training.evaluation.evaluate import (
-    Bench,
-    Entry,
-    Kind,
-    best_single,
-    oracle,
-    route,
-    sweep,
-)
-from switchcraft_training.evaluation.metrics import (
-    auc_measure,
-    calibration_measure,
-    interval_of,
-    mean_measure,
-    resamples,
-)
+from switchcraft_training.evaluation.metrics import calibration_measure
 from switchcraft_training.verification import VerifiedAnswers, VerifierStudy
 
 NO_ANSWERS = (

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.errors import ConfigError
-from router_service.core.words import Ids
+from router_service.core.packing import Ids
 from switchcraft_training.config import DistilledConfig, EncoderConfig
 from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.frozen import row_inputs, weights_sha256
@@ -90,7 +90,7 @@ def distil(
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file(branch.encoder.state_dict(), path.with_suffix(".partial"))
             path.with_suffix(".partial").replace(path)
-            log.info("distilled: weights saved in %s", path.parent)
+            log.info("distilled: weights saved to %s", path)
     branch.encoder.load_state_dict(load_file(path))
     branch.encoder.requires_grad_(
         requires_grad=True

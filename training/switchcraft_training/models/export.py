@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,13 @@ from router_service.core.artifact import (
     SCHEMA_VERSION,
     TOKENIZER,
     Encoder,
-    FrontierPoint,
     Manifest,
-    Measure,
     Provenance,
     file_hashes,
     save_manifest,
 )
+from router_service.core.goals import parse_goal
+from router_service.core.held_out import Figures
 from router_service.core.messages import Json, parse_conversation
 from router_service.core.model import (
     BATCHING_KEY,
@@ -261,15 +260,6 @@ CUDA_GRAPH = "model.fp16.onnx"
 CANARY_REQUESTS = Path(__file__).with_name("canaries.jsonl")
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestMetrics:
-    """Evaluation results that are stored in the manifest."""
-
-    frontier: tuple[FrontierPoint, ...]
-    metrics: Mapping[str, Measure]
-    calibration: Calibration = IDENTITY
-
-
 def write_canaries(directory: Path, config: RunConfig, calibration: Calibration = IDENTITY) -> None:
     """Write the canary requests with the exported graph's calibrated probabilities."""
     packer = Packer(config.packing, Tokenizer.from_file(str(directory / TOKENIZER)))
@@ -294,26 +284,34 @@ def record_canaries(
     (directory / CANARIES).write_text("\n".join(lines) + "\n")
 
 
-def write_manifest(
+def write_manifest(  # noqa: PLR0913
     directory: Path,
     config: RunConfig,
     encoder: Encoder,
     profile: Mapping[str, ArmProfile],
     provenance: Provenance,
-    metrics: ManifestMetrics,
+    *,
+    figures: Figures,
+    calibration: Calibration,
 ) -> Manifest:
     """Return the manifest after writing it, which completes the artifact directory."""
+    goals = {
+        name: text
+        for name, text in config.policies.items()
+        if parse_goal(text, param=name) is not None
+    }
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         name=config.name,
         arms=config.arms,
         encoder=encoder,
         packing=config.packing,
-        policies=config.policies,
+        policies=figures.policies,
+        policy_goals=goals,
         profile=profile,
-        calibration=metrics.calibration,
-        frontier=metrics.frontier,
-        metrics=metrics.metrics,
+        calibration=calibration,
+        frontier=figures.frontier,
+        metrics=figures.metrics,
         provenance=provenance,
         models={"cpu": GRAPH, **({"cuda": CUDA_GRAPH} if config.cuda_graph else {})},
         files=file_hashes(directory),

@@ -19,7 +19,7 @@ from transformers import DistilBertModel, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
 from router_service.core.errors import ConfigError
-from router_service.core.words import Ids
+from router_service.core.packing import Ids
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import is_main_process, padded
 from switchcraft_training.progress import track
@@ -120,8 +120,8 @@ def row_inputs(
             # Memory-mapped from the file, so that the computed states can be freed.
             shard = _read_states(folder, shard.keys(), (path,))
         states.update(shard)
-    place = "memory" if cache is None else cache
-    log.info("states of frozen layers: %d reused, %d computed, in %s", found, len(missing), place)
+    place = "memory" if folder is None else folder
+    log.info("states of frozen layers: %d reused, %d computed (%s)", found, len(missing), place)
     return [states[key] for key in keys]
 
 

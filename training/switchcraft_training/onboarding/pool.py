@@ -1,7 +1,8 @@
 """Changes of an artifact's pool: add, remove or replace an arm, or change its price.
 
 None of them retrains the router, and the probabilities of all other arms stay the same bit for bit.
-Measured frontiers describe the old pool, so the changed artifact has none.
+If an arm leaves or changes its price, the artifact's figures are computed again from its held-out
+predictions. An arm that joins has none, so the artifact has no figures after that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,6 +28,7 @@ from router_service.core.artifact import (
     save_manifest,
 )
 from router_service.core.errors import ArtifactError, ConfigError, DataError
+from router_service.core.held_out import HELD_OUT, HeldOut, describe_pool
 from router_service.core.messages import parse_conversation
 from router_service.core.model import Calibration, Classifier
 from router_service.core.packing import Packer
@@ -160,6 +162,7 @@ def onboard(
                 "onboarded": {**manifest.onboarded, joining.arm: learned.facts},
             }
         )
+        (copy / HELD_OUT).unlink(missing_ok=True)
         if joining.replaces is not None:
             others = [arm for arm in manifest.arms if arm != joining.replaces]
             others.insert(manifest.arms.index(joining.replaces), joining.arm)
@@ -239,6 +242,8 @@ def keep_arms(copy: Path, manifest: Manifest, arms: Sequence[str]) -> Manifest:
     columns = [manifest.arms.index(arm) for arm in arms]
     for name in set(manifest.models.values()):
         select_arms(copy / name, columns)
+    if (copy / HELD_OUT).exists():
+        HeldOut.read(copy / HELD_OUT).select_arms(columns).write(copy)
     verifier = manifest.verifier
     if verifier is not None:
         shares = tuple(verifier.reliabilities[column] for column in columns)
@@ -278,7 +283,7 @@ def changed_copy(artifact: Artifact, out: Path) -> Iterator[Path]:
 
 
 def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
-    """Record the canary requests again, write the manifest, and load the result as a gateway does.
+    """Record the canary requests and the figures, write the manifest, and load the result.
 
     Raises ArtifactError if a probability of an arm that was there before has changed.
     """
@@ -291,6 +296,10 @@ def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
         copy / manifest.models["cpu"], arms=len(manifest.arms), calibration=manifest.calibration
     )
     record_canaries(copy, manifest.arms, requests, packer, classifier)
+    if (copy / HELD_OUT).exists():
+        manifest = manifest.model_copy(update={"files": file_hashes(copy)})
+        predicted = replace(artifact, directory=copy, manifest=manifest)
+        manifest = describe_pool(predicted, manifest.arms, {}).manifest
     # Validated, because `model_copy` does not check the parts against each other.
     changed = Manifest.model_validate(
         {**manifest.model_dump(mode="json"), "files": file_hashes(copy)}

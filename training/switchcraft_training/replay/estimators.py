@@ -41,8 +41,9 @@ from typing import Literal
 
 import numpy as np
 
-from switchcraft_training.data.table import Choices, Flags, Floats
-from switchcraft_training.evaluation.metrics import BOOTSTRAP_DRAWS, Estimate, ratio
+from router_service.core.measurement import Choices
+from router_service.core.statistics import BOOTSTRAP_DRAWS, Estimate, ratio
+from switchcraft_training.data.table import Flags, Floats
 
 ENOUGH_TRIED = 20
 """Least number of decisions in which exploration took the target's arm, for reliable intervals.

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from router_service.core.errors import PolicyError
+from router_service.core.measurement import Choices
 from router_service.core.selection import Policy, Verified, parse_policy
+from router_service.core.statistics import Estimate
 from router_service.router import VERIFIED, Router
 from switchcraft_training.data.learned import TrainingOverlap
-from switchcraft_training.data.table import Choices, Flags, Floats
+from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.evaluation.evaluate import policy_names
-from switchcraft_training.evaluation.metrics import Estimate
 from switchcraft_training.replay.columns import choose_arm, read_decisions
 from switchcraft_training.replay.estimators import (
     LoggedChoices,

@@ -60,6 +60,7 @@ function frontier(card) {
   frontierPlot(plot, card, { current: card.default_policy, height: 400 });
   return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy and cost of policies"), plot,
     legend(card, "default of this gateway"),
+    card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here: they were measured for all arms of the artifact at its own prices."),
     h("details", {}, h("summary", {}, `All ${curves(card).flatMap(({ points }) => points).length} measured policies`), policies(card)));
 }
 
@@ -80,7 +81,7 @@ function policies(card) {
 /** @param {Card} card */
 function arms(card) {
   const rows = card.arms.map((/** @type {any} */ arm) => [
-    arm.arm, arm.model ?? "none (never chosen)", usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
+    arm.arm, arm.model, usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
     arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "", count(arm.profile.n)]);
   return table("Arms by rising expected cost", ["Arm", "Configured model", "USD per 1,000", "Tokens in", "Tokens out", "Time", "Requests measured"], rows);
 }

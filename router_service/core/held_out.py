@@ -1,0 +1,214 @@
+"""Held-out predictions in an artifact: the figures of any part of its pool, at any prices.
+
+A frontier that was measured for all arms of an artifact says nothing about some of them, nor about
+other prices. The artifact therefore carries what its figures were computed from, as numbers only:
+no text of a query, and no answer.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.core.artifact import Artifact, FrontierPoint, Measure
+from router_service.core.errors import ArtifactError
+from router_service.core.goals import resolve_policies
+from router_service.core.measurement import Bench, Costs, Outcomes, best_single, oracle, pick, route
+from router_service.core.measurement import sweep as measure_rules
+from router_service.core.model import Floats
+from router_service.core.resources import return_freed
+from router_service.core.selection import Price
+from router_service.core.statistics import auc_measure, mean_measure, resamples
+
+HELD_OUT = "held-out.npz"
+"""File of the held-out predictions; an artifact may lack it."""
+
+MAX_QUERIES = 20_000
+"""Larger tables are sampled: the file takes about 90 bytes for each query of eight arms."""
+
+_TYPES = (np.uint8, np.uint16, np.uint32, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
+    """A router's predictions for queries that it had not seen, and the answers of every arm.
+
+    The columns are the arms of the artifact. The arrays without another shape have the shape
+    (queries, arms). Tokens and seconds are 0 if they were not recorded, because such an answer was
+    not paid for.
+    """
+
+    probabilities: Floats
+    correct: Floats
+    """The share of an arm's answers to a query that were correct."""
+    input_tokens: Floats
+    output_tokens: Floats
+    seconds: Floats
+    folds: NDArray[np.int64]
+    """The row of `usage` from which the costs of each query were expected, (queries,)."""
+    usage: Floats
+    """Mean input tokens, output tokens and seconds on the training queries of each fold, (folds,
+    arms, 3)."""
+
+    def write(self, directory: Path) -> None:
+        """Write the file of an artifact, with seconds in single precision; all else is exact."""
+        sampled = self
+        if len(self.folds) > MAX_QUERIES:
+            rows = np.random.default_rng(0).permutation(len(self.folds))[:MAX_QUERIES]
+            sampled = self._take(np.sort(rows))
+        arrays = {field.name: getattr(sampled, field.name) for field in fields(self)}
+        arrays["seconds"] = arrays["seconds"].astype(np.float32)
+        packed: dict[str, Any] = {name: _smallest(array) for name, array in arrays.items()}
+        with (directory / HELD_OUT).open("wb") as file:
+            np.savez_compressed(file, **packed)
+
+    @classmethod
+    def read(cls, path: Path) -> HeldOut:
+        """Read the file of an artifact. Raises ArtifactError."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {field.name: file[field.name] for field in fields(cls)}
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as exc:
+            raise ArtifactError(path, f"cannot be read: {exc}") from exc
+        folds = arrays.pop("folds").astype(np.int64)
+        return cls(folds=folds, **{name: each.astype(np.float64) for name, each in arrays.items()})
+
+    def select_arms(self, columns: Sequence[int]) -> HeldOut:
+        """Return the predictions and answers of the arms in these columns, in this order."""
+        places = list(columns)
+        chosen = {name: getattr(self, name)[:, places] for name in _BY_ARM}
+        return replace(self, **chosen, usage=self.usage[:, places])
+
+    def recorded_costs_usd(self, prices: Sequence[Price]) -> Floats:
+        """Return the cost of every answer, (queries, arms), at these prices, (arms,)."""
+        columns = zip(
+            prices, self.input_tokens.T, self.output_tokens.T, self.seconds.T, strict=True
+        )
+        return np.column_stack([price.cost_usd(*usage) for price, *usage in columns])
+
+    def expected_costs_usd(self, prices: Sequence[Price]) -> Floats:
+        """Return the costs that the router expected, (queries, arms), at these prices, (arms,)."""
+        by_fold = [
+            [price.cost_usd(*usage) for price, usage in zip(prices, arms, strict=True)]
+            for arms in self.usage.tolist()
+        ]
+        return np.array(by_fold)[self.folds]
+
+    def _take(self, rows: NDArray[np.int64]) -> HeldOut:
+        chosen = {name: getattr(self, name)[rows] for name in (*_BY_ARM, "folds")}
+        return replace(self, **chosen)
+
+
+_BY_ARM = ("probabilities", "correct", "input_tokens", "output_tokens", "seconds")
+
+
+def _smallest(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in the smallest type that holds its values exactly."""
+    for kind in _TYPES:
+        with np.errstate(invalid="ignore", over="ignore"):
+            smaller = array.astype(kind)
+        if np.array_equal(smaller, array):
+            return smaller
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class PricedOutcomes:
+    """The recorded answers of some arms with their costs; these are `Outcomes`."""
+
+    correct: Floats
+    cost_usd: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a manifest says about a pool: measured rules, metrics, and the rule of each policy."""
+
+    frontier: tuple[FrontierPoint, ...]
+    metrics: Mapping[str, Measure]
+    policies: Mapping[str, str]
+
+    @classmethod
+    def measure(
+        cls,
+        outcomes: Outcomes,
+        probabilities: Floats,
+        expected_costs_usd: Costs,
+        policies: Mapping[str, str],
+    ) -> Figures:
+        """Measure a router by its held-out probabilities, (queries, arms).
+
+        `policies` are rules, or goals that are replaced by the rule that reaches them.
+        """
+        bench = Bench.of(outcomes)
+        frontier = tuple(
+            entry.point for entry in measure_rules(outcomes, probabilities, expected_costs_usd)
+        )
+        rules = resolve_policies(policies, frontier, mean_measure(bench.best))
+        measured = {
+            "default": route(probabilities, expected_costs_usd, rules["default"]),
+            "best_single": np.full(len(probabilities), best_single(outcomes)),
+            "oracle": oracle(outcomes),
+        }
+        auc = auc_measure(outcomes.correct, probabilities)
+        metrics = {} if math.isnan(auc.value) else {"mean_auc": auc}
+        for name, chosen in measured.items():
+            correct, cost_usd = pick(outcomes, chosen)
+            metrics[f"{name}_accuracy"] = mean_measure(correct)
+            metrics[f"{name}_cost_usd"] = mean_measure(cost_usd)
+        return cls(frontier, metrics, rules)
+
+
+def describe_pool(
+    artifact: Artifact, arms: Collection[str], prices: Mapping[str, Price]
+) -> Artifact:
+    """Return an artifact whose figures are those of some of its arms, some at other prices.
+
+    The figures are the frontier, the metrics, and the rules of the policies that were chosen by a
+    goal. Without held-out predictions there are no figures, and the policies keep their rules.
+    Verified answers depend on the answers of all arms, so their figures are left out. Raises
+    ArtifactError if the file cannot be read.
+    """
+    manifest = artifact.manifest
+    changed: dict[str, object] = {"frontier": (), "verified_frontier": (), "metrics": {}}
+    path = artifact.directory / HELD_OUT
+    if HELD_OUT in manifest.files:
+        columns = tuple(column for column, arm in enumerate(manifest.arms) if arm in arms)
+        listed = tuple(
+            prices.get(arm) or manifest.profile[arm].price for arm in manifest.arms if arm in arms
+        )
+        policies = tuple({**manifest.policies, **manifest.policy_goals}.items())
+        figures = _measure_pool(path, manifest.files[HELD_OUT], columns, listed, policies)
+        changed |= {name: getattr(figures, name) for name in ("frontier", "metrics", "policies")}
+    return replace(artifact, manifest=manifest.model_copy(update=changed))
+
+
+@lru_cache(maxsize=8)
+def _measure_pool(
+    path: Path,
+    _sha256: str,
+    columns: tuple[int, ...],
+    prices: tuple[Price, ...],
+    policies: tuple[tuple[str, str], ...],
+) -> Figures:
+    """Return the figures of some columns at these prices; cached, because they take 0.2 s.
+
+    The hash is a part of the cache's key, so that a replaced file is read again.
+    """
+    held_out = HeldOut.read(path).select_arms(columns)
+    outcomes = PricedOutcomes(held_out.correct, held_out.recorded_costs_usd(prices))
+    expected_costs_usd = held_out.expected_costs_usd(prices)
+    try:
+        return Figures.measure(outcomes, held_out.probabilities, expected_costs_usd, dict(policies))
+    finally:
+        # 22 MB that training uses again and again, and a gateway does not.
+        resamples.cache_clear()
+        return_freed()

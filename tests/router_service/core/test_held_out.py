@@ -1,0 +1,210 @@
+"""Held-out predictions of an artifact: the figures of the arms that a configuration maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
+from router_service.core.errors import ArtifactError
+from router_service.core.held_out import (
+    HELD_OUT,
+    MAX_QUERIES,
+    Figures,
+    HeldOut,
+    PricedOutcomes,
+    describe_pool,
+)
+from router_service.core.selection import Price, Verified, choose_once, parse_policy
+from router_service.router import Router
+
+LARGE, SMALL = "gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC"
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    """Return the shipped artifact."""
+    return Artifact.load(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def pair(artifact: Artifact) -> Router:
+    """Return a router with two of the shipped artifact's eight arms, as in the README."""
+    return Router(artifact, arms=[LARGE, SMALL])
+
+
+def numbers(point: FrontierPoint) -> list[float]:
+    """Return all figures of a point."""
+    versus = point.versus_best
+    assert versus is not None
+    pairs = (point.accuracy_interval, point.cost_usd_interval, versus.cost_share_interval)
+    intervals = [bound for pair in (*pairs, versus.difference_interval) for bound in pair or ()]
+    measures = [point.accuracy.value, point.accuracy.stderr, point.cost_usd.value]
+    return [*measures, versus.difference, versus.cost_share or 0.0, *intervals]
+
+
+def by_rule(manifest: Manifest) -> Mapping[str, FrontierPoint]:
+    """Return the measured points by their rules."""
+    return {point.policy: point for point in manifest.frontier}
+
+
+def test_shipped_figures_follow_from_the_shipped_predictions(artifact: Artifact) -> None:
+    """The file gives the manifest's frontier, metrics and policies for all arms at their prices."""
+    manifest = artifact.manifest
+    found = describe_pool(artifact, manifest.arms, {}).manifest
+    assert [point.policy for point in found.frontier] == [p.policy for p in manifest.frontier]
+    for got, wanted in zip(found.frontier, manifest.frontier, strict=True):
+        assert (got.accuracy, got.cost_usd) == (wanted.accuracy, wanted.cost_usd)
+        assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
+    assert found.metrics == manifest.metrics
+    assert found.policies == manifest.policies
+
+
+def test_part_of_the_pool_has_its_own_figures(artifact: Artifact, pair: Router) -> None:
+    """Goals work with two of eight arms, and no figure is of an arm that is not mapped.
+
+    The best single model is one of the two, so its accuracy is that of the whole pool's figures.
+    No rule costs more than the more expensive arm, and the oracle has only two arms to choose from.
+    """
+    whole, manifest = artifact.manifest, pair.artifact.manifest
+    assert manifest.metrics["best_single_accuracy"] == whole.metrics["best_single_accuracy"]
+    oracles = [each.metrics["oracle_accuracy"].value for each in (whole, manifest)]
+    assert oracles[1] < oracles[0] - 0.02
+    best_usd = manifest.metrics["best_single_cost_usd"].value
+    assert max(point.cost_usd.value for point in manifest.frontier) <= best_usd
+    points = by_rule(manifest)
+    reached = points[str(pair.policy("accuracy=best"))]
+    assert reached.versus_best is not None
+    assert reached.versus_best.difference >= 0
+    assert reached.cost_usd.value < 0.5 * best_usd
+    affordable = points[str(pair.policy("usd_per_1k=0.5"))]
+    assert affordable.cost_usd.value <= 0.0005
+    assert affordable.accuracy.value >= reached.accuracy.value
+
+
+def test_policies_with_a_goal_follow_the_pool(artifact: Artifact, pair: Router) -> None:
+    """`economy` costs less than `balanced`, which costs less than `quality`, in both pools.
+
+    `economy` is at most a point less accurate than the best single model. In the whole pool,
+    `quality` is a point more accurate; two arms cannot reach that, and come as near as they can.
+    """
+    for manifest in (artifact.manifest, pair.artifact.manifest):
+        points = by_rule(manifest)
+        named = [points[manifest.policies[name]] for name in ("economy", "balanced", "quality")]
+        costs = [point.cost_usd.value for point in named]
+        assert costs == sorted(set(costs))
+        gains = [point.versus_best.difference for point in named if point.versus_best]
+        assert gains == sorted(gains)
+        assert gains[0] >= -0.01
+        most = max(point.accuracy.value for point in manifest.frontier)
+        assert gains[2] >= 0.01 or named[2].accuracy.value == most
+        assert manifest.policies["default"] == manifest.policies["balanced"]
+
+
+def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
+    """At twice the prices, every threshold and drift rule costs twice as much, for equal answers.
+
+    If one arm becomes the most expensive one, the rules ask it less, and cost other sums.
+    """
+    manifest = artifact.manifest
+    doubled = {
+        arm: Price(
+            input_usd_per_mtok=2 * (profile.price.input_usd_per_mtok or 0),
+            output_usd_per_mtok=2 * (profile.price.output_usd_per_mtok or 0),
+        )
+        for arm, profile in manifest.profile.items()
+    }
+    points = by_rule(Router(artifact, prices=doubled).artifact.manifest)
+    for point in manifest.frontier:
+        if not point.policy.startswith("utility"):
+            assert points[point.policy].accuracy == point.accuracy
+            assert points[point.policy].cost_usd.value == pytest.approx(2 * point.cost_usd.value)
+    dear = {SMALL: Price(input_usd_per_mtok=100, output_usd_per_mtok=100)}
+    changed = by_rule(Router(artifact, prices=dear).artifact.manifest)
+    assert changed["drift=0.1"].cost_usd != by_rule(manifest)["drift=0.1"].cost_usd
+
+
+def test_verified_answers_have_no_figures_in_part_of_a_pool(
+    artifact: Artifact, pair: Router
+) -> None:
+    """They were measured with the answers of all arms; the policy itself still works."""
+    assert artifact.manifest.verified_frontier
+    assert pair.artifact.manifest.verified_frontier == ()
+    assert isinstance(pair.policy("verified"), Verified)
+    with_verified = pair.policy("accuracy=best", verified_goals=True)
+    assert with_verified == pair.policy("accuracy=best")
+
+
+def test_one_arm_is_its_own_pool(artifact: Artifact) -> None:
+    """With one arm, every rule has the figures of that arm."""
+    manifest = Router(artifact, arms=[SMALL]).artifact.manifest
+    best = manifest.metrics["best_single_accuracy"]
+    assert {point.accuracy.value for point in manifest.frontier} == {best.value}
+    assert choose_once(parse_policy(manifest.policies["economy"]))
+
+
+def held_out(queries: int, attempts: int = 1) -> HeldOut:
+    """Return predictions for two arms, with answers that were counted in whole tokens."""
+    rng = np.random.default_rng(0)
+    shape = (queries, 2)
+    return HeldOut(
+        probabilities=rng.random(shape),
+        correct=rng.integers(0, attempts + 1, shape) / attempts,
+        input_tokens=rng.integers(50, 5000, shape).astype(float),
+        output_tokens=rng.integers(1, 200, shape) / attempts,
+        seconds=rng.random(shape).astype(np.float32).astype(float),
+        folds=rng.integers(0, 5, queries),
+        usage=rng.random((5, 2, 3)) * 100,
+    )
+
+
+@pytest.mark.parametrize("attempts", [1, 3], ids=["asked once", "asked three times"])
+def test_file_keeps_every_number(tmp_path: Path, attempts: int) -> None:
+    """What is written is read again, also shares of several attempts; whole numbers take less."""
+    written = held_out(400, attempts)
+    written.write(tmp_path)
+    read = HeldOut.read(tmp_path / HELD_OUT)
+    for field in fields(HeldOut):
+        assert_array_equal(getattr(read, field.name), getattr(written, field.name))
+    assert (tmp_path / HELD_OUT).stat().st_size < 400 * 2 * (60 if attempts > 1 else 20)
+
+
+def test_large_tables_are_sampled(tmp_path: Path) -> None:
+    """The file has at most 20,000 queries, whose columns stay together."""
+    written = held_out(MAX_QUERIES + 500)
+    written = replace(written, correct=written.input_tokens % 2)
+    written.write(tmp_path)
+    read = HeldOut.read(tmp_path / HELD_OUT)
+    assert len(read.folds) == len(read.correct) == MAX_QUERIES
+    assert_array_equal(read.correct, read.input_tokens % 2)
+
+
+def test_damaged_file_is_an_artifact_error(tmp_path: Path) -> None:
+    """The error names the file."""
+    (tmp_path / HELD_OUT).write_bytes(b"no archive")
+    with pytest.raises(ArtifactError, match=r"held-out\.npz.*cannot be read"):
+        HeldOut.read(tmp_path / HELD_OUT)
+
+
+def test_hourly_price_counts_seconds() -> None:
+    """An arm on a rented machine costs the time of its answers."""
+    made = held_out(50)
+    prices = [Price(usd_per_hour=3600), Price(input_usd_per_mtok=1, output_usd_per_mtok=2)]
+    costs_usd = made.recorded_costs_usd(prices)
+    assert_array_equal(costs_usd[:, 0], made.seconds[:, 0])
+    tokens_usd = (made.input_tokens[:, 1] + made.output_tokens[:, 1] * 2) / 1e6
+    assert_array_equal(costs_usd[:, 1], tokens_usd)
+    figures = Figures.measure(
+        PricedOutcomes(made.correct, costs_usd),
+        made.probabilities,
+        made.expected_costs_usd(prices),
+        {"default": "theta=0.5", "cheap": "accuracy=0"},
+    )
+    cheapest = min(figures.frontier, key=lambda point: point.cost_usd.value)
+    assert figures.policies["cheap"] == cheapest.policy
+    assert figures.policies["default"] == "theta=0.5"
