@@ -78,15 +78,13 @@ class BodyTimeoutError(InvalidRequestError):
 class UnauthorizedError(InvalidRequestError):
     """A request without a valid API key. The error does not contain the key."""
 
-    def __init__(self, *, is_missing: bool, asks_browser: bool = False) -> None:
-        """Set `asks_browser` if the browser should ask the user for a key."""
+    def __init__(self, *, is_missing: bool) -> None:
         problem = "The request has no API key" if is_missing else "The API key is not valid here"
         super().__init__(
             f"{problem}. Send a key from the gateway's operator as 'Authorization: Bearer KEY'.",
             code="missing_api_key" if is_missing else "invalid_api_key",
         )
         self.is_missing = is_missing
-        self.asks_browser = asks_browser
 
 
 class ForbiddenError(InvalidRequestError):

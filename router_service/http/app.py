@@ -15,7 +15,7 @@ from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadSource
 from router_service.requests.planning import DecidingRouter
 from router_service.settings import Settings
-from router_service.ui import pages
+from router_service.ui import pages, traffic
 
 
 def create_app(
@@ -55,7 +55,7 @@ def create_app(
     )
     tracer = gateway.tracing.tracer if gateway.tracing else None
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=tracer)
-    for module in (inference, counting, passing, resources, pages):
+    for module in (inference, counting, passing, resources, pages, traffic):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)

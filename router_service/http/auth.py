@@ -1,9 +1,11 @@
-"""Authenticates requests by their API key, and protects the web page in browsers."""
+"""Authenticates requests by their API key, and protects the web page in browsers.
+
+The page itself is public: it contains no data. Its scripts send the key that the user has entered
+in a header, as every other client does, so other sites' pages can do nothing with it.
+"""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -28,6 +30,9 @@ ADMIN_PREFIX = "/admin/"
 
 UI_PATH = "/ui"
 UI_PREFIX = "/ui/"
+UI_API_PREFIX = "/ui/api/"
+CLIENTS_UI_PREFIX = "/ui/api/traffic/"
+"""Prefix of the page's API that every key may use, for what the key's own requests did."""
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -41,7 +46,7 @@ PAGE_HEADERS = {
 }
 """Headers of every answer below `/ui`: the page may load only its own files."""
 
-_BEARER, _BASIC = "bearer ", "basic "
+_BEARER = "bearer "
 
 
 class Authentication:
@@ -93,9 +98,10 @@ def authenticate(access: Access, path: str, headers: Headers) -> str | None:
     if access.is_open:
         refuse_foreign_pages_without_keys(path, headers)
         return None
-    if is_ui_path(path):
-        return _authenticate_browser(access, path, headers)
-    needs_admin = path in ADMIN_PATHS or path.startswith(ADMIN_PREFIX)
+    if is_page_file(path):
+        return None
+    needs_admin = path in ADMIN_PATHS or path.startswith((ADMIN_PREFIX, UI_API_PREFIX))
+    needs_admin = needs_admin and not path.startswith(CLIENTS_UI_PREFIX)
     key = read_key(headers)
     caller = access.scraper(key) if key and path == METRICS_PATH else None
     caller = caller or (access.caller(key, needs_admin=needs_admin) if key else None)
@@ -119,33 +125,9 @@ def is_ui_path(path: str) -> bool:
     return path == UI_PATH or path.startswith(UI_PREFIX)
 
 
-def _authenticate_browser(access: Access, path: str, headers: Headers) -> str:
-    """Return the admin key's name, or raise UnauthorizedError or ForbiddenError.
-
-    UnauthorizedError makes the browser ask for the key, which it then sends with every request.
-    """
-    refuse_cross_site(path, headers)
-    key = read_key(headers)
-    authorization = headers.get("authorization", "")
-    if authorization[: len(_BASIC)].lower() == _BASIC:
-        # The password of RFC 7617 is the key; any user name is accepted.
-        try:
-            decoded = base64.b64decode(authorization[len(_BASIC) :].strip(), validate=True)
-        except (binascii.Error, ValueError):
-            decoded = b""
-        key = decoded.partition(b":")[2].strip() or key
-    caller = access.caller(key, needs_admin=True) if key else None
-    if caller is not None:
-        return caller
-    # If an admin key is configured, a 401 makes the browser prompt again. After a 403 it would
-    # send the same wrong key forever.
-    if not access.admin and access.caller(key, needs_admin=False) is not None:
-        raise ForbiddenError(
-            "The page needs the admin key, and none is configured. Ask the operator to set "
-            "keys.admin.",
-            code="admin_key_needed",
-        )
-    raise UnauthorizedError(is_missing=not key, asks_browser=True)
+def is_page_file(path: str) -> bool:
+    """Return whether a path is that of the page or of one of its files, which contain no data."""
+    return is_ui_path(path) and not path.startswith(UI_API_PREFIX)
 
 
 def read_key(headers: Headers) -> bytes:
@@ -156,26 +138,6 @@ def read_key(headers: Headers) -> bytes:
     else:
         key = headers.get("api-key") or headers.get("x-api-key") or ""
     return key.strip().encode("latin-1")
-
-
-def refuse_cross_site(path: str, headers: Headers) -> None:
-    """Raise ForbiddenError for a request that a browser sends on behalf of another site's page.
-
-    A browser adds the stored password to any request, whichever page makes it. Browsers from before
-    2023 do not send `Sec-Fetch-Site`, but send `Origin` with every request that changes anything.
-    """
-    if _is_navigation_to_page(path, headers):
-        return
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if site is None:
-        is_foreign = origin is not None and _split_url(origin)[0] != headers.get("host", "")
-    else:
-        is_foreign = site not in {"same-origin", "none"}
-    if is_foreign:
-        raise ForbiddenError(
-            "The request comes from a web page of another origin. Open the gateway's page itself.",
-            code="foreign_origin",
-        )
 
 
 def refuse_foreign_pages_without_keys(path: str, headers: Headers) -> None:

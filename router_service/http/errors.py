@@ -214,8 +214,8 @@ def headers_of(exc: Exception) -> dict[str, str]:
     """Return the headers that an error's status requires (RFC 9110, sections 10.2.3 and 11.6)."""
     match exc:
         case UnauthorizedError():
-            basic = 'Basic realm="Switchcraft", charset="UTF-8"'  # RFC 7617
-            return {"www-authenticate": basic if exc.asks_browser else "Bearer"}
+            # Not Basic, for which a browser would ask the page's user in a window of its own.
+            return {"www-authenticate": "Bearer"}
         case NotServedError() if exc.allowed:
             return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
         case BodyTimeoutError():

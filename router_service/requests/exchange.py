@@ -42,7 +42,7 @@ MAX_PATH = 200
 
 QUIET_PATHS = frozenset(
     "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics "
-    "/ui/api/recent".split()
+    "/ui/api/traffic/recent /ui/api/traffic/overview".split()
 )
 """Paths that are polled every few seconds; logged at level debug."""
 

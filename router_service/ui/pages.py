@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
-from router_service.core.decision_log import CandidateRecord
-from router_service.core.errors import NotFoundError
-from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.core.goals import pareto_front
 from router_service.core.selection import ArmProfile, Verified
 from router_service.http.auth import UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
 from router_service.lifecycle.engine import Engine
-from router_service.requests.exchange import MAX_RECENT
 from router_service.requests.explain import Explained
 from router_service.requests.planning import CHAT, MESSAGES, RESPONSES
 from router_service.requests.pool import arm_prices
@@ -35,37 +31,6 @@ static = StaticFiles(directory=FOLDER / "static")
 
 Api = Literal["chat", "responses", "messages"]
 _ENDPOINTS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
-
-
-class RecentDecision(BaseModel):
-    """One row of the list of decisions; contains no part of the request's content."""
-
-    id: str
-    created: float
-    model: str
-    arm: str | None
-    reason: str
-    policy: str | None
-    status: int
-    ending: str
-    latency_s: float
-    first_byte_s: float | None
-    actual_cost_usd: float | None
-    unverified: str | None
-    candidates: int | None
-    """Number of candidate answers; None if the policy is not `verified`."""
-
-    @field_validator("candidates", mode="before")
-    @classmethod
-    def _count(cls, candidates: Sequence[CandidateRecord] | None) -> int | None:
-        return None if candidates is None else len(candidates)
-
-
-class RecentDecisions(BaseModel):
-    """The last decisions of one process, newest first."""
-
-    limit: int
-    decisions: tuple[RecentDecision, ...]
 
 
 class ArmCard(BaseModel):
@@ -189,31 +154,6 @@ async def explain(
 async def ask(request: Request, api: Api) -> Response:
     """Route and answer a request as the public API does, for users of the page."""
     return PlaygroundAnswer(_ENDPOINTS[api], request)
-
-
-@routes.get("/api/recent", response_model=RecentDecisions)
-async def recent(request: Request, response: Response) -> RecentDecisions | Response:
-    """List this process's last decisions, or return 304 if none is new (RFC 9110, 13.1.2)."""
-    kept = gateway_of(request).recent
-    tag = f'"{kept.version}"'
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={"etag": tag})
-    response.headers["etag"] = tag
-    rows = (
-        RecentDecision.model_validate(record, from_attributes=True)
-        for record in kept.newest_first()
-    )
-    return RecentDecisions(limit=MAX_RECENT, decisions=tuple(rows))
-
-
-@routes.get("/api/recent/{decision_id}")
-async def recent_decision(request: Request, decision_id: str) -> ExplainedDecision:
-    """Return a decision from this process's recent ones, or from the store."""
-    gateway = gateway_of(request)
-    record = gateway.recent.get(decision_id) or await gateway.store.get(decision_id[:100])
-    if record is None:
-        raise NotFoundError("decision", decision_id[:100])
-    return explain_record(record)
 
 
 @routes.get("/api/artifact")

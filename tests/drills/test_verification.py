@@ -35,7 +35,7 @@ from tests.serving import Sandbox, scripted, served, wait_for
 
 def last_record(gateway: VerifyingGateway) -> dict[str, Any]:
     """Return the record of a gateway's only request, once it has ended."""
-    recent = "/ui/api/recent"
+    recent = "/ui/api/traffic/recent"
     wait_for(lambda: gateway.http.get(recent).json()["decisions"], "the request has ended")
     (row,) = gateway.http.get(recent).json()["decisions"]
     record: dict[str, Any] = gateway.http.get(f"{recent}/{row['id']}").json()

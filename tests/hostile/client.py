@@ -783,7 +783,7 @@ def _tricks(attack: Attack) -> None:
 
 def _admin_paths(attack: Attack) -> None:
     """Request the admin paths in other spellings; a client's key may open none."""
-    for path in ("/admin/status", "/metrics", "/openapi.json", "/ui/api/recent"):
+    for path in ("/admin/status", "/metrics", "/openapi.json", "/ui/api/traffic/recent"):
         for target in (
             path,
             f"/{path}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from tests.fakes import FakeRouter, VerifyingRouter
 from tests.serving import Sandbox, served, wait_for
 
 EXPLAIN = "/ui/api/explain"
+RECENT = "/ui/api/traffic/recent"
 
 
 @pytest.fixture(scope="module")
@@ -181,28 +181,28 @@ def test_recent_decisions_contain_no_content(real: httpx.Client) -> None:
     decision_id = answer.headers["x-switchcraft-decision-id"]
 
     def newest() -> str:
-        return str(real.get("/ui/api/recent").json()["decisions"][0]["id"])
+        return str(real.get(RECENT).json()["decisions"][0]["id"])
 
     wait_for(lambda: newest() == decision_id, "the decision is there")
-    details = real.get(f"/ui/api/recent/{decision_id}")
+    details = real.get(f"{RECENT}/{decision_id}")
     assert sum(details.json()["probabilities"].values()) > 0
     said = BODY["messages"][-1]["content"]
-    assert said not in details.text + real.get("/ui/api/recent").text
+    assert said not in details.text + real.get(RECENT).text
 
 
 def test_recent_decisions_support_etag(real: httpx.Client) -> None:
     """An unchanged list is 304; the next decision changes the tag."""
-    wait_for(lambda: real.get("/ui/api/recent").json()["decisions"], "there is one")
-    tag = real.get("/ui/api/recent").headers["etag"]
+    wait_for(lambda: real.get(RECENT).json()["decisions"], "there is one")
+    tag = real.get(RECENT).headers["etag"]
     same = {"if-none-match": tag}
-    assert real.get("/ui/api/recent", headers=same).status_code == 304
+    assert real.get(RECENT, headers=same).status_code == 304
     real.post(CHAT, json=BODY)
-    wait_for(lambda: real.get("/ui/api/recent", headers=same).status_code == 200, "it is another")
+    wait_for(lambda: real.get(RECENT, headers=same).status_code == 200, "it is another")
 
 
 def test_unknown_decision_gets_404(http: httpx.Client) -> None:
     """The 404 has an error body."""
-    response = http.get("/ui/api/recent/dec_unknown")
+    response = http.get(f"{RECENT}/dec_unknown")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
 
 
@@ -211,7 +211,8 @@ def test_recent_decisions_are_bounded(http: httpx.Client) -> None:
     for _ in range(MAX_RECENT + 5):
         http.post(CHAT, json={**BODY, "tools": None})
     wait_for(
-        lambda: len(http.get("/ui/api/recent").json()["decisions"]) == MAX_RECENT, "it is full"
+        lambda: len(http.get(RECENT).json()["decisions"]) == MAX_RECENT,
+        "it is full",
     )
 
 
@@ -237,40 +238,34 @@ def keyed(sandbox: Sandbox) -> Iterator[str]:
         yield url
 
 
-def basic(password: str) -> dict[str, str]:
-    """Return the header that a browser sends for a password."""
-    return {"authorization": "Basic " + base64.b64encode(f"me:{password}".encode()).decode()}
+def bearer(key: str) -> dict[str, str]:
+    """Return the header that the page sends for a key."""
+    return {"x-api-key": key}
 
 
-PATHS = ("/ui", "/ui/", "/ui/static/app.js", "/ui/api/recent", "/ui/api/artifact", "/ui/none")
+@pytest.mark.parametrize("path", ["/ui", "/ui/", "/ui/static/app.js", "/ui/none"])
+def test_page_without_data_is_public(keyed: str, path: str) -> None:
+    """The page asks for the key itself, so its files need none."""
+    assert httpx.get(keyed + path).status_code in {200, 308, 404}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_browser_is_prompted_for_the_admin_key(keyed: str, path: str) -> None:
-    """Without the admin key, the browser is prompted; with it, the page opens."""
-    for headers in ({}, basic("wrong"), basic(API), {"authorization": "Basic %%%"}):
-        refused = httpx.get(keyed + path, headers=headers)
-        assert refused.status_code == 401
-        assert refused.headers["www-authenticate"].startswith('Basic realm="Switchcraft"')
+@pytest.mark.parametrize("path", ["artifact", "traffic/session", "traffic/recent", "none"])
+def test_pages_data_needs_a_key(keyed: str, path: str) -> None:
+    """Without a valid key there are no data, and the browser does not ask for a password."""
+    for headers in ({}, bearer("wrong"), {"authorization": f"Basic {ADMIN}"}):
+        refused = httpx.get(f"{keyed}/ui/api/{path}", headers=headers)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         assert refused.json()["error"]["code"] in {"missing_api_key", "invalid_api_key"}
-    bearer = {"authorization": f"Bearer {ADMIN}"}
-    for headers in (basic(ADMIN), bearer):
-        assert httpx.get(keyed + path, headers=headers).status_code in {200, 308, 404}
+    allowed = httpx.get(f"{keyed}/ui/api/{path}", headers=bearer(ADMIN))
+    assert allowed.status_code == (404 if path == "none" else 200)
 
 
-@pytest.mark.parametrize("path", [CHAT, "/metrics", "/admin/status", "/uix", "/UI"])
-def test_password_opens_only_the_page(keyed: str, path: str) -> None:
-    """The password that browsers send automatically is not a key for other paths."""
-    response = httpx.get(keyed + path, headers=basic(ADMIN))
-    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
-
-
-def test_without_admin_key_page_is_refused(sandbox: Sandbox) -> None:
-    """An API key gets an error that says what to configure."""
-    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
-    keys = KeySettings(api={"a": SecretStr(API)})
-    with served(create_app(settings.model_copy(update={"keys": keys}), FakeRouter())) as url:
-        refused = httpx.get(f"{url}/ui", headers=basic(API))
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "artifact"), ("POST", "explain"), ("POST", "ask/chat")]
+)
+def test_client_key_opens_only_its_traffic(keyed: str, method: str, path: str) -> None:
+    """A client's key gets 403 for the views of the router and of the pool."""
+    refused = httpx.request(method, f"{keyed}/ui/api/{path}", json=BODY, headers=bearer(API))
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "admin_key_needed")
 
 
@@ -280,25 +275,24 @@ FOLLOWED = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
-        ("/ui/api/recent", {"sec-fetch-site": "same-origin"}, 200),
-        ("/ui/api/recent", {"sec-fetch-site": "none"}, 200),
-        ("/ui/api/recent", {"sec-fetch-site": "cross-site"}, 403),
-        ("/ui/api/recent", {"sec-fetch-site": "same-site"}, 403),
-        ("/ui/api/recent", {"origin": "https://evil.example"}, 403),
-        ("/ui/api/recent", {"origin": "null"}, 403),
-        ("/ui/api/recent", {"origin": "http://[::"}, 403),
-        ("/ui/api/recent", FOLLOWED | {"sec-fetch-dest": "document"}, 403),
+        (RECENT, {"sec-fetch-site": "same-origin"}, 200),
+        (RECENT, {"sec-fetch-site": "none"}, 200),
+        (RECENT, {"sec-fetch-site": "cross-site"}, 403),
+        (RECENT, {"sec-fetch-site": "same-site"}, 403),
+        (RECENT, {"origin": "https://evil.example"}, 403),
+        (RECENT, {"origin": "null"}, 403),
+        (RECENT, {"origin": "http://[::"}, 403),
+        (RECENT, FOLLOWED | {"sec-fetch-dest": "document"}, 403),
         ("/ui", FOLLOWED | {"sec-fetch-dest": "document"}, 200),
         ("/ui", FOLLOWED | {"sec-fetch-dest": "iframe"}, 403),
         ("/ui", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, 403),
     ],
     ids=str,
 )
-def test_foreign_sites_cannot_use_stored_password(
-    keyed: str, gateway_url: str, path: str, headers: dict[str, str], status: int
+def test_foreign_sites_cannot_use_a_gateway_without_keys(
+    gateway_url: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     """A link to the page works; any other request of a foreign site's page is refused."""
-    assert httpx.get(keyed + path, headers=headers | basic(ADMIN)).status_code == status
     assert httpx.get(gateway_url + path, headers=headers).status_code == status
 
 
@@ -334,9 +328,9 @@ def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
     answer = ask_verified(verifying, CHAT, BODY)
     assert STEPS_HEADER not in answer.headers
     decision_id = answer.headers["x-switchcraft-decision-id"]
-    path = f"/ui/api/recent/{decision_id}"
+    path = f"{RECENT}/{decision_id}"
     wait_for(lambda: verifying.get(path).is_success, "the decision is there")
-    recent = verifying.get("/ui/api/recent")
+    recent = verifying.get(RECENT)
     assert recent.json()["decisions"][0]["candidates"] == 3
     assert "get_weather" not in verifying.get(path).text + recent.text
 

@@ -25,10 +25,10 @@ export const ask = (api, body, policy) =>
   good(`ui/api/ask/${api}`, { method: "POST", body, headers: { "x-switchcraft-policy": policy, "content-type": "application/json" } });
 
 /** @returns {Promise<{limit: number, decisions: Row[]}>} */
-export const recent = () => json("ui/api/recent");
+export const recent = () => json("ui/api/traffic/recent");
 
 /** @param {string} id @returns {Promise<Details>} */
-export const decision = (id) => json(`ui/api/recent/${encodeURIComponent(id)}`);
+export const decision = (id) => json(`ui/api/traffic/recent/${encodeURIComponent(id)}`);
 
 /** @type {Promise<Card> | undefined} */
 let card;

@@ -1,0 +1,263 @@
+"""The page's views of traffic: the history over time, and the latest decisions.
+
+Every key may use them. Only the admin key sees the traffic of other keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, field_validator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from router_service import __version__
+from router_service.core.decision_log import CandidateRecord, DecisionRecord
+from router_service.core.errors import HistoryUnavailableError, NotFoundError
+from router_service.core.explanations import ExplainedDecision, explain_record
+from router_service.http.auth import CLIENTS_UI_PREFIX
+from router_service.http.transfer import gateway_of, info_of
+from router_service.requests.exchange import MAX_RECENT
+from router_service.settings import ADMIN
+from router_service.telemetry.history import (
+    DAY_S,
+    HOUR_S,
+    MINUTE_S,
+    GroupBy,
+    TrafficHistory,
+    TrafficSums,
+)
+
+routes = APIRouter(prefix=CLIENTS_UI_PREFIX.rstrip("/"), include_in_schema=False)
+
+MAX_NAME = 200
+"""Longest name that a filter may have, in characters."""
+
+
+class Session(BaseModel):
+    """Who uses the page."""
+
+    key: str | None
+    """Name of the key; None if the gateway has no keys."""
+    is_admin: bool
+    """Whether the whole page may be used, and not only the views of the key's own traffic."""
+    version: str = __version__
+
+
+class Period(StrEnum):
+    """A time until now, and how it is divided."""
+
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+
+    @property
+    def step_s(self) -> int:
+        """Length of one bin."""
+        return {Period.HOUR: MINUTE_S, Period.DAY: HOUR_S, Period.MONTH: DAY_S}[self]
+
+    @property
+    def bins(self) -> int:
+        """Number of bins; the last one contains the present moment. Days begin at 0:00 UTC."""
+        return {Period.HOUR: 60, Period.DAY: 24, Period.MONTH: 30}[self]
+
+
+class Traffic(BaseModel):
+    """Sums over requests, as in `TrafficSums`."""
+
+    requests: int
+    errors: int
+    unpriced: int
+    cost_usd: float
+    compared_usd: float
+    baseline_usd: float
+    prompt_tokens: int
+    completion_tokens: int
+    p50_s: float | None
+    """Median of the time to the end of the answer; None if no model was asked."""
+    p95_s: float | None
+
+    @classmethod
+    def describe(cls, sums: TrafficSums) -> dict[str, float | None]:
+        """Return the fields for these sums."""
+        names = (name for name in Traffic.model_fields if name not in {"p50_s", "p95_s"})
+        values = {name: getattr(sums, name) for name in names}
+        return values | {"p50_s": sums.percentile_s(0.5), "p95_s": sums.percentile_s(0.95)}
+
+
+class TrafficPoint(Traffic):
+    """Sums over the requests of one bin."""
+
+    start: int
+    """Unix time at which the bin starts."""
+
+
+class NamedTraffic(Traffic):
+    """Sums over the requests of one model, policy or key."""
+
+    name: str
+
+
+class Overview(BaseModel):
+    """Traffic over time, in total and by model, policy and key."""
+
+    step_s: int
+    points: tuple[TrafficPoint, ...]
+    """One for each bin, also without requests."""
+    total: Traffic
+    models: tuple[NamedTraffic, ...]
+    """The filter for the model does not apply here, so that another one can be chosen. The same
+    holds for the filters of the next two fields. The most requests come first."""
+    policies: tuple[NamedTraffic, ...]
+    keys: tuple[NamedTraffic, ...]
+    """Empty unless the caller may see the traffic of all keys."""
+    baseline_model: str | None
+    """The model that savings are measured against."""
+
+
+class UnavailableOverview(BaseModel):
+    """Why there is no history."""
+
+    unavailable: str
+
+
+class RecentDecision(BaseModel):
+    """One row of the list of decisions; contains no part of the request's content."""
+
+    id: str
+    created: float
+    key: str | None
+    model: str
+    arm: str | None
+    reason: str
+    policy: str | None
+    status: int
+    ending: str
+    latency_s: float
+    first_byte_s: float | None
+    actual_cost_usd: float | None
+    unverified: str | None
+    candidates: int | None
+    """Number of candidate answers; None if the policy is not `verified`."""
+
+    @field_validator("candidates", mode="before")
+    @classmethod
+    def _count(cls, candidates: Sequence[CandidateRecord] | None) -> int | None:
+        return None if candidates is None else len(candidates)
+
+
+class RecentDecisions(BaseModel):
+    """The last decisions of one process, newest first."""
+
+    limit: int
+    decisions: tuple[RecentDecision, ...]
+
+
+@routes.get("/session")
+async def session(request: Request) -> Session:
+    """Return who the caller is; refused with 401 without a valid key."""
+    return Session(key=info_of(request).key, is_admin=visible_key(request) is None)
+
+
+Filter = Annotated[str | None, Query(max_length=MAX_NAME)]
+
+
+@routes.get("/overview")
+async def overview(
+    request: Request,
+    period: Period = Period.HOUR,
+    model: Filter = None,
+    policy: Filter = None,
+    key: Filter = None,
+) -> Overview | UnavailableOverview:
+    """Return the traffic of a period until now, of all workers."""
+    own_key = visible_key(request)
+    gateway = gateway_of(request)
+    baseline = gateway.engine.pool.baseline
+    baseline_model = None if baseline is None else baseline.name
+    filters = {"model": model, "policy": policy, "key": own_key or key}
+    try:
+        found = await asyncio.to_thread(
+            read_overview, gateway.history, period, time.time(), filters, baseline_model
+        )
+    except HistoryUnavailableError as exc:
+        # The cause contains a path of this machine.
+        text = "The traffic history is not available. Ask the operator."
+        return UnavailableOverview(unavailable=text if own_key else f"{exc}")
+    return found if own_key is None else found.model_copy(update={"keys": ()})
+
+
+@routes.get("/recent", response_model=RecentDecisions)
+async def recent(request: Request, response: Response) -> RecentDecisions | Response:
+    """List this process's last decisions, or return 304 if none is new (RFC 9110, 13.1.2)."""
+    kept, own_key = gateway_of(request).recent, visible_key(request)
+    # With the key's name, so that the browser's cache does not show one key's list to another key.
+    tag = f'"{kept.version}-{quote(info_of(request).key or "")}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    response.headers["etag"] = tag
+    rows = (
+        RecentDecision.model_validate(record, from_attributes=True)
+        for record in kept.newest_first()
+        if own_key is None or record.key == own_key
+    )
+    return RecentDecisions(limit=MAX_RECENT, decisions=tuple(rows))
+
+
+@routes.get("/recent/{decision_id}")
+async def recent_decision(request: Request, decision_id: str) -> ExplainedDecision:
+    """Return a decision from this process's recent ones, or from the store."""
+    gateway, own_key = gateway_of(request), visible_key(request)
+    record: DecisionRecord | None = gateway.recent.get(decision_id)
+    record = record or await gateway.store.get(decision_id[:100])
+    if record is None or (own_key is not None and record.key != own_key):
+        raise NotFoundError("decision", decision_id[:100])
+    return explain_record(record)
+
+
+def visible_key(request: Request) -> str | None:
+    """Return the name of the key whose traffic the caller may see; None means all traffic."""
+    key = info_of(request).key
+    return None if key == ADMIN else key
+
+
+def read_overview(
+    history: TrafficHistory,
+    period: Period,
+    now_s: float,
+    filters: dict[str, str | None],
+    baseline_model: str | None,
+) -> Overview:
+    """Read the overview; blocks, and raises HistoryUnavailableError."""
+    step_s = period.step_s
+    last = int(now_s) // step_s * step_s
+    starts = range(last - (period.bins - 1) * step_s, last + 1, step_s)
+    bins = history.read(step_s, starts[0], "start", **filters)
+    total = TrafficSums()
+    for sums in bins.values():
+        total.add(sums)
+    points = tuple(
+        TrafficPoint(start=start, **Traffic.describe(bins.get(start) or TrafficSums()))
+        for start in starts
+    )
+
+    def named(by: GroupBy) -> tuple[NamedTraffic, ...]:
+        found = history.read(step_s, starts[0], by, **filters | {by: None})
+        rows = (NamedTraffic(name=name, **Traffic.describe(sums)) for name, sums in found.items())
+        return tuple(sorted(rows, key=lambda row: -row.requests))
+
+    return Overview(
+        step_s=step_s,
+        points=points,
+        total=Traffic(**Traffic.describe(total)),
+        models=named("model"),
+        policies=named("policy"),
+        keys=named("key"),
+        baseline_model=baseline_model,
+    )

@@ -1,0 +1,132 @@
+"""The page's traffic over HTTP: the overview, and what a key sees of other keys' requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from router_service.core.keys import new_key
+from router_service.core.selection import Price
+from router_service.http.app import create_app
+from router_service.settings import HistorySettings, KeySettings, Settings
+from tests.bodies import BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served, wait_for
+
+ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
+KEYS = KeySettings(
+    api={"team-a": SecretStr(TEAM_A), "team-b": SecretStr(TEAM_B)}, admin=SecretStr(ADMIN)
+)
+PRICE = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
+DEAR = Price(input_usd_per_mtok=10, output_usd_per_mtok=20)
+API = "/ui/api/traffic"
+
+
+@contextmanager
+def gateway(sandbox: Sandbox, path: Path) -> Iterator[str]:
+    """Serve a gateway with two client keys and a history in this file; yield its address."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    models = [model.model_copy(update={"price": PRICE}) for model in settings.models]
+    models[-1] = models[-1].model_copy(update={"price": DEAR})
+    router = settings.router.model_copy(update={"baseline_model": models[-1].name})
+    changes = {"keys": KEYS, "history": HistorySettings(path=path), "router": router}
+    settings = settings.model_copy(update={**changes, "models": tuple(models)})
+    with served(create_app(settings, FakeRouter())) as url:
+        yield url
+
+
+def get(url: str, path: str, caller: str = ADMIN, **query: str) -> dict[str, Any]:
+    """Return an answer of the page's API."""
+    response = httpx.get(f"{url}{API}/{path}", headers={"x-api-key": caller}, params=query)
+    response.raise_for_status()
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def ask(url: str, key: str, **changes: object) -> str:
+    """Send a request, and return the id of its decision."""
+    headers = {"authorization": f"Bearer {key}"}
+    response = httpx.post(url + CHAT, json={**BODY, **changes}, headers=headers)
+    return str(response.headers.get("x-switchcraft-decision-id"))
+
+
+@pytest.fixture(scope="module")
+def busy(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a gateway that has answered two requests of team A and one of team B, and restarted."""
+    path = tmp_path_factory.mktemp("history") / "history.sqlite3"
+    with gateway(sandbox, path) as url:
+        ask(url, TEAM_A)
+        ask(url, TEAM_B)
+    with gateway(sandbox, path) as url:
+        ask(url, TEAM_A, messages=[])
+        wait_for(lambda: get(url, "overview")["total"]["requests"] == 3, "all are written")
+        yield url
+
+
+@pytest.mark.parametrize(("period", "bins"), [("hour", 60), ("day", 24), ("month", 30)])
+def test_overview_adds_up(busy: str, period: str, bins: int) -> None:
+    """Every period has all requests, also those from before the restart, in bins up to now."""
+    overview = get(busy, "overview", period=period)
+    assert len(overview["points"]) == bins
+    assert sum(point["requests"] for point in overview["points"]) == 3
+    total = overview["total"]
+    assert (total["requests"], total["errors"], total["unpriced"]) == (3, 1, 0)
+    assert 0 < total["cost_usd"] == total["compared_usd"] < total["baseline_usd"]
+    assert 0 < total["p50_s"] <= total["p95_s"] < 60
+    assert {row["name"]: row["requests"] for row in overview["keys"]} == {"team-a": 2, "team-b": 1}
+    assert "none" in [row["name"] for row in overview["models"]]
+    assert overview["baseline_model"] == [*FakeRouter().probabilities][-1]
+
+
+def test_filters_apply_to_the_figures_and_to_the_other_lists(busy: str) -> None:
+    """The list of a filtered name still offers all names."""
+    everything = get(busy, "overview")
+    routed = next(row["name"] for row in everything["policies"] if row["name"] != "none")
+    overview = get(busy, "overview", policy=routed, key="team-b")
+    assert overview["total"]["requests"] == 1
+    assert [row["name"] for row in overview["policies"]] == [routed]
+    assert len(overview["keys"]) == 2
+    assert sum(row["requests"] for row in overview["models"]) == 1
+
+
+def test_client_sees_its_own_traffic_only(busy: str) -> None:
+    """A client's key gets its own figures and decisions, whatever it asks for."""
+    assert get(busy, "session", TEAM_A)["key"] == "team-a"
+    assert get(busy, "session", TEAM_A)["is_admin"] is False
+    assert get(busy, "session")["is_admin"] is True
+    overview = get(busy, "overview", TEAM_B, key="team-a")
+    assert (overview["total"]["requests"], overview["keys"]) == (1, [])
+    mine, theirs = ask(busy, TEAM_A), ask(busy, TEAM_B)
+    wait_for(lambda: len(get(busy, "recent")["decisions"]) == 2, "both are recorded")
+    assert [row["id"] for row in get(busy, "recent", TEAM_A)["decisions"]] == [mine]
+    assert get(busy, f"recent/{mine}", TEAM_A)["explanation"]
+    other = httpx.get(f"{busy}{API}/recent/{theirs}", headers={"x-api-key": TEAM_A})
+    assert other.status_code == 404
+    assert get(busy, f"recent/{theirs}")["key"] == "team-b"
+
+
+def test_cached_list_of_one_key_is_not_shown_to_another(busy: str) -> None:
+    """The tag differs between keys, so a browser with the list of one key gets another list."""
+    tags = {
+        httpx.get(f"{busy}{API}/recent", headers={"x-api-key": key}).headers["etag"]
+        for key in (ADMIN, TEAM_A, TEAM_B)
+    }
+    assert len(tags) == 3
+
+
+def test_unwritable_history_fails_no_request(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Requests are answered; the admin sees the path and the cause, and a client does not."""
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "history.sqlite3"
+    with gateway(sandbox, path) as url:
+        assert ask(url, TEAM_A)
+        wait_for(lambda: "unavailable" in get(url, "overview"), "the attempt to write has failed")
+        assert str(path) in get(url, "overview")["unavailable"]
+        assert str(tmp_path) not in get(url, "overview", TEAM_A)["unavailable"]
+        assert ask(url, TEAM_A)
