@@ -1,5 +1,7 @@
 /** The gateway's JSON API. URLs are relative to the page, because a proxy may add a prefix. */
 
+import { keyHeader, signOut } from "./session.js";
+
 /** @typedef {"chat" | "responses" | "messages"} Api Chat Completions, Responses, or Anthropic's Messages */
 /** @typedef {{slot: string | null, text: string, tokens: number, is_cut_mark: boolean}} Piece */
 /** @typedef {{slot: string, tokens: number, whole_tokens: number, at_least: boolean}} Extent */
@@ -13,8 +15,11 @@
 /** @typedef {{value: number, stderr: number, n: number}} Measure */
 /** @typedef {[number, number]} Interval */
 /** @typedef {{policy: string, accuracy: Measure, cost_usd: Measure, accuracy_interval: Interval | null, cost_usd_interval: Interval | null, versus_best: {difference: number, difference_interval: Interval, cost_share: number | null, cost_share_interval: Interval | null} | null}} Point */
-/** @typedef {{id: string, created: number, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null, unverified: string | null, candidates: number | null}} Row */
-/** @typedef {Omit<Row, "candidates"> & {candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean, explanation: string}} Details */
+/** @typedef {{requests: number, errors: number, unpriced: number, cost_usd: number, compared_usd: number, baseline_usd: number, prompt_tokens: number, completion_tokens: number, p50_s: number | null, p95_s: number | null}} Traffic sums over requests, as in router_service/ui/traffic.py */
+/** @typedef {Traffic & {name: string}} NamedTraffic of one model, policy or key */
+/** @typedef {{step_s: number, points: (Traffic & {start: number})[], total: Traffic, models: NamedTraffic[], policies: NamedTraffic[], keys: NamedTraffic[], baseline_model: string | null, unavailable?: undefined}} Overview */
+/** @typedef {{id: string, created: number, key: string | null, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null, unverified: string | null, candidates: number | null}} Row */
+/** @typedef {Omit<Row, "candidates"> & {candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean, explanation: string, threshold: number | null, best_arm: string | null, qualifying_arms: string[]}} Details */
 /** @typedef {any} Card see ArtifactCard in router_service/ui/pages.py */
 
 /** @param {Api} api @param {string} body @returns {Promise<Explained>} */
@@ -23,6 +28,9 @@ export const explain = (api, body) => json(`ui/api/explain?api=${api}`, { method
 /** @param {Api} api @param {string} body @param {string} policy @returns {Promise<Response>} */
 export const ask = (api, body, policy) =>
   good(`ui/api/ask/${api}`, { method: "POST", body, headers: { "x-switchcraft-policy": policy, "content-type": "application/json" } });
+
+/** @param {Record<string, string>} query the period and the filters @returns {Promise<Overview | {unavailable: string}>} */
+export const overview = (query) => json(`ui/api/traffic/overview?${new URLSearchParams(query)}`);
 
 /** @returns {Promise<{limit: number, decisions: Row[]}>} */
 export const recent = () => json("ui/api/traffic/recent");
@@ -47,10 +55,11 @@ export function artifact() {
 const json = async (path, options) => (await good(path, options)).json();
 
 /** @param {string} path @param {RequestInit} [options] */
-async function good(path, options) {
-  const response = await fetch(path, options).catch(() => {
+async function good(path, options = {}) {
+  const response = await fetch(path, { ...options, headers: { ...options.headers, ...keyHeader() } }).catch(() => {
     throw new Error("The gateway does not answer. Check that it is running.");
   });
+  if (response.status === 401) signOut(true);
   if (!response.ok) throw new Error(await reason(response));
   return response;
 }

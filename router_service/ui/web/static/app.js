@@ -1,15 +1,20 @@
-/** Tabs, and the views that they show. */
+/** Signing in, then the tabs and the views that they show. */
 
 import { startArtifact } from "./artifact.js";
 import { byId } from "./dom.js";
 import { startLive } from "./live.js";
+import { startOverview } from "./overview.js";
 import { startPlayground } from "./playground.js";
+import { signIn } from "./session.js";
+
+const session = await signIn();
+for (const tab of document.querySelectorAll("[data-admin]")) if (!session.is_admin) tab.remove();
 
 const tabs = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role="tab"]')]);
 const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
-const starts = { playground: startPlayground, live: startLive, artifact: startArtifact };
+const starts = { overview: () => startOverview(session), live: () => startLive(session), playground: startPlayground, artifact: startArtifact };
 
 /** @param {string} name */
 function select(name) {
@@ -45,6 +50,7 @@ function go(name) {
 
 const requested = () => (names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0]);
 
+byId("tabs").hidden = false;
 for (const [index, tab] of tabs.entries()) {
   tab.addEventListener("click", () => go(names[index]));
   tab.addEventListener("keydown", move);

@@ -38,3 +38,12 @@ export function parsePolicy(policy) {
   const [rule, value] = policy.split("=");
   return { rule, value: Number(value) };
 }
+
+/** A sum of money, also a very small one.
+ * @param {number} usd */
+export function money(usd) {
+  if (usd === 0) return "$0";
+  const size = Math.abs(usd);
+  const digits = size >= 1000 ? 0 : Math.max(2, Math.min(8, 1 - Math.floor(Math.log10(size))));
+  return `${usd < 0 ? "−" : ""}$${size.toLocaleString("en-US", { minimumFractionDigits: Math.min(digits, 2), maximumFractionDigits: digits })}`;
+}
