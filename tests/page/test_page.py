@@ -262,7 +262,7 @@ def test_page_works_with_the_keyboard_only(page: Page) -> None:
     before = page.locator("#policy-now").inner_text()
     page.keyboard.press("ArrowLeft")
     assert page.locator("#policy-now").inner_text() != before
-    page.locator("#tab-playground").focus()
+    page.locator("#tab-overview").focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#live")).to_be_visible()
     expect(page.locator("#tab-live")).to_be_focused()

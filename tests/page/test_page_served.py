@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
-from playwright.sync_api import Browser, Error, Page, expect
+from playwright.sync_api import Browser, Page, expect
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -13,6 +14,7 @@ from router_service.core.keys import new_key
 from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import KeySettings, Settings
+from tests.bodies import BODY
 from tests.clients.installed import INSTALL_S
 from tests.page.watching import Problems, open_playground
 from tests.serving import Sandbox, served
@@ -20,7 +22,12 @@ from tests.serving import Sandbox, served
 ADMIN = new_key()
 PREFIX = "/behind/a/proxy"
 WIDTHS = (360, 768, 1440)
-VIEWS = {"playground": ".chosen", "live": "#live .lead", "artifact": "#artifact .frontier"}
+VIEWS = {
+    "overview": "#overview .tiles",
+    "playground": ".chosen",
+    "live": "#log",
+    "artifact": "#artifact .frontier",
+}
 
 
 def without_prefix(app: ASGIApp) -> ASGIApp:
@@ -45,29 +52,18 @@ def guarded(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
         yield url + PREFIX
 
 
-def test_page_needs_the_admin_key(browser: Browser, guarded: str) -> None:
-    """The browser prompts for a password, and shows nothing until it is correct."""
+def test_key_opens_the_page_below_a_prefix(browser: Browser, guarded: str) -> None:
+    """Page, files and JSON open below a prefix that the gateway does not know."""
     with browser.new_context() as context:
         page = context.new_page()
-        with (
-            page.expect_response("**/ui") as answer,
-            pytest.raises(Error, match="INVALID_AUTH_CREDENTIALS"),
-        ):
-            page.goto(f"{guarded}/ui")
-        assert answer.value.status == 401
-        assert answer.value.headers["www-authenticate"].startswith("Basic")
-
-
-def test_admin_key_as_password_opens_the_page(browser: Browser, guarded: str) -> None:
-    """Page, files and JSON open below a prefix that the gateway does not know."""
-    with browser.new_context(
-        http_credentials={"username": "me", "password": ADMIN, "send": "always"}
-    ) as context:
-        page = context.new_page()
-        problems = Problems(page)
         page.goto(f"{guarded}/ui/")
-        expect(page.locator(".chosen")).to_be_visible()
         assert page.url == f"{guarded}/ui"
+        page.get_by_label("Key of this gateway").fill(ADMIN)
+        problems = Problems(page)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("button", name="Sign out (admin)")).to_be_visible()
+        page.get_by_role("tab", name="Playground").click()
+        expect(page.locator(".chosen")).to_be_visible()
         page.get_by_role("tab", name="Live traffic").click()
         expect(page.locator("#live .empty, #log").locator("visible=true").first).to_be_visible()
         assert problems.found == []
@@ -91,6 +87,7 @@ def test_page_is_accessible_and_fits_every_width(
 ) -> None:
     """axe-core finds no fault in any view (including contrast), and no view scrolls sideways."""
     # The page's policy would block axe itself.
+    httpx.post(f"{origin}/v1/chat/completions", json=BODY)
     with browser.new_context(base_url=origin, bypass_csp=True) as context:
         page = context.new_page()
         page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
@@ -103,6 +100,22 @@ def test_page_is_accessible_and_fits_every_width(
                 page.set_viewport_size({"width": width, "height": 900})
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, view
                 assert faults(page) == [], (view, width)
+
+
+@pytest.mark.timeout(INSTALL_S)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_sign_in_form_is_accessible(browser: Browser, guarded: str, axe: str, scheme: str) -> None:
+    """axe-core finds no fault in the form, nor in its error message."""
+    with browser.new_context(bypass_csp=True, viewport={"width": 360, "height": 800}) as context:
+        page = context.new_page()
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        page.goto(f"{guarded}/ui")
+        page.get_by_label("Key of this gateway").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("not valid here")
+        page.evaluate(axe)
+        assert faults(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def faults(page: Page) -> list[str]:

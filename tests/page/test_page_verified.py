@@ -213,7 +213,7 @@ def test_live_traffic_shows_the_number_of_candidates(page: Page) -> None:
     send(page)
     page.get_by_role("tab", name="Live traffic").click()
     row = page.locator("#log tbody tr").first
-    expect(row).to_contain_text("verified, 2 models asked")
+    expect(row).to_contain_text("accepted by the verifier, 2 models asked")
     row.get_by_role("button").click()
     dialog = page.get_by_role("dialog")
     candidates = dialog.locator(".steps tbody tr")

@@ -29,7 +29,7 @@ class Problems:
 
 def open_playground(page: Page) -> None:
     """Open the page and wait until its first example is routed."""
-    page.goto("/ui")
+    page.goto("/ui#playground")
     expect(page.locator(".chosen")).to_be_visible()
 
 

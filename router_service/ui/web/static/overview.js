@@ -11,6 +11,7 @@ import { timeChart, timeLabel } from "./timeseries.js";
 /** @typedef {"model" | "policy" | "key"} Filter */
 
 const EVERY_MS = 5000;
+const EMPTY_EVERY_MS = 1000; // so that the first request appears at once
 const PERIODS = { hour: "Last hour", day: "Last 24 hours", month: "Last 30 days" };
 /** @type {Record<Filter, string>} */
 const FILTERS = { model: "Model", policy: "Policy", key: "Key" };
@@ -50,7 +51,7 @@ function change(set) {
 
 async function poll() {
   if (!document.hidden && !byId("overview").hidden) await refresh();
-  setTimeout(poll, EVERY_MS);
+  setTimeout(poll, body.hidden ? EMPTY_EVERY_MS : EVERY_MS);
 }
 
 async function refresh() {

@@ -1,0 +1,203 @@
+"""Signing in, the overview and live traffic, in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from pydantic import SecretStr
+
+from router_service.core.keys import new_key
+from router_service.http.app import create_app
+from router_service.router import Router
+from router_service.settings import HistorySettings, KeySettings, Settings
+from tests.bodies import BODY, CHAT
+from tests.page.watching import Problems
+from tests.serving import Sandbox, served
+
+ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
+KEYS = KeySettings(
+    api={"team-a": SecretStr(TEAM_A), "team-b": SecretStr(TEAM_B)}, admin=SecretStr(ADMIN)
+)
+IN_ONE_LINE = """cells => cells.every(cell => {
+    const range = document.createRange();
+    range.selectNodeContents(cell.firstChild);
+    return range.getClientRects().length === 1;
+})"""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A gateway, and the ids of the decisions that it has made."""
+
+    url: str
+    routed_a: str
+    chat_a: str
+    routed_b: str
+
+
+@pytest.fixture(scope="module")
+def busy(
+    sandbox: Sandbox, shipped: Router, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Busy]:
+    """Serve a gateway that has answered two requests of team A and one of team B."""
+    path = tmp_path_factory.mktemp("history") / "history.sqlite3"
+    settings = Settings.sandbox(
+        sandbox.base_url, list(shipped.arms), history=HistorySettings(path=path)
+    )
+    router = settings.router.model_copy(update={"baseline_model": "gpt-4o-2024-08-06-FC"})
+    settings = settings.model_copy(update={"keys": KEYS, "router": router})
+
+    def ask(url: str, key: str, policy: str, **changes: object) -> str:
+        headers = {"x-api-key": key, "x-switchcraft-policy": policy}
+        answer = httpx.post(url + CHAT, json={**BODY, **changes}, headers=headers)
+        return answer.headers["x-switchcraft-decision-id"]
+
+    with served(create_app(settings, shipped)) as url:
+        yield Busy(
+            url,
+            routed_a=ask(url, TEAM_A, "drift=0.05"),
+            chat_a=ask(url, TEAM_A, "drift=0.05", tools=None),
+            routed_b=ask(url, TEAM_B, "theta=0.9"),
+        )
+
+
+@pytest.fixture
+def tab(browser: Browser, busy: Busy) -> Iterator[Page]:
+    """Yield a new tab with the sign-in form."""
+    with browser.new_context(base_url=busy.url, viewport={"width": 1280, "height": 900}) as context:
+        page = context.new_page()
+        page.goto("/ui")
+        expect(page.get_by_label("Key of this gateway")).to_be_focused()
+        problems = Problems(page)
+        yield page
+        assert problems.found == []
+
+
+def sign_in(page: Page, key: str) -> None:
+    """Enter a key, and wait until the overview has figures."""
+    page.get_by_label("Key of this gateway").fill(key)
+    page.keyboard.press("Enter")
+    expect(page.locator("#overview .tiles")).to_be_visible()
+
+
+def fact(page: Page, name: str) -> str:
+    """Return the value of one of the overview's figures."""
+    term = page.locator("#overview .tiles dt").get_by_text(name, exact=True)
+    return term.locator("xpath=following-sibling::dd").inner_text()
+
+
+def test_session_lasts_until_signing_out(browser: Browser, busy: Busy) -> None:
+    """A wrong key gets a message; a reload keeps the session, and signing out ends it."""
+    with browser.new_context(base_url=busy.url) as context:
+        page = context.new_page()
+        page.goto("/ui")
+        page.get_by_label("Key of this gateway").fill("sk-wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("not valid here")
+        expect(page.get_by_role("tablist")).to_be_hidden()
+        sign_in(page, ADMIN)
+        page.reload()
+        expect(page.locator("#overview .tiles")).to_be_visible()
+        assert ADMIN not in page.content()
+        assert context.cookies() == []
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Key of this gateway")).to_be_visible()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_client_sees_its_own_views(tab: Page, busy: Busy) -> None:
+    """A client's key opens the overview and live traffic, with that key's requests only."""
+    sign_in(tab, TEAM_A)
+    assert [each.inner_text() for each in tab.get_by_role("tab").all()] == [
+        "Overview",
+        "Live traffic",
+    ]
+    assert fact(tab, "Requests").startswith("2\n")
+    tab.get_by_role("tab", name="Live traffic").click()
+    expect(tab.locator("#log tbody tr")).to_have_count(2)
+    expect(tab.locator(f'#log tr[data-id="{busy.routed_b}"]')).to_have_count(0)
+
+
+def test_overview_shows_spend_and_savings_and_can_be_filtered(tab: Page) -> None:
+    """The figures are those of the chosen period, key and policy."""
+    sign_in(tab, ADMIN)
+    expect(tab.locator("#overview")).to_have_attribute("data-requests", "3")
+    assert "gpt-4o-2024-08-06-FC alone" in fact(tab, "Saved")
+    assert fact(tab, "Errors").startswith("0\n")
+    tab.get_by_label("Last 30 days").check()
+    tab.locator(".lists").get_by_role("button", name="team-a").click()
+    expect(tab.locator("#overview")).to_have_attribute("data-requests", "2")
+    tab.locator(".lists").get_by_role("button", name="drift=0.05").click()
+    expect(tab.locator("#overview")).to_have_attribute("data-requests", "1")
+    tab.get_by_role("button", name="Remove the filter Key: team-a").click()
+    expect(tab.locator(".filters .chip")).to_have_count(1)
+    for title in ("Requests", "Spend", "Latency", "Errors"):
+        expect(tab.get_by_role("img", name=f"{title} over time")).to_be_visible()
+    tab.get_by_text("Show the values of the charts as a table").click()
+    expect(tab.get_by_role("group", name="Values of the charts").locator("tbody tr")).to_have_count(
+        1
+    )
+
+
+def test_pointed_bin_is_read_out(tab: Page) -> None:
+    """The values of the minute under the pointer are written beside the chart's title."""
+    sign_in(tab, ADMIN)
+    chart = tab.locator(".time-chart", has_text="Requests").first
+    chart.locator(".bar-of").last.hover()
+    expect(chart.locator(".readout")).to_contain_text(re.compile("[0-9]{2}:[0-9]{2}answered [1-3]"))
+    tab.mouse.move(0, 0)
+    expect(chart.locator(".readout")).to_have_text("answerederrors")
+
+
+def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
+    """Filters by reason and by key leave the rows that match; a row's details explain it."""
+    sign_in(tab, ADMIN)
+    tab.get_by_role("tab", name="Live traffic").click()
+    visible = tab.locator("#log tbody tr:visible")
+    expect(visible).to_have_count(3)
+    expect(tab.locator("#live .decision")).to_have_count(3)
+    tab.get_by_label("Reason").select_option("no tools in the request")
+    expect(visible).to_have_count(1)
+    expect(visible).to_have_attribute("data-id", busy.chat_a)
+    tab.get_by_label("Key", exact=True).select_option("team-b")
+    expect(tab.locator("#live .empty")).to_contain_text("No decision matches")
+    tab.get_by_label("Reason").select_option("")
+    expect(visible).to_have_attribute("data-id", busy.routed_b)
+    visible.get_by_role("button").click()
+    expect(tab.get_by_role("dialog").locator(".explanation")).to_contain_text("90%")
+    tab.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("width", [1280, 768, 360])
+def test_policies_are_not_broken_into_lines(tab: Page, width: int) -> None:
+    """A policy such as `drift=0.05` stays in one line at every width."""
+    tab.set_viewport_size({"width": width, "height": 900})
+    sign_in(tab, ADMIN)
+    tab.get_by_role("tab", name="Live traffic").click()
+    expect(tab.locator("#log tbody tr")).to_have_count(3)
+    assert tab.locator('#log td[data-name="Policy"]').evaluate_all(IN_ONE_LINE)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_missing_history_is_announced(
+    browser: Browser, sandbox: Sandbox, shipped: Router, tmp_path: Path
+) -> None:
+    """If the file cannot be written, the overview says so with its path, and traffic goes on."""
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "history.sqlite3"
+    settings = Settings.sandbox(
+        sandbox.base_url, list(shipped.arms), history=HistorySettings(path=path)
+    )
+    with served(create_app(settings, shipped)) as url, browser.new_page() as page:
+        assert httpx.post(url + CHAT, json=BODY).status_code == 200
+        page.goto(f"{url}/ui")
+        notice = page.locator("#overview .notice", has_text="history is not available")
+        expect(notice).to_contain_text(str(path), timeout=15_000)
+        page.get_by_role("tab", name="Live traffic").click()
+        expect(page.locator("#log tbody tr")).to_have_count(1)
