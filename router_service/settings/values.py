@@ -555,8 +555,8 @@ class KeySettings(Frozen):
     """
 
     api: Mapping[Name, ClientKey] = Field(default_factory=dict)
-    """Client keys by name; the names appear in logs and metrics. On the page, a client key shows its
-    own traffic and spend."""
+    """Client keys by name; the names appear in logs and metrics. On the page, a client key shows
+    its own traffic and spend."""
     admin: ClientKey | None = None
     """Key for the whole page, `/metrics`, `/openapi.json` and `/admin/`; it also works as a client
     key."""
