@@ -83,8 +83,9 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
     )
     draw_frontier(axes, manifest.verified_frontier, GREEN, "Switchcraft, verified answers")
     by_policy = {point.policy: point for point in manifest.frontier}
-    for name in ("economy", "balanced", "quality"):
-        draw_point(axes, by_policy[manifest.policies[name]], name, BLUE, (-4, -30))
+    places = {"economy": (36.0, -16.0), "balanced": (-16.0, -38.0), "quality": (26.0, -28.0)}
+    for name, place in places.items():
+        draw_point(axes, by_policy[manifest.policies[name]], name, BLUE, place)
     if manifest.verifier is not None:
         by_price = {point.policy: point for point in manifest.verified_frontier}
         point = by_price[str(Verified(manifest.verifier.price_usd))]

@@ -172,19 +172,26 @@ def describe_pool(
 ) -> Artifact:
     """Return an artifact whose figures are those of some of its arms, some at other prices.
 
-    The figures are the frontier, the metrics, and the rules of the policies that were chosen by a
-    goal. Without held-out predictions there are no figures, and the policies keep their rules.
-    Verified answers depend on the answers of all arms, so their figures are left out. Raises
-    ArtifactError if the file cannot be read.
+    The prices of its profile are the new ones. The figures are the frontier, the metrics, and the
+    rules of the policies that were chosen by a goal. Without held-out predictions there are no
+    figures, and the policies keep their rules. Verified answers depend on the answers of all arms,
+    so their figures are left out. Raises ArtifactError if the file cannot be read.
     """
     manifest = artifact.manifest
-    changed: dict[str, object] = {"frontier": (), "verified_frontier": (), "metrics": {}}
+    profile = {
+        arm: usage.model_copy(update={"price": prices.get(arm, usage.price)})
+        for arm, usage in manifest.profile.items()
+    }
+    changed: dict[str, object] = {
+        "profile": profile,
+        "frontier": (),
+        "verified_frontier": (),
+        "metrics": {},
+    }
     path = artifact.directory / HELD_OUT
     if HELD_OUT in manifest.files:
         columns = tuple(column for column, arm in enumerate(manifest.arms) if arm in arms)
-        listed = tuple(
-            prices.get(arm) or manifest.profile[arm].price for arm in manifest.arms if arm in arms
-        )
+        listed = tuple(profile[manifest.arms[column]].price for column in columns)
         policies = tuple({**manifest.policies, **manifest.policy_goals}.items())
         figures = _measure_pool(path, manifest.files[HELD_OUT], columns, listed, policies)
         changed |= {name: getattr(figures, name) for name in ("frontier", "metrics", "policies")}

@@ -23,6 +23,8 @@ from router_service.core.artifact import (
     Measure,
     VersusBest,
 )
+from router_service.core.held_out import describe_pool
+from router_service.core.selection import Price
 from router_service.offline import explain_goal, list_policies
 from tests.fakes import manifest as fake_manifest
 
@@ -224,6 +226,31 @@ def test_key_command_prints_a_key_and_its_hash(capsys: pytest.CaptureFixture[str
     assert main(["key"]) == 0
     key, line = capsys.readouterr().out.splitlines()
     assert line == "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def test_policies_of_a_configuration_are_those_of_its_arms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--config` prints the figures of the mapped arms at the configured prices."""
+    arms = ("gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC")
+    models = [
+        {
+            "model_name": arm,
+            "litellm_params": {"model": f"openai/{arm}", "api_key": "none"},
+            "model_info": {"input_cost_per_token": usd, "output_cost_per_token": usd},
+        }
+        for arm, usd in zip(arms, (1e-5, 1e-6), strict=True)
+    ]
+    config = tmp_path / "gateway.yaml"
+    config.write_text(json.dumps({"model_list": models}))
+    assert main(["policies", "--config", str(config), "--all"]) == 0
+    shown = capsys.readouterr().out
+    prices = {
+        arm: Price(input_usd_per_mtok=usd, output_usd_per_mtok=usd)
+        for arm, usd in zip(arms, (10, 1), strict=True)
+    }
+    expected = describe_pool(Artifact.load(SHIPPED), arms, prices).manifest
+    assert shown.splitlines() == list(list_policies(expected, every=True))
 
 
 def test_goal_may_choose_verified_answers_offline(

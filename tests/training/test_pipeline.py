@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from router_service.core.artifact import SHIPPED, Artifact, Manifest
 from router_service.core.calls.toolbox import ExpectedCall
+from router_service.core.goals import find_point, parse_goal
+from router_service.core.held_out import describe_pool
 from router_service.core.messages import Json
 from router_service.core.selection import Verified
 from router_service.router import Router
@@ -82,6 +84,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     values = yaml.safe_load(config.read_text())
     values["also"] = [{"format": "labelled", "path": "more/rows.jsonl", "answers": "more"}]
     values["training"]["shares"] = dict.fromkeys(BRANCHES, 1)
+    values["policies"]["quality"] = "accuracy=best+1"
     narrow = {"hidden_size": 16, "intermediate_size": 32, "epochs": 1}
     values["encoder"]["distilled"] = narrow
     for entry in values["pool"]:
@@ -106,6 +109,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert manifest.profile["large-FC"].cost_usd() == pytest.approx((90 * 10 + 20 * 20) / 1e6)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     figures_agree(manifest, report)
+    figures_follow_from_predictions(router.artifact)
     every_section_is_there(report["sections"])
     kinds = {entry["name"]: entry["kind"] for entry in report["test"]["entries"]}
     assert kinds["number of tools"] == "heuristic"
@@ -192,6 +196,27 @@ def figures_agree(manifest: Manifest, report: Json) -> None:
     }
     assert {measure.n for measure in manifest.metrics.values()} == {80}
     assert len(manifest.frontier) == len(test["sweep"])
+
+
+def figures_follow_from_predictions(artifact: Artifact) -> None:
+    """Check that the held-out predictions give the manifest's figures, and those of one arm."""
+    manifest = artifact.manifest
+    found = describe_pool(artifact, manifest.arms, {}).manifest
+    assert found.metrics == manifest.metrics
+    assert found.policies == manifest.policies
+    for got, wanted in zip(found.frontier, manifest.frontier, strict=True):
+        assert (got.policy, got.accuracy, got.cost_usd) == (
+            wanted.policy,
+            wanted.accuracy,
+            wanted.cost_usd,
+        )
+    goal = parse_goal(manifest.policy_goals["quality"], param="quality")
+    assert goal is not None
+    best = manifest.best_single_accuracy
+    picked = find_point(goal, manifest.frontier, best, param="quality", is_nearest=True)
+    assert picked.policy == manifest.policies["quality"]
+    alone = describe_pool(artifact, manifest.arms[:1], {}).manifest
+    assert {point.accuracy.n for point in alone.frontier} == {80}
 
 
 def every_section_is_there(sections: Json) -> None:

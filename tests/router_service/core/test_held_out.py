@@ -73,6 +73,7 @@ def test_part_of_the_pool_has_its_own_figures(artifact: Artifact, pair: Router) 
     """
     whole, manifest = artifact.manifest, pair.artifact.manifest
     assert manifest.metrics["best_single_accuracy"] == whole.metrics["best_single_accuracy"]
+    assert manifest.best_single_arm == LARGE
     oracles = [each.metrics["oracle_accuracy"].value for each in (whole, manifest)]
     assert oracles[1] < oracles[0] - 0.02
     best_usd = manifest.metrics["best_single_cost_usd"].value
@@ -119,7 +120,9 @@ def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
         )
         for arm, profile in manifest.profile.items()
     }
-    points = by_rule(Router(artifact, prices=doubled).artifact.manifest)
+    repriced = Router(artifact, prices=doubled).artifact.manifest
+    assert repriced.best_single_arm == manifest.best_single_arm == LARGE
+    points = by_rule(repriced)
     for point in manifest.frontier:
         if not point.policy.startswith("utility"):
             assert points[point.policy].accuracy == point.accuracy

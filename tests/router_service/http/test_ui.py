@@ -104,6 +104,26 @@ def test_explanation_has_choice_per_measured_policy(real: httpx.Client) -> None:
         assert sentence.startswith(f"{choice['arm']}: ")
 
 
+def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> None:
+    """With two of eight arms, the card has only these arms and their figures, and goals work."""
+    arms = shipped.arms[:2]
+    settings = Settings.sandbox(sandbox.base_url, arms)
+    router = Router(shipped.artifact, arms=arms, relatives=[shipped])
+    with served(create_app(settings, router)) as url, httpx.Client(base_url=url) as client:
+        card = client.get("/ui/api/artifact").json()
+        assert {arm["arm"] for arm in card["arms"]} == set(arms)
+        assert card["metrics"] != shipped.artifact.manifest.model_dump(mode="json")["metrics"]
+        dearest = card["metrics"]["best_single_cost_usd"]["value"] * 5
+        assert max(point["cost_usd"]["value"] for point in card["frontier"]) < dearest
+        assert card["verified_policy"]
+        assert card["verified_frontier"] == []
+        for goal in ("accuracy=best", "usd_per_1k=2"):
+            answer = client.post(CHAT, json=BODY, headers={"x-switchcraft-policy": goal})
+            assert answer.status_code == 200, answer.text
+            rules = [point["policy"] for point in card["frontier"]]
+            assert answer.headers["x-switchcraft-policy"] in rules
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

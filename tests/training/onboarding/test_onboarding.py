@@ -14,8 +14,9 @@ import yaml
 from router_service.core.answer_features import Question
 from router_service.core.artifact import SHIPPED, Artifact, file_hashes, save_manifest
 from router_service.core.calls.toolbox import ExpectedCall
+from router_service.core.held_out import HELD_OUT, describe_pool
 from router_service.core.messages import Conversation, Json, parse_conversation
-from router_service.core.selection import Verified
+from router_service.core.selection import Price, Verified
 from router_service.core.verification import Candidate, VerificationState
 from router_service.router import Router
 from switchcraft_training.cli import main
@@ -197,6 +198,29 @@ def test_measured_results_of_the_old_pool_are_removed(joined: Path) -> None:
     """A goal needs results that were measured with the pool, which the new pool does not have."""
     manifest = Artifact.load(joined).manifest
     assert (manifest.frontier, manifest.verified_frontier, manifest.metrics) == ((), (), {})
+    assert HELD_OUT not in manifest.files
+
+
+def test_smaller_and_repriced_pools_are_measured_again(artifact: Path, tmp_path: Path) -> None:
+    """Without an arm, or at another price, the figures are those that a gateway would compute."""
+    base = Artifact.load(artifact)
+    cheap, gone = "gpt-4o-mini-2024-07-18-FC", "gpt-4-turbo-2024-04-09-FC"
+    removed, repriced = tmp_path / "removed", tmp_path / "repriced"
+    assert main(["pool", "remove", str(artifact), gone, "--out", str(removed)]) == 0
+    change = ["pool", "reprice", str(artifact), cheap, "--price", "5,10"]
+    assert main([*change, "--out", str(repriced)]) == 0
+    price = Price(input_usd_per_mtok=5, output_usd_per_mtok=10)
+    others = [arm for arm in base.manifest.arms if arm != gone]
+    for directory, arms, prices in (
+        (removed, others, {}),
+        (repriced, base.manifest.arms, {cheap: price}),
+    ):
+        found = Router.load(directory).artifact.manifest
+        expected = describe_pool(base, arms, prices).manifest
+        assert found.frontier == expected.frontier
+        assert found.metrics == expected.metrics
+        assert found.policies == expected.policies
+        assert found.verified_frontier == ()
 
 
 def test_replacing_an_arm_takes_its_place(
