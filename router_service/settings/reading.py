@@ -35,6 +35,7 @@ from router_service.settings.litellm import (
 )
 from router_service.settings.unsupported import IGNORED_SECTIONS, unsupported_settings
 from router_service.settings.values import (
+    ClientKey,
     Count,
     Frozen,
     LogFormat,
@@ -91,6 +92,8 @@ class Overrides(BaseSettings):
     """Overrides `server.redis_url`."""
     log_format: LogFormat | None = None
     """Overrides `logging.format`."""
+    admin_key: ClientKey | None = None
+    """The admin key, unless the file sets `keys.admin`."""
 
 
 def read_settings(
@@ -125,7 +128,7 @@ def read_settings(
     sections = {"server": settings.server, "logging": settings.logging}
     sources = {}
     options = {"host": host or None, "port": port, "log_format": log_format}
-    for name in Overrides.model_fields.keys() - {"config"}:
+    for name in Overrides.model_fields.keys() - {"config", "admin_key"}:
         option, variable = options.get(name), getattr(overrides, name)
         if option is None and variable is None:
             continue
@@ -137,7 +140,11 @@ def read_settings(
             if option is None
             else ("the command line", f"--{name.replace('_', '-')}")
         )
-    settings = settings.model_copy(update={**sections, "overrides": sources})
+    keys = settings.keys
+    if keys.admin is None and overrides.admin_key is not None:
+        keys = keys.model_copy(update={"admin": overrides.admin_key})
+        sources["keys.admin"] = ("the environment", "SWITCHCRAFT_ADMIN_KEY")
+    settings = settings.model_copy(update={**sections, "keys": keys, "overrides": sources})
     server = settings.server
     if server.workers > 1 and server.redis_url is None:
         problem = (

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from router_service.access import Access
+from deploy import alerts
+from router_service.access import Access, permitted_listen_host
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
-from router_service.settings import Settings, load_settings
+from router_service.settings import Settings, load_settings, read_settings
 from router_service.telemetry.metrics import Metrics
 from tests.clients.installed import installed
 from tests.deploy.dockerfile import stages
+from tests.deploy.kustomize import Resource, render
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -29,9 +31,6 @@ VALIDATOR = Path(__file__).parent / "node" / "validate.mjs"
 KUBERNETES = "1.31"
 """Oldest Kubernetes version that all manifests support."""
 OPERATORS = {"ServiceMonitor", "PrometheusRule"}
-KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-
-Resource = dict[str, Any]
 
 
 def read(name: str) -> Resource:
@@ -40,22 +39,81 @@ def read(name: str) -> Resource:
     return resource
 
 
-RESOURCES = {resource["kind"]: resource for resource in map(read, KUSTOMIZATION["resources"])}
+def by_kind(resources: Iterable[Resource]) -> dict[str, Resource]:
+    """Return the gateway's resources by kind."""
+    named = (r for r in resources if r["metadata"]["name"] == "switchcraft")
+    return {resource["kind"]: resource for resource in named}
+
+
+RENDERED = {name: render(FOLDER / name) for name in ("base", "production")}
+RESOURCES = by_kind(RENDERED["production"])
 POD: dict[str, Any] = RESOURCES["Deployment"]["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
 LABELS: Mapping[str, str] = POD["metadata"]["labels"]
-SECRET: Mapping[str, str] = read("examples/secret.yaml")["stringData"]
-
-
+SECRET: Mapping[str, str] = read("production/secret.example.yaml")["stringData"]
+PUBLISHING = read("components/shared-volume/publish-job.yaml")
 REDIS: dict[str, Resource] = {
     resource["kind"]: resource
-    for resource in yaml.safe_load_all((FOLDER / "examples/redis.yaml").read_text())
+    for resource in RENDERED["production"]
+    if resource["metadata"]["name"] == "redis"
 }
 
 
 def gateway_settings() -> Settings:
-    """Return the settings that the gateways read, with the variables of the pods."""
-    return load_settings(FOLDER / "gateway.yaml", {name: f"value of {name}" for name in SECRET})
+    """Return the settings that the gateways read in production, with the variables of the pods."""
+    variables = {name: f"value of {name}" for name in SECRET}
+    return load_settings(FOLDER / "production/gateway.yaml", variables)
+
+
+@pytest.mark.parametrize("name", sorted(RENDERED))
+def test_rendering_equals_that_of_kubectl(name: str) -> None:
+    """The tests' own rendering is what `kubectl apply -k` applies."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("needs kubectl")
+    command = [kubectl, "kustomize", str(FOLDER / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # The names of config maps end with a hash of their content.
+    text = re.sub(r"\bswitchcraft-[a-z0-9]{10}\b", "switchcraft", done.stdout)
+    applied = list(yaml.safe_load_all(text))
+
+    def order(resource: Resource) -> tuple[str, str]:
+        return resource["kind"], resource["metadata"]["name"]
+
+    assert sorted(applied, key=order) == sorted(RENDERED[name], key=order)
+
+
+def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base refers to nothing that it does not contain, and its gateway can be reached.
+
+    It has no configuration, so that a sandbox answers. It has a key that cannot be guessed, without
+    which it would listen inside its pod only.
+    """
+    resources = by_kind(RENDERED["base"])
+    assert resources.keys() == {"ServiceAccount", "Service", "Deployment"}
+    pod = resources["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "envFrom" not in container
+    assert [volume.keys() - {"name"} for volume in pod["volumes"]] == [{"emptyDir"}]
+    (variable,) = container["env"]
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    monkeypatch.setenv(variable["name"], str(uuid4()))
+    host = stages(ROOT / "Dockerfile")["runtime"].variables()["SWITCHCRAFT_HOST"]
+    settings = read_settings(host=host)
+    assert permitted_listen_host(settings) == host
+    assert not settings.models
+
+
+@pytest.mark.parametrize("name", ["prometheus", "redis", "shared-volume"])
+def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> None:
+    """Each component works without the others."""
+    file = {"resources": [str(FOLDER / "base")], "components": [str(FOLDER / "components" / name)]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    rendered = render(tmp_path)
+    core = [resource for resource in rendered if resource["kind"] not in OPERATORS]
+    for resource in core:
+        kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+    assert len(rendered) > len(RENDERED["base"])
 
 
 @pytest.mark.parametrize("kind", sorted(RESOURCES.keys() - OPERATORS))
@@ -64,19 +122,17 @@ def test_resource_is_valid_by_its_schema(kind: str) -> None:
     kubernetes_validate.validate(RESOURCES[kind], KUBERNETES, strict=True)
 
 
-@pytest.mark.parametrize("name", ["examples/secret.yaml", "examples/publish.yaml"])
-def test_example_is_valid_by_its_schema(name: str) -> None:
-    """Examples that users copy are valid, too."""
-    kubernetes_validate.validate(read(name), KUBERNETES, strict=True)
+@pytest.mark.parametrize(
+    "resource",
+    [read("production/secret.example.yaml"), PUBLISHING, *REDIS.values()],
+    ids=lambda r: r["kind"],
+)
+def test_other_resource_is_valid_by_its_schema(resource: Resource) -> None:
+    """What users copy is valid, and so is each resource of Redis."""
+    kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
 
-@pytest.mark.parametrize("kind", sorted(REDIS))
-def test_example_redis_is_valid_by_its_schema(kind: str) -> None:
-    """Each resource of the Redis example is valid."""
-    kubernetes_validate.validate(REDIS[kind], KUBERNETES, strict=True)
-
-
-def test_example_redis_accepts_only_gateways_with_the_password() -> None:
+def test_redis_accepts_only_gateways_with_the_password() -> None:
     """It starts as in the compose file, with the secret's password, and only gateways reach it."""
     pod = REDIS["Deployment"]["spec"]["template"]
     (container,) = pod["spec"]["containers"]
@@ -90,9 +146,13 @@ def test_example_redis_accepts_only_gateways_with_the_password() -> None:
     assert f"{context['runAsUser']}:{context['runAsGroup']}" == compose["user"]
     (variable,) = container["env"]
     reference = variable["valueFrom"]["secretKeyRef"]
-    assert reference["name"] == read("examples/secret.yaml")["metadata"]["name"]
+    assert reference["name"] == read("production/secret.example.yaml")["metadata"]["name"]
     assert variable["name"] == reference["key"]
     assert reference["key"] in SECRET
+    variables = {entry["name"]: entry.get("value") for entry in CONTAINER["env"]}
+    assert variables["SWITCHCRAFT_REDIS_URL"] == f"redis://:$({reference['key']})@redis:6379/0"
+    names = list(variables)
+    assert names.index(reference["key"]) < names.index("SWITCHCRAFT_REDIS_URL"), "it is expanded"
     labels = pod["metadata"]["labels"]
     policy = REDIS["NetworkPolicy"]["spec"]
     assert policy["podSelector"]["matchLabels"] == REDIS["Service"]["spec"]["selector"] == labels
@@ -123,11 +183,16 @@ def test_operators_resources_are_valid_by_their_schemas(request: pytest.FixtureR
 
 
 def test_every_manifest_is_applied() -> None:
-    """Every manifest is listed, and every listed file exists."""
-    written = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
-    (generated,) = KUSTOMIZATION["configMapGenerator"]
-    assert written == {*KUSTOMIZATION["resources"], *generated["files"]}
-    assert len(RESOURCES) == len(KUSTOMIZATION["resources"])
+    """Production applies every manifest, except those that a user copies."""
+    copied = {
+        "kustomization.yaml",
+        "secret.example.yaml",
+        "publish-job.yaml",
+        "adapter-values.yaml",
+    }
+    written = {path for path in FOLDER.rglob("*.yaml") if path.name not in copied}
+    texts = [path.read_text() for path in FOLDER.rglob("kustomization.yaml")]
+    assert [path.name for path in written if not any(path.name in text for text in texts)] == []
 
 
 def test_selectors_match_the_pods() -> None:
@@ -170,7 +235,7 @@ def test_ports_are_referred_to_by_name() -> None:
 
 def test_pods_are_restricted() -> None:
     """The pods meet the restricted profile of the Pod Security Standards, and have no token."""
-    job = read("examples/publish.yaml")["spec"]["template"]["spec"]
+    job = PUBLISHING["spec"]["template"]["spec"]
     redis = REDIS["Deployment"]["spec"]["template"]["spec"]
     for pod in (POD["spec"], job, redis):
         assert pod["automountServiceAccountToken"] is False
@@ -200,7 +265,7 @@ def test_pods_have_time_to_drain() -> None:
 
 def test_configuration_is_valid() -> None:
     """It fits the shipped artifact, has keys, and uses only variables that the secret has."""
-    text = (FOLDER / "gateway.yaml").read_text()
+    text = (FOLDER / "production/gateway.yaml").read_text()
     assert set(re.findall(r"os\.environ/(\w+)", text)) <= SECRET.keys()
     settings = gateway_settings()
     assert Pool.build(settings, Artifact.load(SHIPPED).manifest).by_arm
@@ -215,12 +280,12 @@ def test_pods_refer_to_existing_resources() -> None:
     volumes = {volume["name"]: volume for volume in POD["spec"]["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in CONTAINER["volumeMounts"]}
     assert {mount["name"] for mount in mounts.values()} == volumes.keys()
-    (generated,) = KUSTOMIZATION["configMapGenerator"]
-    assert volumes["config"]["configMap"]["name"] == generated["name"]
+    config_map = RESOURCES["ConfigMap"]
+    assert volumes["config"]["configMap"]["name"] == config_map["metadata"]["name"]
     claim = RESOURCES["PersistentVolumeClaim"]["metadata"]["name"]
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim
-    (variable,) = CONTAINER["env"]
-    assert variable["value"] == "/etc/switchcraft/" + generated["files"][0]
+    variables = {entry["name"]: entry.get("value") for entry in CONTAINER["env"]}
+    assert variables["SWITCHCRAFT_CONFIG"] == "/etc/switchcraft/" + "".join(config_map["data"])
     settings = gateway_settings()
     assert "readOnly" not in mounts[str(settings.decision_log.path)]
     assert mounts[str(settings.router.publication)]["readOnly"]
@@ -229,7 +294,7 @@ def test_pods_refer_to_existing_resources() -> None:
 
 def test_manifests_contain_no_secret_values() -> None:
     """Manifests only refer to secrets, and the key of each reference is documented."""
-    secret = read("examples/secret.yaml")["metadata"]["name"]
+    secret = read("production/secret.example.yaml")["metadata"]["name"]
     assert set(SECRET.values()) == {""}
     assert CONTAINER["envFrom"] == [{"secretRef": {"name": secret}}]
     (endpoint,) = RESOURCES["ServiceMonitor"]["spec"]["endpoints"]
@@ -248,17 +313,16 @@ def test_autoscaler_uses_an_existing_metric() -> None:
     pods, _ = RESOURCES["HorizontalPodAutoscaler"]["spec"]["metrics"]
     name = pods["pods"]["metric"]["name"]
     assert name in {metric.name for metric in Metrics().registry.collect()}
-    (rule,) = read("examples/prometheus-adapter.yaml")["rules"]["custom"]
+    (rule,) = read("components/prometheus/adapter-values.yaml")["rules"]["custom"]
     assert rule["seriesQuery"].startswith(name + "{")
     target = int(pods["pods"]["target"]["averageValue"])
     assert target < gateway_settings().server.max_requests_in_flight
 
 
 def test_rules_equal_those_of_prometheus() -> None:
-    """The rules have one source, which `python deploy/kubernetes/build.py` copies."""
+    """The rules have one source, which `python deploy/alerts.py` copies."""
     source = (ROOT / "deploy/prometheus/rules.yaml").read_text()
-    build = importlib.import_module("deploy.kubernetes.build")
-    assert (FOLDER / "prometheusrule.yaml").read_text() == build.resource(source)
+    assert alerts.RESOURCE.read_text() == alerts.resource(source)
     assert RESOURCES["PrometheusRule"]["spec"] == yaml.safe_load(source)
 
 

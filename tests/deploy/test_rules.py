@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from deploy import alerts
 from router_service.http.app import create_app
 from router_service.settings import Settings
 from tests.deploy.programs import CONFIG, DEPLOY, RULES, run
@@ -69,8 +71,24 @@ def test_every_alert_has_a_severity_and_a_summary() -> None:
 
 
 def test_every_alert_is_in_the_runbook() -> None:
-    """Each alert links to its section of the runbook, and each section belongs to an alert."""
+    """Each alert links to its section of the runbook, and each section belongs to an alert.
+
+    The address is absolute, because people open it from a message.
+    """
     sections = re.findall(r"^### (Switchcraft\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert sorted(sections) == sorted(_alerts())
     for name, alert in _alerts().items():
-        assert alert["annotations"]["runbook_url"] == f"deploy/RUNBOOK.md#{name.lower()}"
+        page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        assert anchor == name.lower()
+        assert alerts.runbook_address(page) == page
+
+
+def test_runbook_address_is_configurable() -> None:
+    """One command sets the address in every alert, and refuses one that cannot be opened."""
+    rules = RULES.read_text()
+    changed = alerts.with_runbook(rules, "https://wiki.example.net/a/b")
+    assert changed.count("runbook_url: https://wiki.example.net/a/b#switchcraft") == len(_alerts())
+    assert alerts.with_runbook(changed, "https://runbooks.example.com/switchcraft") == rules
+    for wrong in ("RUNBOOK.md", "https://a#b", "/runbook"):
+        with pytest.raises(ArgumentTypeError, match=wrong):
+            alerts.runbook_address(wrong)

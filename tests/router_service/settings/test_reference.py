@@ -48,7 +48,7 @@ def test_schema_is_valid() -> None:
 
 def test_repository_has_example_configurations() -> None:
     """The next test has files to check."""
-    assert {path.parent.name for path in EXAMPLES} >= {"compose", "kubernetes"}
+    assert {path.parent.name for path in EXAMPLES} >= {"compose", "production"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))

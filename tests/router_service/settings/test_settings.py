@@ -321,6 +321,17 @@ def test_several_workers_require_redis(tmp_path: Path, monkeypatch: pytest.Monke
     assert read_settings(path).server.workers == 3
 
 
+def test_admin_key_of_the_environment_needs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container without a configuration can have a key; a file's own key is kept."""
+    monkeypatch.setenv("SWITCHCRAFT_ADMIN_KEY", "from the environment")
+    assert read_settings().keys.by_path() == {"keys.admin": "from the environment"}
+    path = tmp_path / "config.yaml"
+    path.write_text(one("{model: x, api_base: 'http://h'}", "keys: {admin: from the file}"))
+    assert read_settings(path).keys.by_path() == {"keys.admin": "from the file"}
+
+
 def test_sandbox_settings_have_a_model_for_each_arm() -> None:
     """Each model has the arm's name, the sandbox's address and no price."""
     settings = Settings.sandbox("http://h/v1", ["a", "b"])
