@@ -104,6 +104,10 @@ def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
     """Yield the result of a check, which returns what it found or raises a SwitchcraftError."""
     try:
         yield Finding(subject, Status.OK, attempt())
+    except ConfigError as exc:
+        for problem in exc.problems:
+            error = ConfigError(exc.source, problems=[problem])
+            yield Finding(subject, Status.FAILED, str(error))
     except SwitchcraftError as exc:
         yield Finding(subject, Status.FAILED, str(exc))
 

@@ -43,9 +43,18 @@ def _create_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"switchcraft {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    serve = commands.add_parser("serve", help="run the gateway")
+    serve = commands.add_parser(
+        "serve",
+        help="run the gateway",
+        description="Run the gateway. Options override SWITCHCRAFT_* variables, which override the"
+        " configuration.",
+        epilog="example: switchcraft serve --config gateway.yaml --port 8080",
+    )
     serve.add_argument(
-        "--config", type=Path, help="YAML configuration; without it, an offline sandbox answers"
+        "--config",
+        type=Path,
+        help="YAML configuration (default: SWITCHCRAFT_CONFIG; without one, an offline sandbox"
+        " answers in place of real models)",
     )
     serve.add_argument("--host", help="address to listen on (default: from the configuration)")
     serve.add_argument(
@@ -61,8 +70,11 @@ def _create_parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser(
         "check",
-        help="check a configuration without serving: the file, the artifact, arms, prices, keys,"
-        " Redis, the port and the folders; exit with status 1 if the gateway could not serve",
+        help="check a configuration without serving",
+        description="Check a configuration without serving: the file, variables, the artifact,"
+        " arms, prices, keys, Redis, the port and the folders. The exit status is 1 if the gateway"
+        " could not serve.",
+        epilog="example: switchcraft check gateway.yaml --ask",
     )
     check.add_argument(
         "config",
@@ -71,26 +83,34 @@ def _create_parser() -> argparse.ArgumentParser:
         help="YAML configuration (default: SWITCHCRAFT_CONFIG)",
     )
     check.add_argument(
-        "--ask", action="store_true", help="also send one short request to each deployment"
+        "--ask",
+        action="store_true",
+        help="also send one short request to each deployment, which providers charge for",
     )
     check.add_argument("--json", action="store_true", help="print the findings as JSON")
     check.set_defaults(command=check_command)
 
     route = commands.add_parser(
         "route",
-        help="decide offline: read OpenAI request bodies from standard input, one JSON object per"
-        " line, and print a decision for each",
+        help="decide offline: requests on standard input, decisions on standard output",
+        description="Decide which model should answer, without sending anything. Standard input has"
+        " one body of a Chat Completions request per line; standard output gets a decision for"
+        " each, in the same order. To continue a verified answer, a line may be"
+        ' {"request": BODY, "answers": {ARM: MESSAGE}}.',
+        epilog="example: switchcraft route --policy accuracy=best < requests.jsonl",
     )
     route.add_argument(
         "--artifact", type=Path, help="directory of a trained router (default: the shipped one)"
     )
     route.add_argument(
         "--policy",
-        help="name of a policy, a rule (theta=0.5: cheapest model with at least this probability of"
-        " a correct answer; drift=0.1: cheapest model at most this far below the most probable"
-        " one; utility=0.002: best probability for its cost, if a correct answer is worth 0.002"
-        " USD), or a goal (accuracy=best, accuracy=0.87, usd_per_1k=0.5; @95 at the end uses the"
-        " worse end of the 95%% interval)",
+        help="the name of a policy (see `switchcraft policies`), a rule or a goal. Rules:"
+        " theta=0.5, the cheapest model with at least this probability of a correct answer;"
+        " drift=0.1, the cheapest model at most this far below the most probable one;"
+        " utility=0.002, the best"
+        " probability for its cost, if a correct answer is worth 0.002 USD. Goals: accuracy=best,"
+        " accuracy=0.87, usd_per_1k=0.5; with @95 at the end, the worse end of the 95%% interval"
+        " must reach the goal",
     )
     route.add_argument(
         "--verified-goals",
@@ -100,7 +120,11 @@ def _create_parser() -> argparse.ArgumentParser:
     route.set_defaults(command=route_command)
 
     policies = commands.add_parser(
-        "policies", help="measured accuracy and cost of each policy of an artifact"
+        "policies",
+        help="show the measured accuracy and cost of each policy of an artifact",
+        description="Show the accuracy and cost of each policy of an artifact, measured on queries"
+        " that the router had not seen, with 95% intervals.",
+        epilog="example: switchcraft policies --goal accuracy=best",
     )
     of = policies.add_mutually_exclusive_group()
     of.add_argument(
@@ -127,18 +151,35 @@ def _create_parser() -> argparse.ArgumentParser:
     )
     policies.set_defaults(command=policies_command)
 
-    metrics = commands.add_parser("metrics", help="list all Prometheus series as a Markdown table")
+    metrics = commands.add_parser(
+        "metrics",
+        help="list all Prometheus series as a Markdown table",
+        description="List all Prometheus series of the gateway as a Markdown table.",
+        epilog="example: switchcraft metrics > METRICS.md",
+    )
     metrics.set_defaults(command=metrics_command)
 
     sandbox = commands.add_parser(
-        "sandbox", help="run an offline provider with OpenAI's API, for tests"
+        "sandbox",
+        help="run an offline provider, for tests",
+        description="Run an offline provider that imitates any model in OpenAI's and Anthropic's"
+        " APIs, for tests.",
+        epilog="example: switchcraft sandbox --port 8081",
     )
-    sandbox.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    sandbox.add_argument("--port", type=_port, default=8081, help="port to listen on")
+    sandbox.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    sandbox.add_argument(
+        "--port", type=_port, default=8081, help="port to listen on (default: %(default)s)"
+    )
     sandbox.set_defaults(command=sandbox_command)
 
     key = commands.add_parser(
-        "key", help="create an API key for a client, and its hash for the configuration"
+        "key",
+        help="create an API key for a client, and its hash for the configuration",
+        description="Create an API key for a client, and its hash, which the configuration can have"
+        " in place of the key.",
+        epilog="example: switchcraft key",
     )
     key.set_defaults(command=key_command)
     return parser
@@ -183,6 +224,12 @@ def route_command(arguments: argparse.Namespace) -> int:
     from router_service.offline import decide_lines  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
 
+    if sys.stdin.isatty():
+        print(
+            "switchcraft: reading requests from the terminal; press Ctrl+D to end, and see"
+            " `switchcraft route --help` for the format",
+            file=sys.stderr,
+        )
     router = Router.load(arguments.artifact or SHIPPED)
     policy = router.policy(
         arguments.policy, param="--policy", verified_goals=arguments.verified_goals

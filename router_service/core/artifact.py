@@ -310,7 +310,11 @@ def read_manifest(path: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as exc:
-        raise ArtifactError(path, f"cannot be read: {exc.strerror}") from exc
+        problem = (
+            f"cannot be read: {exc.strerror}; name a directory that `switchcraft-train run` has"
+            " written"
+        )
+        raise ArtifactError(path, problem) from exc
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the manifest"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -158,22 +159,27 @@ def arm_prices(settings: Settings) -> dict[str, Price]:
 def _assign_arms(
     settings: Settings, manifest: Manifest, models: Mapping[str, Model]
 ) -> dict[str, Model]:
-    """Return the model of each arm that has one; raises ConfigError if none has."""
+    """Return the model of each arm that has one.
+
+    Raises ConfigError if none has, or if the configuration names an unknown arm or model.
+    """
     mapping = settings.router.arms
-    known = ", ".join(sorted(models))
+    problems: dict[str, str] = {}
     for arm, name in mapping.items():
         if arm not in manifest.arms:
-            problem = f"the artifact has no such arm; it has {', '.join(manifest.arms)}"
-            raise settings.error(f"router.arms.{arm}", problem)
-        if name not in models:
-            problem = f"there is no model {name!r} in model_list; it has {known}"
-            raise settings.error(f"router.arms.{arm}", problem)
+            problem = f"the artifact has no such arm; {_instead_of(arm, manifest.arms)}"
+            problems[f"router.arms.{arm}"] = problem
+        elif name not in models:
+            problem = f"there is no model {name!r} in model_list; {_instead_of(name, models)}"
+            problems[f"router.arms.{arm}"] = problem
+    if problems:
+        raise settings.errors(problems)
     named = {arm: mapping.get(arm, arm) for arm in manifest.arms}
     by_arm = {arm: models[name] for arm, name in named.items() if name in models}
     if not by_arm:
         problem = (
             f"no arm has a model; map at least one of the arms {', '.join(manifest.arms)} to one "
-            f"of the models {known}"
+            f"of the models {', '.join(sorted(models))}"
         )
         raise settings.error("router.arms", problem)
     return by_arm
@@ -181,8 +187,8 @@ def _assign_arms(
 
 def _priced_models(
     settings: Settings, by_arm: Mapping[str, Model], manifest: Manifest
-) -> Iterator[Model]:
-    """Yield the models with prices and context windows from the configuration or the price list.
+) -> list[Model]:
+    """Return the models with prices and context windows from the configuration or the price list.
 
     The last resort is the price that an arm was profiled at, which is a list price too. Raises
     ConfigError if a model has no price, unless the configuration allows it.
@@ -191,6 +197,8 @@ def _priced_models(
     for arm, model in by_arm.items():
         profiled.setdefault(model.name, manifest.profile[arm].price)
     now = datetime.now(UTC)
+    models: list[Model] = []
+    problems: dict[str, str] = {}
     for model in settings.models:
         listings = (
             look_up(d.base_url, d.listed_as or d.upstream_model, now) for d in model.deployments
@@ -199,12 +207,21 @@ def _priced_models(
         listing = next((found for found in listings if found is not None), unlisted)
         price = model.price or listing.price or profiled.get(model.name)
         if price is None and settings.router.unknown_prices == "refuse":
-            raise settings.error(f"model_list: {model.name}", UNPRICED)
+            problems[f"model_list: {model.name}"] = UNPRICED
         known = model.capabilities
         window_tokens = known.context_window_tokens or listing.context_window_tokens
         capabilities = known.model_copy(update={"context_window_tokens": window_tokens})
         changes = {"price": price, "capabilities": capabilities, "provider": listing.provider}
-        yield model.model_copy(update=changes)
+        models.append(model.model_copy(update=changes))
+    if problems:
+        raise settings.errors(problems)
+    return models
+
+
+def _instead_of(name: str, known: Collection[str]) -> str:
+    """Return what to write instead of an unknown name."""
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {similar[0]!r}?" if similar else f"use one of {', '.join(sorted(known))}"
 
 
 def _terms(model: Model, profile: ArmProfile) -> ArmTerms:
@@ -233,8 +250,7 @@ def _model_named_by(
     """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
     name: str | None = getattr(settings.router, field)
     if name is not None and name not in models:
-        known = ", ".join(sorted(models))
-        problem = f"there is no model {name!r} in model_list; it has {known}"
+        problem = f"there is no model {name!r} in model_list; {_instead_of(name, models)}"
         raise settings.error(f"router.{field}", problem)
     return None if name is None else models[name]
 

@@ -235,7 +235,15 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         decision_log=file.decision_log,
         history=file.history,
         source=config.source,
-        lines=config.lines,
+        # An error about a model that several entries may have shows the first entry.
+        lines={
+            **config.lines,
+            **{
+                f"model_list: {entry.model_name}": config.lines[f"model_list.{index}"]
+                for index, entry in reversed([*enumerate(file.model_list)])
+                if f"model_list.{index}" in config.lines
+            },
+        },
         unsupported=tuple(
             replace(each, line=line_of(each.where, config.lines))
             for each in unsupported_settings(file)

@@ -699,6 +699,11 @@ class Settings(Frozen):
         line = line_of(where, self.lines)
         return ConfigError(self.source, problems=[ConfigProblem(where, problem, line)])
 
+    def errors(self, problems: Mapping[str, str]) -> ConfigError:
+        """Return the error for several settings of the file; the problems are by dotted path."""
+        located = [ConfigProblem(w, p, line_of(w, self.lines)) for w, p in problems.items()]
+        return ConfigError(self.source, problems=located)
+
     @classmethod
     def sandbox(
         cls,

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+from switchcraft_training.checking.command import EXAMPLE_LINE
+
 TOOL = {
     "type": "function",
     "function": {
@@ -50,16 +52,20 @@ def test_each_line_gets_a_verdict_or_an_error_in_order() -> None:
         pair("odd tool", right, tools=[{"function": {}}]),
         pair("unparsed", None),
         pair("none expected", [], expected=[]),
+        EXAMPLE_LINE.encode(),
     )
     assert rows[0] == {"id": "right", "correct": True, "score": 1.0, "errors": []}
     assert rows[1]["error"]["code"] == "invalid_json"
+    assert rows[1]["error"]["detail"].endswith(EXAMPLE_LINE)
     assert (rows[2]["id"], rows[2]["correct"]) == ("wrong", False)
     assert rows[2]["score"] < 0.75
     assert [(e["code"], e["path"]) for e in rows[2]["errors"]] == [
         ("wrong_value", "calls[0].arguments.guests")
     ]
     assert rows[3]["error"]["path"] == "tools"
+    assert rows[3]["error"]["detail"].endswith(EXAMPLE_LINE)
     assert rows[4]["error"]["path"] == "tools[0]"
     assert rows[5]["errors"][0]["code"] == "not_parsed"
     assert rows[6]["correct"]
-    assert len(rows) == 7
+    assert rows[7] == {"id": "1", "correct": True, "score": 1.0, "errors": []}
+    assert len(rows) == 8

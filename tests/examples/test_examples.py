@@ -87,19 +87,27 @@ def test_embedded_router_chooses_among_the_given_arms(capsys: pytest.CaptureFixt
     assert [line.partition(":")[0].strip() for line in others] == list(ARMS)
 
 
-def test_litellm_in_front(request: pytest.FixtureRequest) -> None:
-    """LiteLLM's SDK, installed into a folder of its own, reads the gateway's answer.
+@pytest.mark.parametrize("name", ["litellm_in_front.py", "litellm_callback.py"])
+def test_program_with_litellm(name: str, request: pytest.FixtureRequest, sandbox: Sandbox) -> None:
+    """LiteLLM's SDK reads the gateway's answer; its router asks the arm that ours chooses.
 
-    It is not a test dependency, because it pins older versions of packages that the tests need;
-    it works with the present ones. Only what is missing here is installed, which takes seconds.
+    LiteLLM is installed into a folder of its own. It is not a test dependency, because it pins
+    older versions of packages that the tests need; it works with the present ones. Only what is
+    missing here is installed, which takes seconds.
     """
     cache = request.config.cache
     assert cache is not None
     install = (*"-m pip install --quiet --no-deps --no-compile --target modules -r".split(),)
     modules = installed(cache, LITELLM, (sys.executable, *install, LITELLM.name)) / "modules"
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "litellm_in_front.py")],
-        env={**os.environ, "PYTHONPATH": str(modules), "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        [sys.executable, str(EXAMPLES / name)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(modules))),
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "OPENAI_BASE_URL": sandbox.base_url,
+            "OPENAI_API_KEY": "not-needed",
+        },
         capture_output=True,
         text=True,
         timeout=INSTALL_S,
@@ -107,6 +115,22 @@ def test_litellm_in_front(request: pytest.FixtureRequest) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "calls get_weather(" in done.stdout
+    if name == "litellm_callback.py":
+        assert done.stdout.startswith("gpt-4o-mini-2024-07-18 ")
+
+
+def test_wrapper_asks_the_model_of_the_chosen_arm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sandbox: Sandbox
+) -> None:
+    """Without a gateway, the request goes to the model that the router chose."""
+    monkeypatch.setenv("OPENAI_BASE_URL", sandbox.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "not-needed")
+    before = sandbox.stats()["by_model"].get("gpt-4o-mini-2024-07-18", {"requests": 0})
+    run("openai_wrapper.py")
+    printed = capsys.readouterr().out
+    assert printed == 'gpt-4o-mini-2024-07-18 calls get_weather({"city":"Oslo"})\n'
+    after = sandbox.stats()["by_model"]["gpt-4o-mini-2024-07-18"]
+    assert after["requests"] == before["requests"] + 1
 
 
 def test_litellm_behind_is_a_valid_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

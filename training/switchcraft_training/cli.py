@@ -38,19 +38,61 @@ From a gateway's log:    import decisions:PATH, then run, then publish
 `switchcraft-train COMMAND --help` describes a command and shows an example.
 """
 
+_RUN_DESCRIPTION = """\
+Run the whole pipeline: label the recorded answers, train a router for each fold, measure it on the
+queries that it has not seen, and train the router on everything. OUT then has the artifact,
+report.html and report.json. An interrupted run continues if you repeat the command.
+"""
+
 _RUN_EXAMPLE = """\
 example:
   switchcraft-train run configs/mcpmark.yaml --data ../shared/data --out runs/today
 """
 
-_COMPARE_EXAMPLE = """\
+_COMPARE_DESCRIPTION = """\
+Compare the verdicts of our checker with those of the Berkeley Function Calling Leaderboard (BFCL):
+a table of agreement, and the answers on which the two disagree.
+"""
+
+_EVALUATE_DESCRIPTION = """\
+Measure an artifact on recorded answers, and write a report. A warning says how many of the queries
+the artifact has learned from, because its results on these are better than on new ones.
+"""
+
+_EVALUATE_EXAMPLE = """\
 example:
+  switchcraft-train evaluate runs/today/artifact data --config reference-pool --out evaluation
+"""
+
+_VERIFIER_DESCRIPTION = """\
+Train a verifier, which estimates whether an answer is correct. With it, the policy `verified` can
+ask a cheap model first, and another model only if the answer is not trusted.
+"""
+
+_VERIFIER_EXAMPLE = """\
+example:
+  switchcraft-train add-verifier runs/today/artifact --workspace runs/today/work --out NEW
+"""
+
+_SWEEP_EXAMPLE = """\
+example:
+  switchcraft-train sweep configs/reference-pool.yaml --seeds 1 2 3 --out runs/sweep
+"""
+
+_REPLAY_EXAMPLE = """\
+examples:
+  switchcraft-train replay /var/log/switchcraft --policy theta=0.8 --policy drift=0.1
+  switchcraft-train replay /var/log/switchcraft --artifact runs/today/artifact --out replay
+"""
+
+_COMPARE_EXAMPLE = """\
+examples:
   switchcraft-train compare data/bfcl-2024-08 --out comparison --peer
   switchcraft-train compare --labelled rows.jsonl runs/labels --out comparison
 """
 
 _REPLAY_DESCRIPTION = """\
-Estimates accuracy and cost by inverse propensity weighting and by the doubly robust method, with
+Estimate accuracy and cost by inverse propensity weighting and by the doubly robust method, with
 95% intervals, and the regret, which is the loss compared with the logged choices.
 
 To replay another policy, the logged probabilities are enough. To replay another artifact, the log
@@ -92,6 +134,7 @@ def create_parser() -> argparse.ArgumentParser:
     run = stages.add_parser(
         "run",
         help="run the whole pipeline, from recorded answers to an artifact and a report",
+        description=_RUN_DESCRIPTION,
         epilog=_RUN_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -158,6 +201,7 @@ def register_compare(stages: argparse._SubParsersAction[argparse.ArgumentParser]
     compare = stages.add_parser(
         "compare",
         help="compare our checker's verdicts on recorded answers with those of BFCL's checker",
+        description=_COMPARE_DESCRIPTION,
         epilog=_COMPARE_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -223,7 +267,13 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
 def register_evaluate(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `evaluate` command."""
-    evaluate = stages.add_parser("evaluate", help="measure an artifact on recorded answers")
+    evaluate = stages.add_parser(
+        "evaluate",
+        help="measure an artifact on recorded answers",
+        description=_EVALUATE_DESCRIPTION,
+        epilog=_EVALUATE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     evaluate.add_argument("artifact", type=Path, help="the artifact's directory")
     evaluate.add_argument(
         "data",
@@ -259,7 +309,11 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 def register_add_verifier(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `add-verifier` command."""
     add = stages.add_parser(
-        "add-verifier", help="train a verifier for an artifact, for the policy `verified`"
+        "add-verifier",
+        help="train a verifier for an artifact, for the policy `verified`",
+        description=_VERIFIER_DESCRIPTION,
+        epilog=_VERIFIER_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add.add_argument("artifact", type=Path, help="the artifact's directory")
     add.add_argument("--out", type=Path, required=True, help="directory for the new artifact")
@@ -311,8 +365,11 @@ def register_sweep(stages: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the `sweep` command."""
     sweep = stages.add_parser(
         "sweep",
-        help="run the pipeline for every variant and seed of a configuration; resumes an"
-        " interrupted sweep",
+        help="run the pipeline for every variant and seed of a configuration",
+        description="Run the pipeline for every variant and seed of a configuration, and compare"
+        " the results.\nAn interrupted sweep continues if you repeat the command.",
+        epilog=_SWEEP_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sweep.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one")
     sweep.add_argument(
@@ -377,6 +434,7 @@ def register_replay(stages: argparse._SubParsersAction[argparse.ArgumentParser])
         "replay",
         help="estimate the results of another policy or artifact from a decision log",
         description=_REPLAY_DESCRIPTION,
+        epilog=_REPLAY_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     replay.add_argument("log", type=Path, help="a decision log's directory, or one of its files")
@@ -489,7 +547,7 @@ def _add_data(stage: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
-        help="directory of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
+        help="directory of recorded answers (default: $SWITCHCRAFT_DATA, or ../shared/data)",
     )
 
 

@@ -11,13 +11,48 @@ from switchcraft_training.checking.texts import DEFAULT_ENCODER_PACKAGE, paraphr
 
 NO_ENCODER: Final = "none"
 
+EXAMPLE_LINE: Final = (
+    '{"id": "1", "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": '
+    '{"type": "object", "properties": {"city": {"type": "string"}}}}}], "expected": [{"name": '
+    '"get_weather", "arguments": {"city": ["Rome", "Roma"]}, "optional": []}], "calls": [{"name": '
+    '"get_weather", "arguments": {"city": "rome"}}]}'
+)
+"""A valid line of the input, for the help and for error messages."""
+
+_DESCRIPTION = """\
+Check a model's tool calls against the expected calls, by structure. Standard input has one JSON
+object per line, and standard output gets a verdict for each line, in the same order.
+
+input, with `tools` as in OpenAI's API and a list of accepted values for each expected argument:
+  id         text or number that the verdict repeats
+  tools      the tools that the model could call
+  expected   [{"name", "arguments": {PARAMETER: [VALUE, ...]}, "optional": [PARAMETER, ...]}]; an
+             empty list if no call is right
+  calls      [{"name", "arguments": {PARAMETER: VALUE}}], or null if the answer could not be parsed
+
+output: {"id", "correct", "score", "errors": [{"code", "path", "detail"}]}, or {"error": {...}} for
+a line that cannot be read
+"""
+
+_EXAMPLE = f"""\
+example:
+  echo '{EXAMPLE_LINE}' \\
+    | switchcraft-train score
+"""
+
 
 def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `score` stage."""
-    score = stages.add_parser("score", help="check calls: JSON lines on stdin, verdicts on stdout")
+    score = stages.add_parser(
+        "score",
+        help="check a model's tool calls: JSON lines on stdin, verdicts on stdout",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     score.add_argument(
         "--encoder",
-        help="encoder that decides whether different texts of several words mean the same: a"
+        help="encoder that decides whether two texts of several words have the same meaning: a"
         f" Hugging Face name, a folder or package:NAME/FOLDER; {NO_ENCODER!r} to accept no"
         " paraphrases (default: the packaged MiniLM)",
     )
@@ -27,6 +62,12 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def _score(arguments: argparse.Namespace) -> int:
     from switchcraft_training.checking.score import score_lines  # noqa: PLC0415 - needs the training extra
 
+    if sys.stdin.isatty():
+        print(
+            "switchcraft-train: reading JSON lines from the terminal; press Ctrl+D to end, and see"
+            " `switchcraft-train score --help` for the format",
+            file=sys.stderr,
+        )
     source = arguments.encoder
     if source is None and find_spec(DEFAULT_ENCODER_PACKAGE) is not None:
         source = f"package:{DEFAULT_ENCODER_PACKAGE}/model"

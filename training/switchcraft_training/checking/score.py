@@ -12,6 +12,7 @@ from router_service.core.calls.comparison import IsParaphrase
 from router_service.core.calls.toolbox import Call, ExpectedCall, Tool, Toolbox, tool_from_json
 from router_service.core.errors import SchemaError
 from router_service.core.messages import Json
+from switchcraft_training.checking.command import EXAMPLE_LINE
 from switchcraft_training.checking.verdicts import check
 from switchcraft_training.records import Expected
 
@@ -64,9 +65,11 @@ def _score(line: bytes, is_paraphrase: IsParaphrase | None) -> Mapping[str, Json
     except msgspec.ValidationError as exc:
         match = _MSGSPEC_MESSAGE.fullmatch(str(exc))
         problem, path = match.groups()  # type: ignore[union-attr] # the pattern matches any text
-        return _error("invalid_pair", (path or "").lstrip("."), problem)
+        path = (path or "").lstrip(".")
+        return _error("invalid_pair", path, f"{problem}; a line is, for example, {EXAMPLE_LINE}")
     except msgspec.DecodeError as exc:
-        return _error("invalid_json", "", str(exc))
+        detail = f"{exc}; each line must be one JSON object, for example {EXAMPLE_LINE}"
+        return _error("invalid_json", "", detail)
     expected = Expected(
         tuple(
             ExpectedCall(
@@ -85,7 +88,10 @@ def _score(line: bytes, is_paraphrase: IsParaphrase | None) -> Mapping[str, Json
         for index, raw in enumerate(pair.tools):
             tool = tool_from_json(bytes(raw))
             if tool is None:
-                problem = "not an OpenAI function tool with a name"
+                problem = (
+                    'not an OpenAI function tool with a name; write {"type": "function", '
+                    '"function": {"name": ..., "parameters": ...}}'
+                )
                 return {"id": pair.id, **_error("invalid_pair", f"tools[{index}]", problem)}
             tools.append(tool)
         verdict = check(Toolbox(tools), expected, calls, is_paraphrase)

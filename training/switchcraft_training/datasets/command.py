@@ -60,6 +60,8 @@ def register(
     parser = stages.add_parser(
         "import",
         help="convert a published dataset, or a gateway's decision log, to rows for training",
+        description="Convert a published dataset, or a gateway's decision log, to rows, and count"
+        " them. A row\nhas a request with its tools and the expected calls.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

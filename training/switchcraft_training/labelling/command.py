@@ -40,6 +40,7 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
     label = stages.add_parser(
         "label",
         help="ask every model of a pool every query; can be interrupted and continued",
+        description="Ask every model of a pool every query, and record the answers.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

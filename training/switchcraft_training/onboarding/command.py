@@ -29,6 +29,12 @@ example, for a model that has not answered anything yet:
 To replace a model by its next version, add `--replaces OLD`.
 """
 
+_POOL_EXAMPLE = """\
+examples:
+  switchcraft-train pool remove ARTIFACT ARM --out NEW
+  switchcraft-train pool reprice ARTIFACT ARM --price 0.15,0.60 --out NEW
+"""
+
 
 def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type for it
     """Add the commands `onboard` and `pool`."""
@@ -71,7 +77,7 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
         type=Path,
         default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
         help="directory of the recorded answers that the artifact was trained on (default:"
-        " $SWITCHCRAFT_DATA, else %(default)s)",
+        " $SWITCHCRAFT_DATA, or ../shared/data)",
     )
     onboard.add_argument(
         "--workspace", type=Path, help="directory with labels of earlier runs, which are reused"
@@ -79,10 +85,22 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
     onboard.add_argument("--out", type=Path, required=True, help="directory of the new artifact")
     onboard.set_defaults(stage=run_onboard)
 
-    pool = stages.add_parser("pool", help="remove an arm of an artifact, or change its price")
+    pool = stages.add_parser(
+        "pool",
+        help="remove an arm of an artifact, or change its price",
+        description="Remove an arm of an artifact, or change its price, without retraining.",
+        epilog=_POOL_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     changes = pool.add_subparsers(required=True, metavar="CHANGE")
-    remove = changes.add_parser("remove", help="remove an arm")
-    reprice = changes.add_parser("reprice", help="change an arm's price")
+    remove = changes.add_parser(
+        "remove", help="remove an arm", description="Write a new artifact without an arm."
+    )
+    reprice = changes.add_parser(
+        "reprice",
+        help="change an arm's price",
+        description="Write a new artifact with another price of an arm.",
+    )
     for change in (remove, reprice):
         change.add_argument("artifact", type=Path, help="the artifact's directory")
         change.add_argument("arm", help="the arm's name")

@@ -27,6 +27,9 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     publish = stages.add_parser(
         "publish",
         help="verify an artifact, copy it, and switch running gateways to it",
+        description="Verify an artifact, copy it to where gateways look for releases, and tell them"
+        " to serve it.\nA gateway keeps its present release if the new one fails its canary"
+        " requests.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -40,13 +40,17 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
     review = stages.add_parser(
         "review",
         help="check the expected calls of rows with a critic model, and correct them",
+        description="Find wrong expected calls: a critic model judges every row, you decide about"
+        " the rows\nthat it flags, and a patch file keeps the corrections.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parts = review.add_subparsers(required=True, metavar="STEP")
 
     def add(name: str, stage: Stage, text: str, *, has_round: bool) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = parts.add_parser(name, help=text)
+        parser: argparse.ArgumentParser = parts.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
         parser.add_argument("rows", type=Path, help="the rows to review, as `import` writes them")
         parser.add_argument("--out", type=Path, required=True, help="directory of the review")
         if has_round:

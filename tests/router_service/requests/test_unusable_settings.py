@@ -1,0 +1,135 @@
+"""Mistakes in a configuration that only the artifact shows, with their exact messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from router_service.access import permitted_listen_host
+from router_service.check import check
+from router_service.core.artifact import SHIPPED
+from router_service.core.errors import ConfigError
+from router_service.lifecycle.engine import make_planner
+from router_service.requests.planning import DecidingRouter
+from router_service.requests.pool import UNPRICED, Pool
+from router_service.router import Router
+from router_service.settings import read_settings
+from tests.fakes import FakeRouter
+
+MODELS = """\
+model_list:
+  - {model_name: large, litellm_params: {model: x, api_base: 'http://h'}}
+  - {model_name: mini, litellm_params: {model: x, api_base: 'http://h'}, model_info: FREE}
+""".replace("FREE", "{input_cost_per_token: 0, output_cost_per_token: 0}")
+
+GUESSABLE = (
+    "the key is short or copied from an example, and can be guessed; create one with "
+    "`switchcraft key`, or set server.host or --host to 127.0.0.1"
+)
+
+MISTAKES = [
+    (
+        "router: {arms: {smal: mini}}",
+        "router.arms.smal: the artifact has no such arm; did you mean 'small'?",
+    ),
+    (
+        "router: {arms: {gpt-5: mini}}",
+        "router.arms.gpt-5: the artifact has no such arm; use one of large, medium, small",
+    ),
+    (
+        "router: {arms: {small: mimi}}",
+        "router.arms.small: there is no model 'mimi' in model_list; did you mean 'mini'?",
+    ),
+    (
+        "router: {chat_model: gpt-5}",
+        "router.chat_model: there is no model 'gpt-5' in model_list; use one of large, mini",
+    ),
+    (
+        "router: {baseline_model: larg}",
+        "router.baseline_model: there is no model 'larg' in model_list; did you mean 'large'?",
+    ),
+    (
+        "router: {pass_through: openai}",
+        "router.pass_through: there is no model 'openai' in model_list; use one of large, mini",
+    ),
+    ("server: {host: 0.0.0.0}\nkeys: {admin: test}", f"keys.admin: {GUESSABLE}"),
+    ("server: {host: 0.0.0.0}\nkeys: {api: {me: sk-1234}}", f"keys.api.me: {GUESSABLE}"),
+]
+
+
+def error_of(path: Path, router: DecidingRouter | None = None) -> ConfigError:
+    """Return the error for a configuration file that a gateway refuses."""
+    with pytest.raises(ConfigError) as caught:
+        _prepare(path, router or FakeRouter())
+    return caught.value
+
+
+def _prepare(path: Path, router: DecidingRouter) -> None:
+    settings = read_settings(path, environ={})
+    permitted_listen_host(settings)
+    make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_message_names_line_problem_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+    """The exact message of each broken configuration, which has its mistake in its last line."""
+    path = tmp_path / "config.yaml"
+    path.write_text(MODELS + text)
+    assert str(error_of(path)) == f"{path}:{len((MODELS + text).splitlines())}: {message}"
+
+
+def test_unusable_policies_are_named(tmp_path: Path) -> None:
+    """A wrong name leads to the artifact's names; a misspelled rule leads to the right one."""
+    path, router = tmp_path / "config.yaml", Router.load(SHIPPED)
+    known = f"no policy has this name; use one of {', '.join(sorted(router.policies))}"
+    for where, policy, problem in (
+        ("router.default_policy", "cheap", known),
+        ("router.risk.writing.policy", "cheap", known),
+        ("router.default_policy", "drfit=0.1", "did you mean drift=0.1?"),
+        (
+            "router.default_policy",
+            "accuracy=87",
+            "an accuracy is between 0 and 1, not 87; for 87%, write accuracy=0.87",
+        ),
+    ):
+        names = where.split(".")
+        section = "".join(f"{{{name}: " for name in names[1:]) + policy + "}" * len(names[1:])
+        path.write_text(
+            f"{MODELS.replace('model_name: large', f'model_name: {router.arms[0]}')}router: {section}"
+        )
+        assert str(error_of(path, router)) == f"{path}:4: {where}: {problem}"
+
+
+def test_models_without_a_price_are_named_with_their_lines(tmp_path: Path) -> None:
+    """All models without a price are reported at once, each with its first entry's line."""
+    path = tmp_path / "config.yaml"
+    entry = "  - {model_name: NAME, litellm_params: {model: x, api_base: 'http://h'}}\n"
+    path.write_text(MODELS + "".join(entry.replace("NAME", name) for name in "aba"))
+    first, *lines = str(error_of(path)).splitlines()
+    assert first == "2 problems:"
+    assert [line.strip() for line in lines] == [
+        f"{path}:4: model_list: a: {UNPRICED}",
+        f"{path}:5: model_list: b: {UNPRICED}",
+    ]
+
+
+def test_pool_without_an_arm_is_an_error(tmp_path: Path) -> None:
+    """The message names the arms and the models, of which one must be mapped."""
+    path = tmp_path / "config.yaml"
+    path.write_text(MODELS.replace("model_name: large", "model_name: other"))
+    assert str(error_of(path)) == (
+        f"{path}: router.arms: no arm has a model; map at least one of the arms small, medium, "
+        "large to one of the models mini, other"
+    )
+
+
+def test_missing_artifact_says_what_an_artifact_is(tmp_path: Path) -> None:
+    """The file that does not exist is named, and the command that writes an artifact."""
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{MODELS}router: {{artifact: {tmp_path}/none}}\nserver: {{port: 0}}\n")
+    (detail,) = [each.detail for each in check(path) if each.subject == "router"]
+    assert detail == (
+        f"{tmp_path}/none/manifest.json: cannot be read: No such file or directory; name a "
+        "directory that `switchcraft-train run` has written"
+    )
