@@ -82,7 +82,8 @@ def test_message_names_line_problem_and_remedy(tmp_path: Path, text: str, messag
 def test_unusable_policies_are_named(tmp_path: Path) -> None:
     """A wrong name leads to the artifact's names; a misspelled rule leads to the right one."""
     path, router = tmp_path / "config.yaml", Router.load(SHIPPED)
-    known = f"no policy has this name; use one of {', '.join(sorted(router.policies))}"
+    known = f"no policy has this name; use one of {', '.join(sorted(router.artifact.manifest.policies))}"
+    models = MODELS.replace("model_name: large", f"model_name: {router.arms[0]}")
     for where, policy, problem in (
         ("router.default_policy", "cheap", known),
         ("router.risk.writing.policy", "cheap", known),
@@ -95,9 +96,7 @@ def test_unusable_policies_are_named(tmp_path: Path) -> None:
     ):
         names = where.split(".")
         section = "".join(f"{{{name}: " for name in names[1:]) + policy + "}" * len(names[1:])
-        path.write_text(
-            f"{MODELS.replace('model_name: large', f'model_name: {router.arms[0]}')}router: {section}"
-        )
+        path.write_text(f"{models}router: {section}")
         assert str(error_of(path, router)) == f"{path}:4: {where}: {problem}"
 
 
