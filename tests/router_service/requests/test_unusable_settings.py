@@ -82,7 +82,8 @@ def test_message_names_line_problem_and_remedy(tmp_path: Path, text: str, messag
 def test_unusable_policies_are_named(tmp_path: Path) -> None:
     """A wrong name leads to the artifact's names; a misspelled rule leads to the right one."""
     path, router = tmp_path / "config.yaml", Router.load(SHIPPED)
-    known = f"no policy has this name; use one of {', '.join(sorted(router.artifact.manifest.policies))}"
+    names = ", ".join(sorted(router.artifact.manifest.policies))
+    known = f"no policy has this name; use one of {names}"
     models = MODELS.replace("model_name: large", f"model_name: {router.arms[0]}")
     for where, policy, problem in (
         ("router.default_policy", "cheap", known),
@@ -94,8 +95,9 @@ def test_unusable_policies_are_named(tmp_path: Path) -> None:
             "an accuracy is between 0 and 1, not 87; for 87%, write accuracy=0.87",
         ),
     ):
-        names = where.split(".")
-        section = "".join(f"{{{name}: " for name in names[1:]) + policy + "}" * len(names[1:])
+        _, *path_in_router = where.split(".")
+        section = "".join(f"{{{name}: " for name in path_in_router) + policy
+        section += "}" * len(path_in_router)
         path.write_text(f"{models}router: {section}")
         assert str(error_of(path, router)) == f"{path}:4: {where}: {problem}"
 
