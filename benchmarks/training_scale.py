@@ -184,9 +184,8 @@ def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
             for view in (views.packed, views.truncated, views.vanilla):
                 EncoderEmbedder(encoder)([view(example) for example in examples])
         if verifier:
-            with stage(pipeline.VERIFIER):
-                mixed = validation.mix(config.training.branch_shares)
-                study_verifier(data, validation, mixed, folder)
+            mixed = validation.mix(config.training.branch_shares)
+            study_verifier(data, validation, mixed, folder)
     return list(stages.usages.values())
 
 

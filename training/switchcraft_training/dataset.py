@@ -123,7 +123,7 @@ def _read_table(source: OutcomeSource, arms: Sequence[str], path: Path | None, n
     """Read the queries of a source, and their outcomes from the saved file if there is one."""
     examples, calls = list(source.examples()), source.calls()
     if path is not None and path.exists():
-        log.info("labels of %s: reused from %s", name, path)
+        log.info("labels of %s: reused from %s", name, path.parent)
         table = load_layers(path, examples, arms)
     else:
         table = tabulate_outcomes(examples, arms, source.outcomes)

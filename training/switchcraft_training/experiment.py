@@ -237,7 +237,7 @@ def pack_table(
     # A copy, because the packer changes how its tokenizer treats special tokens.
     packer = Packer(config.packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
     with stage(PACKING):
-        queries = track(table.examples, "queries", len(table), "queries")
+        queries = track(table.examples, "packed", len(table), "queries")
         ids: dict[int, int] = {}
         values: dict[float, float] = {}
         packed = tuple(
@@ -295,18 +295,18 @@ def predict_held_out(data: TrainingData, part: HeldOutPart) -> HeldOutPrediction
 
 
 def train_parts(
-    data: TrainingData, parts: Sequence[HeldOutPart], workers: Workers
+    data: TrainingData, parts: Sequence[HeldOutPart], workers: Workers, unit: str = "fold"
 ) -> Iterator[HeldOutPredictions | None]:
     """Train a router for each part, several at the same time, and yield its predictions.
 
-    What the parts share is computed first: the encoder, and its states if it is frozen.
+    `unit` is what progress calls a part. What the parts share is computed first: the encoder, and
+    its states if it is frozen.
     """
-    log.info("training %d routers: seed=%d", len(parts), data.config.seed)
     if workers.processes > 1 and "encoder" in data.config.training.branch_shares:
         encoder = data.load_encoder()
         with step("frozen layers"):
             compute_states(encoder, data.config, data.table, data.workspace)
-    return workers.map(predict_held_out, data, parts, "routers")
+    return workers.map(predict_held_out, data, parts, unit)
 
 
 def cross_validate(

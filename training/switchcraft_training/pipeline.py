@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -47,11 +47,16 @@ from switchcraft_training.evaluation.verified import (
     verified_figures,
 )
 from switchcraft_training.experiment import (
+    BASELINES,
+    CROSS_VALIDATION,
+    ROUTER,
+    TRUNCATED,
     TrainingData,
     experiment_stages,
     pack_table,
     run_experiment,
     run_split,
+    seed_stage,
 )
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
 from switchcraft_training.models.export import (
@@ -66,7 +71,12 @@ from switchcraft_training.models.export import (
 from switchcraft_training.models.optimization import explaining_lost_processes, is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
 from switchcraft_training.progress import running, stage
-from switchcraft_training.verification import require_answers, study_verifier
+from switchcraft_training.verification import (
+    NESTED_ROUTERS,
+    VERIFIER,
+    require_answers,
+    study_verifier,
+)
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
@@ -82,9 +92,24 @@ READING = "reading and judging"
 FINAL_ROUTER = "final router"
 EXPORT = "export"
 MAIN_TABLE = "main table"
-VERIFIER = "verifier"
 REPORT = "report"
-"""Names of the stages besides those of `experiment_stages`."""
+"""Names of the stages besides those of `experiment_stages` and of `study_verifier`."""
+
+SHARES: Mapping[str, float] = {
+    CROSS_VALIDATION: 25,
+    ROUTER: 10,
+    TRUNCATED: 8,
+    BASELINES: 14,
+    FINAL_ROUTER: 2,
+    EXPORT: 1,
+    NESTED_ROUTERS: 9,
+    VERIFIER: 29,
+    REPORT: 2,
+}
+SEED_SHARE = 7
+"""Typical durations of stages in percent of a run, and that of the stage of each further seed. They
+are rounded from `stages.json` of the shipped recipe on two cores. Stages before the first training
+have none, because later runs reuse their results."""
 
 
 def run(
@@ -111,7 +136,8 @@ def run(
         log.warning(
             "the baseline MIRT is left out: add a `profile` to the pool's entry of %s", arms
         )
-    with explaining_lost_processes(), running(run_stages(config)) as stages:
+    shares = {**SHARES, **{seed_stage(seed): SEED_SHARE for seed in config.evaluation.seeds}}
+    with explaining_lost_processes(), running(run_stages(config), shares) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work", workers)
     if is_main_process():
         usages = [asdict(usage) for usage in stages.usages.values()]
@@ -123,7 +149,7 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the stages of a run, in their order."""
     if config.evaluation.protocol == "split":
         return (READING, *experiment_stages(config), MAIN_TABLE, EXPORT, REPORT)
-    verifier = (VERIFIER,) if config.verifier else ()
+    verifier = (NESTED_ROUTERS, VERIFIER) if config.verifier else ()
     last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, REPORT)
     return (READING, *experiment_stages(config), *last)
 
@@ -172,10 +198,9 @@ def _run_stages(
     verified: VerifiedFigures | str = NO_VERIFIER
     if config.verifier:
         calibrated = result.experiment.probabilities
-        with stage(VERIFIER):
-            study = study_verifier(training, result.validation, calibrated, data, workers=workers)
-            study.add_to(directory)
-            verified = verified_figures(study)
+        study = study_verifier(training, result.validation, calibrated, data, workers=workers)
+        study.add_to(directory)
+        verified = verified_figures(study)
     elif not isinstance(open_source(config.source, data), CheckedAnswers):
         verified = NO_ANSWERS
     with stage(REPORT):

@@ -1,7 +1,7 @@
 """Stages of a run: which one is running, how far it is, when it ends, and what it needed.
 
 On a terminal, long loops have tqdm's bars. In a log, they have a line every half minute, and one
-at their end.
+at their end. Lines of a run begin with the time since its start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -56,16 +56,53 @@ class Stages:
 
     names: tuple[str, ...] = ()
     usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Typical durations of the stages, relative to each other, which estimate the run's end. Stages
+    without a share are left out of the estimate."""
     current: str = ""
+    part: str = ""
+    """The part of the current stage that is running, for example `fold 2 of 5`."""
+    done_share: float = 0.0
+    """The share of the current stage's parts that are finished."""
     workers_mb: dict[int, float] = field(default_factory=dict)
     """Peak memory of the current stage's other processes, by process id."""
+    started_s: float = field(default_factory=time.monotonic)
+    stage_started_s: float = 0.0
 
     @property
     def title(self) -> str:
-        """The current stage with its number, for example `stage 3 of 12, baselines`."""
+        """The current stage and its part, for example `stage 3 of 12, baselines`."""
         if self.current not in self.names:
             return self.current
-        return f"stage {self.names.index(self.current) + 1} of {len(self.names)}, {self.current}"
+        number = f"stage {self.names.index(self.current) + 1} of {len(self.names)}"
+        return ", ".join(filter(None, (number, self.current, self.part)))
+
+    def log(self, text: str, *, with_end: bool = False) -> None:
+        """Log a line with the time since the run's start, and with its estimated end if known."""
+        if not self.names:
+            log.info("%s", text)
+            return
+        elapsed = timedelta(seconds=round(time.monotonic() - self.started_s))
+        left_s = self._left_s() if with_end else None
+        end = "" if left_s is None else f"; the run ends about {_clock_time(left_s)}"
+        log.info("%s  %s%s", elapsed, text, end)
+
+    def _left_s(self) -> float | None:
+        """Return the seconds until the run ends, estimated from the stages and parts so far."""
+        done, done_s, left = 0.0, 0.0, 0.0
+        for name in self.names:
+            share = self.shares.get(name, 0.0)
+            usage = self.usages.get((name, ""))
+            if name == self.current:
+                done += self.done_share * share
+                left += (1 - self.done_share) * share
+                done_s += time.monotonic() - self.stage_started_s if self.done_share else 0.0
+            elif usage is None:
+                left += share
+            elif share:
+                done += share
+                done_s += usage.seconds
+        return done_s / done * left if done and left else None
 
     @contextmanager
     def measure(self, step: str = "") -> Iterator[Usage]:
@@ -94,9 +131,9 @@ _stages: ContextVar[Stages] = ContextVar("stages", default=_NO_STAGES)
 
 
 @contextmanager
-def running(names: Sequence[str]) -> Iterator[Stages]:
-    """Run a block whose stages have these names, in this order."""
-    stages = Stages(tuple(names))
+def running(names: Sequence[str], shares: Mapping[str, float] | None = None) -> Iterator[Stages]:
+    """Run a block whose stages have these names, in this order; see `Stages.shares`."""
+    stages = Stages(tuple(names), shares=shares or {})
     token = _stages.set(stages)
     try:
         yield stages
@@ -111,17 +148,38 @@ def stage(name: str) -> Iterator[None]:
     if stages is _NO_STAGES:  # A part of a run is used on its own.
         yield
         return
-    stages.current = name
+    stages.current, stages.done_share = name, 0.0
+    stages.stage_started_s = time.monotonic()
     stages.workers_mb.clear()
-    log.info("%s", stages.title)
+    title = stages.title
+    stages.log(title, with_end=True)
     try:
         with stages.measure() as usage:
             yield
-        usage.peak_memory_mb += sum(stages.workers_mb.values())
-        took = timedelta(seconds=round(usage.seconds))
-        log.info("%s: took %s, at most %.0f MB", stages.title, took, usage.peak_memory_mb)
     finally:
         stages.current = ""
+    usage.peak_memory_mb += sum(stages.workers_mb.values())
+    took = timedelta(seconds=round(usage.seconds))
+    stages.log(f"{title}: took {took}, at most {usage.peak_memory_mb:.0f} MB")
+
+
+def each_part(parts: Sequence[Item], unit: str) -> Iterator[Item]:
+    """Yield the parts of the current stage one after the other, and log which one is running.
+
+    `unit` is what a part is called, for example `fold`.
+    """
+    stages = _stages.get()
+    if not stages.current:
+        yield from parts
+        return
+    try:
+        for number, part in enumerate(parts):
+            stages.part = f"{unit} {number + 1} of {len(parts)}"
+            stages.done_share = number / len(parts)
+            stages.log(stages.title, with_end=True)
+            yield part
+    finally:
+        stages.part = ""
 
 
 @contextmanager
@@ -157,8 +215,8 @@ def measuring_part() -> Iterator[PartUsage]:
         _stages.reset(token)
 
 
-def add_part(part: PartUsage) -> None:
-    """Add to the current stage what a part of it needed in another process.
+def add_part(part: PartUsage, total: int) -> None:
+    """Add to the current stage what one of its `total` parts needed in another process.
 
     The CPU time of all processes is added up. So is the memory of the stage, because processes run
     at the same time; what they share, such as the code of libraries, then counts several times.
@@ -166,6 +224,7 @@ def add_part(part: PartUsage) -> None:
     stages = _stages.get()
     if not stages.current:
         return
+    stages.done_share = min(1.0, stages.done_share + 1 / total)
     for usage in part.usages:
         known = stages.usages.setdefault(
             (stages.current, usage.step), Usage(stages.current, usage.step)
@@ -196,7 +255,8 @@ class Bar:
         is_hidden: bool = False,
         log_every_s: float = LOG_EVERY_S,
     ) -> None:
-        title = _stages.get().title
+        self._stages = _stages.get()
+        title = self._stages.title
         is_hidden = is_hidden or title == _PART
         self._what = f"{title}: {what}" if title else what
         self._total, self._unit, self._done = total, unit, 0
@@ -224,11 +284,11 @@ class Bar:
         self._bar.close()
         if self._logs:
             took = timedelta(seconds=round(time.monotonic() - self._started))
-            log.info("%s: %d of %d (%s), took %s", *self._counts, took)
+            self._stages.log(f"{self._state}, took {took}")
 
     @property
-    def _counts(self) -> tuple[str, int, int, str]:
-        return self._what, self._done, self._total, self._unit
+    def _state(self) -> str:
+        return f"{self._what}: {self._done} of {self._total} {self._unit}"
 
     def update(self, done: int = 1) -> None:
         """Add finished units, and log a line if the last one is old enough."""
@@ -238,9 +298,7 @@ class Bar:
         if self._logs and now - self._logged >= self._log_every_s:
             self._logged = now
             left_s = (now - self._started) / self._done * (self._total - self._done)
-            end = datetime.now().astimezone() + timedelta(seconds=left_s)
-            ends = end.strftime("%Y-%m-%d %H:%M")
-            log.info("%s: %d of %d (%s), ends about %s", *self._counts, ends)
+            self._stages.log(f"{self._state}, until about {_clock_time(left_s)}", with_end=True)
 
     def show(self, **figures: float) -> None:
         """Show figures, such as the loss, after the bar."""
@@ -255,6 +313,13 @@ def track(
         for item in items:
             yield item
             bar.update()
+
+
+def _clock_time(left_s: float) -> str:
+    """Return the local time in `left_s` seconds, with the date if it is not today."""
+    now = datetime.now().astimezone()
+    end = now + timedelta(seconds=left_s)
+    return end.strftime("%H:%M" if end.date() == now.date() else "%Y-%m-%d %H:%M")
 
 
 def _reset_peak_memory() -> None:

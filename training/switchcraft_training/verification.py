@@ -59,11 +59,15 @@ from switchcraft_training.models.verifier import (
     fit_verifier,
     read_candidates,
 )
-from switchcraft_training.progress import step
+from switchcraft_training.progress import stage, step
 from switchcraft_training.records import Example
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
+
+NESTED_ROUTERS = "routers for the verifier"
+VERIFIER = "verifier"
+"""Names of the stages of `study_verifier`."""
 
 PRICES = (
     *(0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0),
@@ -271,15 +275,17 @@ def study_verifier(
     calls = recorded_calls(source, table.examples, config.arms)
     features = np.array([row.features for row in table.packed], dtype=np.float64)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
+    with stage(NESTED_ROUTERS):
+        candidates = read_candidates(table.examples, calls)
+        nested = nested_probabilities(data, validation, workers)
     everything = VerifierData(
         features=features,
         probabilities=calibrated,
-        candidates=read_candidates(table.examples, calls),
+        candidates=candidates,
         correct=table.correct,
         costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
         groups=table.groups,
     )
-    nested = nested_probabilities(data, validation, workers)
     prices_usd = tuple(float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES)
     parts = []
     for fold in range(config.evaluation.folds):
@@ -291,7 +297,8 @@ def study_verifier(
     rows = np.arange(len(table))
     parts.append(VerifierPart(rows, rows[:0], calibrated, everything.costs_usd))
     settings = VerifierSettings(everything, config.seed, effort, best_usd, prices_usd)
-    *tested, final = workers.map(study_part, settings, parts, "verifiers")
+    with stage(VERIFIER):
+        *tested, final = workers.map(study_part, settings, parts, "verifier")
     tests = [part.test for part in parts[:-1]]
     by_price = {
         price: in_row_order(tests, [each.by_price[price] for each in tested])
@@ -398,7 +405,9 @@ def nested_probabilities(
             for rows in (known, folds[one].validation)
         )
         parts.append(HeldOutPart(train, stopping, tested, exported=False))
-    for (one, other), predicted in zip(pairs, train_parts(data, parts, workers), strict=True):
+    for (one, other), predicted in zip(
+        pairs, train_parts(data, parts, workers, "router"), strict=True
+    ):
         assert predicted is not None  # noqa: S101 - only the main process studies verifiers
         found = mix_branches(predicted.branches, shares)
         split = len(folds[one].test)

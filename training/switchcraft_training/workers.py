@@ -19,7 +19,13 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from switchcraft_training.models.optimization import device, process_count
-from switchcraft_training.progress import PartUsage, add_part, measuring_part, track
+from switchcraft_training.progress import (
+    PartUsage,
+    add_part,
+    each_part,
+    measuring_part,
+    track,
+)
 
 Shared = TypeVar("Shared")
 Part = TypeVar("Part")
@@ -51,17 +57,18 @@ class Workers:
         function: Callable[[Shared, Part], Result],
         shared: Shared,
         parts: Sequence[Part],
-        what: str,
+        unit: str,
     ) -> Iterator[Result]:
         """Yield `function(shared, part)` for each part, in their order.
 
         `function` must be a function of a module, and raise only errors that can be pickled. Time
-        and memory of all processes are added to the current stage. `what` is the name of the bar.
+        and memory of all processes are added to the current stage. `unit` is what a part is called.
         Raises `BrokenProcessPool` if a process is killed, for example because memory is exhausted.
         """
         count = min(self.processes, len(parts))
         if count <= 1:
-            yield from (function(shared, part) for part in parts)
+            for part in each_part(parts, unit):
+                yield function(shared, part)
             return
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOADED))
@@ -74,9 +81,9 @@ class Workers:
             executor = ProcessPoolExecutor(count, context, _start, (threads,))
             try:
                 started = [executor.submit(_do_part, function, path, part) for part in parts]
-                for future in track(started, what, len(parts), "parts"):
+                for future in track(started, "finished", len(parts), f"{unit}s"):
                     result, usage = future.result()
-                    add_part(usage)
+                    add_part(usage, len(parts))
                     yield result
             finally:
                 executor.shutdown(cancel_futures=True)

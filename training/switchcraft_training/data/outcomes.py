@@ -134,7 +134,7 @@ def tabulate_outcomes(
     shape = len(examples), len(arms)
     correct, tokens_in, tokens_out, reasoning, seconds = (_Means(shape) for _ in range(5))
     row_of = {example.id: row for row, example in enumerate(examples)}
-    for column, arm in enumerate(track(arms, "labels", len(arms), "models")):
+    for column, arm in enumerate(track(arms, "judged", len(arms), "models")):
         for outcome in outcomes_of(arm):
             row = row_of.get(outcome.example_id)
             if row is not None:

@@ -138,7 +138,7 @@ class Checkpoints:
                 for name in file.keys()  # noqa: SIM118 - a file, not a mapping
             }
             state.epochs = [Epoch(**epoch) for epoch in json.loads(file.metadata()["epochs"])]
-        log.info("fine-tuning was already finished: weights read from %s", self._folder)
+        log.info("fine-tuning was already finished: weights read from %s", self._folder.parent)
         return True
 
     def resume(self) -> None:
@@ -146,7 +146,8 @@ class Checkpoints:
         complete = self._complete_epochs()
         if complete:
             self._accelerator.load_state(str(complete[-1]))
-            log.info("fine-tuning resumed from %s", complete[-1])
+            epoch, folder = complete[-1].name, complete[-1].parents[1]
+            log.info("fine-tuning resumed from %s in %s", epoch, folder)
 
     def save(self, number: int) -> None:
         """Save the state after an epoch, then delete the state of the previous epoch."""

@@ -90,7 +90,7 @@ def distil(
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file(branch.encoder.state_dict(), path.with_suffix(".partial"))
             path.with_suffix(".partial").replace(path)
-            log.info("distilled: weights saved to %s", path)
+            log.info("distilled: weights saved in %s", path.parent)
     branch.encoder.load_state_dict(load_file(path))
     branch.encoder.requires_grad_(
         requires_grad=True

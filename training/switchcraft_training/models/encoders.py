@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from router_service.core.errors import ConfigError
 from router_service.core.packing import PackingSpec
@@ -66,6 +67,8 @@ def load_encoder(source: str) -> PretrainedEncoder:
     not exist, or if its tokenizer has no fast version or no special tokens.
     """
     location = find_encoder(source)
+    # Its bar of a few milliseconds would break the lines of ours.
+    disable_progress_bar()  # type: ignore[no-untyped-call] # transformers ships no types for it
     with _as_config_error(source):
         model = AutoModel.from_pretrained(location, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(location)

@@ -120,8 +120,8 @@ def row_inputs(
             # Memory-mapped from the file, so that the computed states can be freed.
             shard = _read_states(folder, shard.keys(), (path,))
         states.update(shard)
-    place = "memory" if folder is None else folder
-    log.info("states of frozen layers: %d reused, %d computed (%s)", found, len(missing), place)
+    place = "memory" if cache is None else cache
+    log.info("states of frozen layers: %d reused, %d computed, in %s", found, len(missing), place)
     return [states[key] for key in keys]
 
 
