@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -19,15 +20,19 @@ from router_service.ui import pages, traffic
 
 
 def create_app(
-    settings: Settings, router: DecidingRouter, source: ReloadSource | None = None
+    settings: Settings,
+    router: DecidingRouter,
+    source: ReloadSource | None = None,
+    workers_directory: Path | None = None,
 ) -> FastAPI:
     """Create the app for a router that is ready to decide.
 
     The end of its lifespan closes all connections. Without a `source` the app cannot be reloaded.
-    Raises ConfigError if no model is configured for an arm of the router's artifact, or if a
-    setting refers to an unknown name.
+    `workers_directory` is the directory that the workers of this gateway share; None if there is
+    one process. Raises ConfigError if no model is configured for an arm of the router's artifact,
+    or if a setting refers to an unknown name.
     """
-    gateway = Gateway(settings, router, source)
+    gateway = Gateway(settings, router, source, workers_directory)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

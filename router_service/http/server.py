@@ -117,6 +117,8 @@ class ServeOptions:
     log_format: LogFormat | None = None
     sandbox_url: str | None = None
     """Address of the sandbox that answers for every model if no models are configured."""
+    workers_directory: Path | None = None
+    """Directory that the workers share, see `store.workers`; None without workers."""
 
     def read_settings(self) -> Settings:
         """Read the configuration file as it is now; raises ConfigError."""
@@ -138,7 +140,7 @@ class ServeOptions:
         source = ReloadSource(
             self.read_settings, builder, publication, has_file, reload_other_workers
         )
-        return create_app(settings, router, source)
+        return create_app(settings, router, source, self.workers_directory)
 
 
 def unsupported_table(settings: Settings) -> list[dict[str, str]]:

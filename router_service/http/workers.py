@@ -19,7 +19,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -38,6 +38,7 @@ from router_service.http.server import (
 )
 from router_service.lifecycle.gateway import Gateway
 from router_service.settings import ServerSettings
+from router_service.store.workers import serve_workers
 from router_service.telemetry.logs import configure_logging
 from router_service.telemetry.metrics import forget_worker
 
@@ -266,6 +267,11 @@ class Supervisor:
 
         Raises SwitchcraftError with the reason if the first worker cannot serve.
         """
+        async with serve_workers(self._server) as directory:
+            self._options = replace(self._options, workers_directory=directory)
+            await self._run()
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)

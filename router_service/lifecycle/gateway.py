@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -33,13 +34,15 @@ from router_service.store.records import (
     EvidenceMark,
     FeedbackMark,
     GuardedStore,
+    MemorySharedState,
     MemoryStore,
     R,
     RecordStore,
     RememberedCall,
+    SharedState,
     UpstreamObject,
-    shared_state,
 )
+from router_service.store.workers import WorkerSharedState, WorkerStore
 from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
@@ -52,12 +55,17 @@ class Gateway:
     """Everything that requests share, with the engine that answers new requests."""
 
     def __init__(
-        self, settings: Settings, router: DecidingRouter, source: ReloadSource | None = None
+        self,
+        settings: Settings,
+        router: DecidingRouter,
+        source: ReloadSource | None = None,
+        workers_directory: Path | None = None,
     ) -> None:
         """Create all parts and the first engine; `settings.server` never changes afterwards.
 
-        Without a `source` the gateway cannot be reloaded. Raises ConfigError if the settings do not
-        fit the artifact.
+        Without a `source` the gateway cannot be reloaded. `workers_directory` is the directory that
+        the workers of this gateway share, see `store.workers`; None if there is one process.
+        Raises ConfigError if the settings do not fit the artifact.
         """
         self.server = server = settings.server
         self.metrics = Metrics()
@@ -71,7 +79,9 @@ class Gateway:
         )
         self.engine = Engine(settings, router, self.breakers)
         stores = Stores(
-            server, on_failed=lambda operation: self.metrics.store_errors.labels(operation).inc()
+            server,
+            workers_directory,
+            on_failed=lambda operation: self.metrics.store_errors.labels(operation).inc(),
         )
         self.store = stores.records(DecisionRecord)
         self.held = stores.held_responses()
@@ -99,7 +109,7 @@ class Gateway:
             self.tracing = OtlpExport(settings.tracing, self.metrics.spans_dropped.inc)
         self.reloader = Reloader(self, source)
         self.syncer: Syncer = Syncer(
-            shared_state(server),
+            stores.shared_state(),
             self.metrics,
             adopt=self.breakers.adopt,
             follower=self.reloader,
@@ -291,45 +301,58 @@ class Gauges:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Factory of a process's stores: in Redis if it is configured, otherwise in memory.
-
-    `on_failed` is called with the name of an operation that failed.
-    """
+    """Factory of a process's stores: shared through Redis, shared by workers, or in memory."""
 
     server: ServerSettings
+    workers_directory: Path | None
+    """Directory that the workers of the gateway share; None if there is one process."""
     on_failed: Callable[[str], None]
+    """Called with the name of an operation that failed."""
 
     def records(self, kind: type[R]) -> GuardedStore[R]:
         """Return a store whose records live as long as decision records."""
-        server = self.server
-        store = self._redis(kind, server.decision_ttl_s)
-        return GuardedStore(
-            store or _in_memory(server.decision_ttl_s, server.max_decisions), self.on_failed
-        )
+        ttl_s = self.server.decision_ttl_s
+        store = self._shared(kind, ttl_s) or _in_memory(ttl_s, self.server.max_decisions)
+        return GuardedStore(store, self.on_failed)
 
     def held_responses(self) -> UpstreamObjectIndex:
         """Return the index of stored responses, with the deployment and the API key of each."""
         ttl_s = self.server.response_ttl_s
         seen: MemoryStore[UpstreamObject] = _in_memory(ttl_s, self.server.max_responses)
-        shared = self._redis(UpstreamObject, ttl_s)
+        shared = self._shared(UpstreamObject, ttl_s)
         return UpstreamObjectIndex(seen, GuardedStore(shared, self.on_failed) if shared else None)
 
     def conversations(self, metrics: Metrics) -> Conversations:
         """Return the states of conversations, which are kept like decision records."""
         ttl_s = self.server.decision_ttl_s
-        shared = self._redis(ConversationState, ttl_s)
+        shared = self._shared(ConversationState, ttl_s)
         return Conversations(
             _in_memory(ttl_s, self.server.max_decisions),
             GuardedStore(shared, self.on_failed) if shared else None,
             metrics,
         )
 
-    def _redis(self, kind: type[R], ttl_s: int) -> RecordStore[R] | None:
-        if self.server.redis_url is None:
-            return None
-        from router_service.store.redis import RedisStore  # noqa: PLC0415 - only if configured
+    def shared_state(self) -> SharedState:
+        """Return the state that replicas or workers share."""
+        if self.server.redis_url is not None:
+            # Imported only if configured, because importing the Redis client takes 0.17 s, mostly
+            # for OpenTelemetry's metrics if they are installed (python -X importtime).
+            from router_service.store.redis import RedisSharedState  # noqa: PLC0415
 
-        return RedisStore(self.server.redis_url.get_secret_value(), kind, ttl_s=ttl_s)
+            return RedisSharedState(self.server.redis_url.get_secret_value())
+        if self.workers_directory is not None:
+            return WorkerSharedState(self.workers_directory)
+        return MemorySharedState(time.monotonic)
+
+    def _shared(self, kind: type[R], ttl_s: int) -> RecordStore[R] | None:
+        """Return a store outside this process, or None if no other process needs its records."""
+        if self.server.redis_url is not None:
+            from router_service.store.redis import RedisStore  # noqa: PLC0415 - only if configured
+
+            return RedisStore(self.server.redis_url.get_secret_value(), kind, ttl_s=ttl_s)
+        if self.workers_directory is not None:
+            return WorkerStore(self.workers_directory, kind)
+        return None
 
 
 def _in_memory(ttl_s: int, max_records: int) -> MemoryStore[R]:

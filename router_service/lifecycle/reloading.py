@@ -33,7 +33,7 @@ from router_service.lifecycle.engine import (
 from router_service.lifecycle.syncing import Syncer
 from router_service.router import Router
 from router_service.settings import Settings
-from router_service.store.records import read_pointer, shared_state
+from router_service.store.records import read_pointer
 from router_service.telemetry.logs import FIELDS
 
 FIRST_RETRY_S = 5.0
@@ -288,22 +288,26 @@ def load_first_router(
     this returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
     ConfigError.
     """
-    place = settings.router.publication
-    if place == "redis" and settings.server.redis_url is None:
-        problem = "a publication in Redis needs server.redis_url; set it too"
-        raise settings.error("router.publication", problem)
+    place, redis_url = settings.router.publication, settings.server.redis_url
     if place is None:
         return builder.router(settings, None), None
+    if place == "redis" and redis_url is None:
+        problem = "a publication in Redis needs server.redis_url; set it too"
+        raise settings.error("router.publication", problem)
 
-    async def read_shared_pointer() -> bytes | None:
-        state = shared_state(settings.server)
+    async def read_redis() -> bytes | None:
+        # Imported only if needed, because importing the Redis client takes 0.17 s.
+        from router_service.store.redis import RedisSharedState  # noqa: PLC0415
+
+        assert redis_url is not None  # noqa: S101 - for mypy
+        state = RedisSharedState(redis_url.get_secret_value())
         try:
             return (await state.read(())).publication
         finally:
             await state.aclose()
 
     try:
-        text = asyncio.run(read_shared_pointer()) if place == "redis" else read_pointer(place)
+        text = asyncio.run(read_redis()) if place == "redis" else read_pointer(place)
         if text is not None:
             publication = Publication.parse(text, str(place))
             publication = publication.model_copy(update={"shadow": None, "canary": None})

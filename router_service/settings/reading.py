@@ -145,12 +145,6 @@ def read_settings(
         keys = keys.model_copy(update={"admin": overrides.admin_key})
         sources["keys.admin"] = ("the environment", "SWITCHCRAFT_ADMIN_KEY")
     settings = settings.model_copy(update={**sections, "keys": keys, "overrides": sources})
-    server = settings.server
-    if server.workers > 1 and server.redis_url is None:
-        problem = (
-            "several workers share their state in Redis; set server.redis_url, or use 1 worker"
-        )
-        raise settings.error("server.workers", problem)
     history, state = settings.history, state_directory(environ)
     if history.path is None and state is not None:
         # Traffic of the sandbox is not mixed with that of real models.

@@ -489,8 +489,8 @@ class ServerSettings(Frozen):
     port: Port = 8080
     """Port to listen on; 0 chooses a free one."""
     workers: Count = 1
-    """Number of processes that serve the port, one for each CPU core to use. More than one worker
-    requires `server.redis_url`, because workers share their state in Redis."""
+    """Number of processes that serve the port, one for each CPU core to use. They share decisions,
+    open circuits and conversations through their parent process, or through `server.redis_url`."""
     max_body_bytes: Count = 10 * 1024 * 1024
     """Largest request body in bytes; larger ones get status 413."""
     body_timeout_s: Seconds = 60.0
@@ -534,7 +534,8 @@ class ServerSettings(Frozen):
     are refused."""
     redis_url: RedisAddress | None = None
     """Address of the Redis in which replicas share state, such as `redis://:PASSWORD@host:6379/0`.
-    Without Redis, each replica keeps its state in memory."""
+    Without Redis, each replica keeps its state in memory; the workers of one replica still share
+    it."""
     decision_ttl_s: Count = 24 * 3600
     """Time in seconds that `GET /v1/decisions/{id}` can return a decision."""
     response_ttl_s: Count = 30 * 24 * 3600

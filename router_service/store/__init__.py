@@ -1,1 +1,1 @@
-"""Stores for records and for the state that replicas share: in memory or in Redis."""
+"""Stores for records and shared state: in memory, in the workers' parent, or in Redis."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,6 @@ from pydantic_core import to_json
 from router_service.core.decision_log import StoredRecord
 from router_service.core.errors import StoreError
 from router_service.core.releases import MAX_POINTER_BYTES, POINTER_FILE
-from router_service.settings import ServerSettings
 
 MAX_WRITES_IN_FLIGHT = 100
 """Largest number of concurrent writes. With the timeouts for Redis, this allows 500 writes per
@@ -40,6 +39,8 @@ _log = logging.getLogger("switchcraft.store")
 R = TypeVar("R", bound=StoredRecord)
 A = TypeVar("A")
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 class UpstreamObject(StoredRecord):
@@ -145,6 +146,39 @@ class SharedState(Protocol):
         """Close the connections."""
 
 
+class ExpiringMap(Generic[K, V]):
+    """The last `max_entries` values by key, which expire after `ttl_s` seconds."""
+
+    def __init__(self, *, ttl_s: float, max_entries: int, clock: Callable[[], float]) -> None:
+        """Start empty. `clock` returns seconds and never goes back."""
+        self._ttl_s = ttl_s
+        self._max_entries = max_entries
+        self._clock = clock
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def keep(self, key: K, value: V) -> None:
+        """Keep a value. The oldest values are dropped if there are too many."""
+        self._entries[key] = (self._clock() + self._ttl_s, value)
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._max_entries:
+            self._entries.popitem(last=False)
+
+    def find(self, key: K) -> V | None:
+        """Return a value that has not expired. This may be called from any thread."""
+        kept = self._entries.get(key)
+        if kept is None:
+            return None
+        expires, value = kept
+        if self._clock() >= expires:
+            self._entries.pop(key, None)
+            return None
+        return value
+
+    def clear(self) -> None:
+        """Drop all values."""
+        self._entries.clear()
+
+
 class MemoryStore(Generic[R]):
     """Store for the last `max_records` records, which expire after `ttl_s` seconds.
 
@@ -154,10 +188,9 @@ class MemoryStore(Generic[R]):
 
     def __init__(self, *, ttl_s: float, max_records: int, clock: Callable[[], float]) -> None:
         """Start empty. `clock` returns seconds and never goes back."""
-        self._ttl_s = ttl_s
-        self._max_records = max_records
-        self._clock = clock
-        self._records: OrderedDict[str, tuple[float, type[R], bytes]] = OrderedDict()
+        self._records: ExpiringMap[str, tuple[type[R], bytes]] = ExpiringMap(
+            ttl_s=ttl_s, max_entries=max_records, clock=clock
+        )
 
     async def put(self, record: R) -> None:
         """Keep a record. The oldest records are dropped if there are too many."""
@@ -176,20 +209,14 @@ class MemoryStore(Generic[R]):
 
     def keep(self, record: R) -> None:
         """Keep a record, as `put` does."""
-        self._records[record.id] = (self._clock() + self._ttl_s, type(record), to_json(record))
-        self._records.move_to_end(record.id)
-        while len(self._records) > self._max_records:
-            self._records.popitem(last=False)
+        self._records.keep(record.id, (type(record), to_json(record)))
 
     def find(self, record_id: str) -> R | None:
         """Return a record that has not expired. This may be called from any thread."""
-        kept = self._records.get(record_id)
+        kept = self._records.find(record_id)
         if kept is None:
             return None
-        expires, kind, record = kept
-        if self._clock() >= expires:
-            self._records.pop(record_id, None)
-            return None
+        kind, record = kept
         return kind.model_validate_json(record)
 
     async def aclose(self) -> None:
@@ -370,14 +397,3 @@ class Backoff:
     def record_success(self) -> None:
         """End the pauses."""
         self._pause_s = self._until_s = 0.0
-
-
-def shared_state(server: ServerSettings) -> SharedState:
-    """Return the state that replicas share; without Redis, it is local to this process."""
-    if server.redis_url is None:
-        return MemorySharedState(time.monotonic)
-    # Imported only if needed, because importing the Redis client takes 0.17 s, mostly for
-    # OpenTelemetry's metrics if they are installed (python -X importtime).
-    from router_service.store.redis import RedisSharedState  # noqa: PLC0415
-
-    return RedisSharedState(server.redis_url.get_secret_value())

@@ -353,8 +353,8 @@ class Metrics:
     # Reloads and releases.
     shared_state_up = _gauge(
         "shared_state_up",
-        "1 while the state that replicas share can be read, 0 while the gateway uses its local "
-        "state instead; always 1 without Redis.",
+        "1 while the state that replicas or workers share can be read, 0 while the gateway uses "
+        "its local state instead.",
         aggregation="min",
     )
     publication_serial = _gauge(

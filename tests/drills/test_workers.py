@@ -1,4 +1,4 @@
-"""Several worker processes serve one port as one gateway, with a real Redis between them."""
+"""Several worker processes serve one port as one gateway, without any other service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ import pytest
 import yaml
 
 from tests.bodies import BODY, CHAT
-from tests.drills.processes import GatewayProcess, free_port, gateway, wait_until, write_config
+from tests.drills.processes import (
+    ARMS,
+    GatewayProcess,
+    free_port,
+    gateway,
+    wait_until,
+    write_config,
+)
 from tests.serving import Sandbox
 
 REQUESTS = 10
@@ -27,10 +34,11 @@ LAST = 'switchcraft_last_reload_successful{kind="config"}'
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox, redis_url: str) -> Path:
+def config(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox) -> Path:
     """Return the configuration of a gateway with two workers."""
     path = tmp_path_factory.mktemp("workers") / "config.yaml"
-    return write_config(path, sandbox.base_url, server={"workers": 2, "redis_url": redis_url})
+    upstreams = {"breaker": {"allowed_fails": 1, "cooldown_s": 30}, "retries": {"max_retries": 0}}
+    return write_config(path, sandbox.base_url, server={"workers": 2}, upstreams=upstreams)
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +129,44 @@ def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
     return http.get("/metrics").text
 
 
-def test_every_worker_returns_the_decisions_of_the_others(served: GatewayProcess) -> None:
-    """A decision made by one worker can be read from another."""
-    first, second = two_workers(served)
-    with alone(first, served) as http:
+def test_decisions_outlive_the_worker_that_made_them(served: GatewayProcess) -> None:
+    """A decision can be read from every worker, also after its worker was killed."""
+    killed, _ = two_workers(served)
+    with alone(killed, served) as http:
         path = "/v1/decisions/" + http.post(CHAT, json=BODY).headers["x-switchcraft-decision-id"]
         wait_until(lambda: http.get(path).status_code == 200, "the decision is kept")
-    with alone(second, served) as http:
-        assert http.get(path).json()["id"] in path
+    os.kill(killed, signal.SIGKILL)
+    for pid in two_workers(served, without=killed):
+        with alone(pid, served) as http:
+            assert http.get(path).json()["id"] in path
+            assert http.get("/admin/status").json()["shared_state"] == "up"
+
+
+def test_circuit_opened_by_one_worker_is_open_on_the_others(
+    served: GatewayProcess, sandbox: Sandbox
+) -> None:
+    """The other worker and one that starts later do not use a deployment whose circuit is open."""
+    model = ARMS[0]
+    killed, other = two_workers(served)
+    sandbox.set_faults(model, "status=500")
+    with alone(killed, served) as http:
+        while ask(http, 1, model=model) != {503}:
+            pass
+    sandbox.set_faults(model, "")
+    wait_until_unavailable(other, served, model)
+    os.kill(killed, signal.SIGKILL)
+    (new,) = set(two_workers(served, without=killed)) - {other}
+    wait_until_unavailable(new, served, model)
+
+
+def wait_until_unavailable(pid: int, served: GatewayProcess, model: str) -> None:
+    """Wait until a worker refuses requests for a model because its circuit is open."""
+
+    def refuses() -> bool:
+        with alone(pid, served) as http:  # stops the others only briefly: they share their state
+            return ask(http, 1, model=model) == {503}
+
+    wait_until(refuses, f"{pid} knows the open circuit")
 
 
 def test_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> None:
@@ -187,10 +225,10 @@ def hang(url: str) -> None:
         httpx.post(url + CHAT, json=BODY, headers={"x-sandbox": "hang"}, timeout=60)
 
 
-def test_workers_share_the_parents_sandbox_and_end_with_it(redis_url: str, tmp_path: Path) -> None:
+def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path) -> None:
     """Without a configuration the workers use their parent's sandbox, and they end with it."""
     port, log = free_port(), tmp_path / "log"
-    environment = {"SWITCHCRAFT_WORKERS": "2", "SWITCHCRAFT_REDIS_URL": redis_url}
+    environment = {"SWITCHCRAFT_WORKERS": "2"}
     command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
     with (
         log.open("wb") as file,

@@ -277,13 +277,6 @@ SECTIONS = [
             " the value"
         ),
     ),
-    (
-        "server: {workers: 2}",
-        (
-            "server.workers: several workers share their state in Redis; set server.redis_url, or"
-            " use 1 worker"
-        ),
-    ),
 ]
 
 CASES = [

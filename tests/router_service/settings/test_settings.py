@@ -302,23 +302,12 @@ def test_arguments_override_variables_and_file(
     monkeypatch.setenv("SWITCHCRAFT_CONFIG", str(path))
     monkeypatch.setenv("SWITCHCRAFT_PORT", "2")
     monkeypatch.setenv("SWITCHCRAFT_HOST", "b")
+    monkeypatch.setenv("SWITCHCRAFT_WORKERS", "3")
     monkeypatch.setenv("SWITCHCRAFT_REDIS_URL", "redis://c")
     server = read_settings(host="d").server
-    assert (server.host, server.port) == ("d", 2)
+    assert (server.host, server.port, server.workers) == ("d", 2, 3)
     assert server.redis_url is not None
     assert server.redis_url.get_secret_value() == "redis://c"
-
-
-def test_several_workers_require_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Redis, workers would not share decisions."""
-    path = tmp_path / "config.yaml"
-    path.write_text(one("{model: x, api_base: 'http://h'}", "server: {workers: 2}"))
-    with pytest.raises(ConfigError, match=r"server\.workers: .* set server\.redis_url"):
-        read_settings(path)
-    monkeypatch.setenv("SWITCHCRAFT_REDIS_URL", "redis://c")
-    assert read_settings(path).server.workers == 2
-    monkeypatch.setenv("SWITCHCRAFT_WORKERS", "3")
-    assert read_settings(path).server.workers == 3
 
 
 def test_admin_key_of_the_environment_needs_no_file(

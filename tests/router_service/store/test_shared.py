@@ -1,4 +1,4 @@
-"""Shared state is the same in memory and in Redis."""
+"""Shared state is the same in memory, in the workers' parent and in Redis."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import redis
 
 from router_service.core.errors import ConfigError, StoreError
 from router_service.core.releases import MAX_POINTER_BYTES, POINTER_KEY
+from router_service.settings import ServerSettings
 from router_service.store.records import MemorySharedState, SharedState, Snapshot
 from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY, RedisSharedState
+from router_service.store.workers import WorkerSharedState, serve_workers
 from tests.serving import wait_for_async
 
 Check = Callable[[SharedState, SharedState], Awaitable[None]]
@@ -27,7 +29,7 @@ def server(redis_url: str) -> redis.Redis:
     return client
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "workers", "redis"])
 def replicas(request: pytest.FixtureRequest) -> Callable[[Check], None]:
     """Return a function that runs a check with two replicas' views. In memory they are one."""
 
@@ -36,11 +38,18 @@ def replicas(request: pytest.FixtureRequest) -> Callable[[Check], None]:
             state = MemorySharedState(asyncio.get_running_loop().time)
             await check(state, state)
             return
+        if request.param == "workers":
+            async with serve_workers(ServerSettings()) as directory:
+                one, other = WorkerSharedState(directory), WorkerSharedState(directory)
+                await check(one, other)
+                await one.aclose()
+                await other.aclose()
+            return
         request.getfixturevalue("server").close()
-        one, other = (RedisSharedState(request.getfixturevalue("redis_url")) for _ in range(2))
-        await check(one, other)
-        await one.aclose()
-        await other.aclose()
+        replicas = [RedisSharedState(request.getfixturevalue("redis_url")) for _ in range(2)]
+        await check(*replicas)
+        for replica in replicas:
+            await replica.aclose()
 
     return lambda check: asyncio.run(run(check))
 

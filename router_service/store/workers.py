@@ -1,0 +1,267 @@
+"""Records and shared state of a gateway with several workers, in the memory of their parent.
+
+The parent serves a Unix socket in a directory that only its user can enter. A message is a list of
+byte strings: a request is a command with its arguments, a reply is the result. Replies come in the
+order of the requests, so a worker may send requests before it has the replies to earlier ones.
+
+If the parent ends, its workers shut down, because nothing would replace a worker that ends. If the
+parent does not answer in time, operations raise StoreError, as those of Redis do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Generic
+
+from router_service.core.errors import ConfigError, StoreError
+from router_service.settings import ServerSettings
+from router_service.store.records import (
+    CoolDown,
+    ExpiringMap,
+    MemorySharedState,
+    R,
+    Snapshot,
+    UpstreamObject,
+)
+
+TIMEOUT_S = 0.2
+"""Longest wait for the parent, which usually answers within 1 ms. A longer wait counts as an
+outage."""
+
+SOCKET = "state.sock"
+"""Name of the socket in the directory that the workers share."""
+
+Message = Sequence[bytes]
+
+_COUNT = struct.Struct("!I")
+_COOL_DOWN = struct.Struct("!dd")
+_DURATION = struct.Struct("!d")
+
+
+class WorkerStore(Generic[R]):
+    """Store for records of one kind that all workers share; for use on one event loop."""
+
+    def __init__(self, directory: Path, kind: type[R]) -> None:
+        """Connect on first use; `directory` contains the parent's socket."""
+        self._parent = _Parent(directory)
+        self._kind = kind
+
+    async def put(self, record: R) -> None:
+        """Store a record. Raise StoreError if the parent does not answer."""
+        await self._send(b"put", record.id, record.model_dump_json().encode())
+
+    async def add(self, record: R) -> bool:
+        """Store a record if its id is new, and return whether it was stored.
+
+        Raise StoreError if the parent does not answer.
+        """
+        return bool(await self._send(b"add", record.id, record.model_dump_json().encode()))
+
+    async def get(self, record_id: str) -> R | None:
+        """Return a record, or None. Raise StoreError if the parent does not answer."""
+        found = await self._send(b"get", record_id)
+        return self._kind.model_validate_json(found[0]) if found else None
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        self._parent.close()
+
+    async def _send(self, command: bytes, record_id: str, *record: bytes) -> Message:
+        # Some ids come from clients, and JSON allows lone surrogates in them.
+        key = record_id.encode(errors="surrogatepass")
+        return await self._parent.ask(command, self._kind.kind.encode(), key, *record)
+
+
+class WorkerSharedState:
+    """State that all workers share; every operation raises StoreError as `WorkerStore` does.
+
+    It never contains a publication: workers read the pointer's file, and a pointer in Redis is read
+    from Redis.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Connect on first use; `directory` contains the parent's socket."""
+        self._parent = _Parent(directory)
+
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+        """Return the cool-downs of these deployments."""
+        reply = await self._parent.ask(b"read", *(name.encode() for name in deployment_ids))
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return Snapshot({name.decode(): CoolDown(*_COOL_DOWN.unpack(it)) for name, it in pairs})
+
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a worker has rejected a release."""
+        return bool(await self._parent.ask(b"is_rejected", release_key.encode()))
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Start a cool-down, or extend one that ends earlier."""
+        await self._parent.ask(b"cool_down", deployment_id.encode(), _DURATION.pack(duration_s))
+
+    async def reject(self, release_key: str, reason: str) -> None:
+        """Record a rejection."""
+        await self._parent.ask(b"reject", release_key.encode(), reason.encode())
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        self._parent.close()
+
+
+class _Parent:
+    """Connection to the parent, which is opened when it is needed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._socket = directory / SOCKET
+        self._connecting = asyncio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._replies: deque[asyncio.Future[Message]] = deque()
+        """The replies that are still to come, in the order of their requests."""
+
+    async def ask(self, *request: bytes) -> Message:
+        """Send a request and return the reply; raises StoreError."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                writer = self._writer or await self._connect()
+                reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+                self._replies.append(reply)
+                writer.write(_encode(request))
+                return await reply
+        except (OSError, TimeoutError) as exc:
+            operation = f"carry out {request[0].decode()!r}"
+            problem = f"the parent of the workers is unreachable ({type(exc).__name__})"
+            raise StoreError(operation, problem) from exc
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _connect(self) -> asyncio.StreamWriter:
+        async with self._connecting:
+            if self._writer is None:
+                reader, self._writer = await asyncio.open_unix_connection(self._socket)
+                self._reading = asyncio.create_task(self._read(reader, self._writer))
+            return self._writer
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Receive replies until the connection is closed."""
+        try:
+            while True:
+                message = await _receive(reader)
+                reply = self._replies.popleft()
+                if not reply.done():  # nobody waits for a reply that came too late
+                    reply.set_result(message)
+        except (OSError, EOFError):
+            pass  # the requests that wait fail, and the next one connects again
+        finally:
+            self._writer = None
+            writer.close()
+            for reply in self._replies:
+                if not reply.done():
+                    reply.set_exception(ConnectionResetError("the connection was closed"))
+            self._replies.clear()
+
+
+@asynccontextmanager
+async def serve_workers(settings: ServerSettings) -> AsyncIterator[Path]:
+    """Serve the shared state while the block runs, and yield the directory of the socket.
+
+    Raises ConfigError if the socket cannot be created.
+    """
+    state = _State(settings)
+    async with AsyncExitStack() as stack:
+        try:
+            path = stack.enter_context(TemporaryDirectory(prefix="switchcraft-workers-"))
+            server = await asyncio.start_unix_server(state.serve, Path(path) / SOCKET)
+        except OSError as exc:
+            problem = (
+                f"no Unix socket can be created in a temporary directory: {exc}; set it to a "
+                "writable directory with a short path"
+            )
+            raise ConfigError("the environment", "TMPDIR", problem) from exc
+        stack.callback(server.close)
+        yield Path(path)
+
+
+class _State:
+    """The memory that all workers share, in their parent."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._records: dict[bytes, ExpiringMap[bytes, bytes]] = {}
+        self._shared = MemorySharedState(time.monotonic)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection until it is closed."""
+        try:
+            while True:
+                writer.write(_encode(await self._answer(await _receive(reader))))
+        except (OSError, EOFError):
+            pass  # the worker has ended
+        finally:
+            writer.close()
+
+    async def _answer(self, request: Message) -> Message:
+        reply: list[bytes] = []
+        match request:
+            case [b"put", kind, key, record]:
+                self._of_kind(kind).keep(key, record)
+            case [b"add", kind, key, record]:
+                records = self._of_kind(kind)
+                if records.find(key) is None:
+                    records.keep(key, record)
+                    reply = [b"added"]
+            case [b"get", kind, key]:
+                found = self._of_kind(kind).find(key)
+                reply = [] if found is None else [found]
+            case [b"read", *names]:
+                snapshot = await self._shared.read([name.decode() for name in names])
+                for name, it in snapshot.cool_downs.items():
+                    reply += [name.encode(), _COOL_DOWN.pack(it.end_s, it.left_s)]
+            case [b"cool_down", name, duration]:
+                await self._shared.cool_down(name.decode(), *_DURATION.unpack(duration))
+            case [b"is_rejected", key]:
+                reply = [b"rejected"] if await self._shared.is_rejected(key.decode()) else []
+            case [b"reject", key, reason]:
+                await self._shared.reject(key.decode(), reason.decode())
+            case _:
+                raise ValueError(f"unknown request of a worker: {request[:1]!r}")
+        return reply
+
+    def _of_kind(self, kind: bytes) -> ExpiringMap[bytes, bytes]:
+        records = self._records.get(kind)
+        if records is None:
+            server = self._settings
+            ttl_s, max_entries = server.decision_ttl_s, server.max_decisions
+            if kind.decode() == UpstreamObject.kind:
+                ttl_s, max_entries = server.response_ttl_s, server.max_responses
+            records = ExpiringMap(ttl_s=ttl_s, max_entries=max_entries, clock=time.monotonic)
+            self._records[kind] = records
+        return records
+
+
+def _encode(message: Message) -> bytes:
+    """Return a message as bytes: its size, the number of its parts, their sizes, and the parts."""
+    sizes = struct.pack(f"!I{len(message)}I", len(message), *map(len, message))
+    body = b"".join((sizes, *message))
+    return _COUNT.pack(len(body)) + body
+
+
+async def _receive(reader: asyncio.StreamReader) -> Message:
+    """Return the next message; raises IncompleteReadError, an EOFError, at the end."""
+    (size,) = _COUNT.unpack(await reader.readexactly(_COUNT.size))
+    body = await reader.readexactly(size)
+    (count,) = _COUNT.unpack_from(body)
+    sizes = struct.unpack_from(f"!{count}I", body, _COUNT.size)
+    parts, start = [], _COUNT.size * (1 + count)
+    for length in sizes:
+        parts.append(body[start : start + length])
+        start += length
+    return parts

@@ -1,0 +1,167 @@
+"""Workers share records through the memory of their parent, and never wait long for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import ConfigError, StoreError
+from router_service.settings import ServerSettings
+from router_service.store.records import EvidenceMark, FeedbackMark
+from router_service.store.workers import SOCKET, WorkerStore, serve_workers
+
+Store = WorkerStore[FeedbackMark]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+EMPTY_REPLY = b"\0\0\0\4" + b"\0\0\0\0"
+
+
+def mark(name: str) -> FeedbackMark:
+    """Return a record."""
+    return FeedbackMark(id=name)
+
+
+@asynccontextmanager
+async def stores(
+    count: int = 2, server: ServerSettings | None = None
+) -> AsyncIterator[list[Store]]:
+    """Yield the stores of several workers."""
+    async with serve_workers(server or ServerSettings()) as directory:
+        made = [Store(directory, FeedbackMark) for _ in range(count)]
+        yield made
+        for store in made:
+            await store.aclose()
+
+
+@asynccontextmanager
+async def parent(directory: Path, serve: Serve) -> AsyncIterator[Store]:
+    """Yield a worker's store whose parent behaves as `serve` does."""
+    server = await asyncio.start_unix_server(serve, directory / SOCKET)
+    store = Store(directory, FeedbackMark)
+    yield store
+    await store.aclose()
+    server.close()
+
+
+def test_workers_read_the_records_of_each_other() -> None:
+    """A record of one worker is found by another; an id without a valid encoding is unknown."""
+
+    async def check() -> None:
+        async with stores() as (one, other):
+            for name in ("a", "x" * 100_000):
+                assert await other.get(name) is None
+                await one.put(mark(name))
+                assert await other.get(name) == mark(name)
+            assert await other.get("\ud800") is None
+
+    asyncio.run(check())
+
+
+def test_one_of_several_adds_succeeds() -> None:
+    """If several workers add an id at the same time, one of them is told that it is new."""
+
+    async def check() -> None:
+        async with stores(8) as workers:
+            added = await asyncio.gather(*(worker.add(mark("a")) for worker in workers))
+            assert sorted(added) == [False] * 7 + [True]
+
+    asyncio.run(check())
+
+
+def test_kinds_of_records_are_separate_and_bounded() -> None:
+    """Each kind of record has the configured number of places; the oldest records are dropped."""
+
+    async def check() -> None:
+        async with serve_workers(ServerSettings(max_decisions=2)) as directory:
+            marks = Store(directory, FeedbackMark)
+            others = WorkerStore(directory, EvidenceMark)
+            await others.put(EvidenceMark(id="b"))
+            for name in "abc":
+                await marks.put(mark(name))
+            assert [await marks.get(name) is not None for name in "abc"] == [False, True, True]
+            assert await others.get("a") is None
+            assert await others.get("b") is not None
+            await marks.aclose()
+            await others.aclose()
+
+    asyncio.run(check())
+
+
+def test_concurrent_requests_get_their_own_replies() -> None:
+    """Many look-ups and writes on one connection do not mix."""
+
+    async def check() -> None:
+        async with stores(1) as (store,):
+            names = [f"{number}" for number in range(200)]
+            await asyncio.gather(*(store.put(mark(name)) for name in names[::2]))
+            found = await asyncio.gather(*(store.get(name) for name in names))
+            assert found == [mark(name) if int(name) % 2 == 0 else None for name in names]
+
+    asyncio.run(check())
+
+
+def test_requests_to_a_parent_that_hangs_fail_in_time(tmp_path: Path) -> None:
+    """A request fails within a second; its late reply is not taken for that of another request."""
+
+    async def check() -> None:
+        wakes = asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await wakes.wait()
+            writer.write(EMPTY_REPLY)  # of `get`: unknown
+            await reader.readuntil(b"add")
+            writer.write(b"\0\0\0\x0d" + b"\0\0\0\1" + b"\0\0\0\5" + b"added")
+
+        async with parent(tmp_path, hang) as store:
+            async with asyncio.timeout(1):
+                with pytest.raises(StoreError, match="TimeoutError"):
+                    await store.get("a")
+            wakes.set()
+            assert await store.add(mark("a"))
+
+    asyncio.run(check())
+
+
+def test_worker_connects_again(tmp_path: Path) -> None:
+    """A closed connection fails the requests that wait, and the next one uses a new connection."""
+
+    async def check() -> None:
+        connections = 0
+
+        async def close_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            await reader.readuntil(b"a")
+            if connections > 1:
+                writer.write(EMPTY_REPLY)
+            else:
+                writer.close()
+
+        async with parent(tmp_path, close_first) as store:
+            with pytest.raises(StoreError, match="ConnectionResetError"):
+                await store.get("a")
+            assert await store.get("a") is None
+        with pytest.raises(StoreError):
+            await store.get("a")
+
+    asyncio.run(check())
+
+
+def test_missing_socket_is_a_configuration_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory for temporary files whose path is too long for a socket is named."""
+    directory = tmp_path / ("x" * 100)
+    directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+
+    async def check() -> None:
+        async with serve_workers(ServerSettings()):
+            pass
+
+    with pytest.raises(ConfigError, match=r"TMPDIR: .*too long"):
+        asyncio.run(check())
