@@ -15,13 +15,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from router_service.core.features import FEATURES, extract
 from router_service.core.messages import Conversation, Role, SchemaSummary, ToolSpec, Turn
 from router_service.core.resources import Cache
+from router_service.core.words import Ids, WordTokenizer, tokenizes_words_separately
 
 TRUNCATED = "[truncated]"
 MAX_ENUM_VALUES = 8
@@ -34,8 +32,6 @@ turns. Only texts without words reach it: a thousand blanks give no token."""
 MEASURED_TOKENS = 4_096
 """Window in which `PackedViewer` measures how long a request is. Tokenizing one text holds the
 interpreter's lock: 0.15 s for this many tokens on a busy core, 1.8 s for 32,768."""
-
-Ids = tuple[int, ...]
 
 PIECE_CHARS = 400
 _PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
@@ -156,18 +152,6 @@ def type_expression(schema: SchemaSummary) -> str:
     return schema.type
 
 
-def tokenizes_words_separately(tokenizer: Tokenizer) -> bool:
-    """Return whether the ids of a text are the concatenated ids of its pieces.
-
-    This holds for BERT's tokenizers, whose words end at blanks and punctuation.
-    """
-    return (
-        isinstance(tokenizer.normalizer, BertNormalizer)
-        and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
-        and isinstance(tokenizer.model, WordPiece)
-    )
-
-
 class Packer:
     """Packs conversations for one artifact; may be shared by threads."""
 
@@ -175,6 +159,7 @@ class Packer:
         """Take over `tokenizer`, which must not be used to encode special tokens afterwards."""
         self._spec = spec
         self._tokenizer = tokenizer
+        self._words: WordTokenizer | None = None
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = False
@@ -186,10 +171,11 @@ class Packer:
         self._slots_budget_tokens = spec.budget_tokens - template_tokens
         # From here on "[SEP]" in a user's text is text, not a separator.
         tokenizer.encode_special_tokens = True
+        if tokenizes_words_separately(tokenizer):
+            self._words = WordTokenizer(tokenizer)
         self._marker = self._encode(TRUNCATED)
         self._signatures: Cache[str, Ids] = Cache(max_bytes=4 * 2**20)
         self._turns: Cache[str, Ids] = Cache(max_bytes=8 * 2**20)
-        self._tokenizes_pieces = tokenizes_words_separately(tokenizer)
 
     @property
     def caches(self) -> dict[str, Cache[str, Ids]]:
@@ -269,7 +255,7 @@ class Packer:
             text = f"{speaker}{turn.text} {calls} ; "
             clipped = _clip_text(text, left)
             turn_ids: list[int] = []
-            if self._tokenizes_pieces:
+            if self._words is not None:
                 # A turn is tokenized only as far as it fits. Its pieces do not depend on how much
                 # of it fits, so that the next request finds them in the cache.
                 for piece in _PIECE.finditer(clipped):
@@ -292,7 +278,10 @@ class Packer:
     def _encode(self, text: str, cache: Cache[str, Ids] | None = None) -> Ids:
         ids = None if cache is None else cache.get(text)
         if ids is None:
-            ids = tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            if self._words is not None:
+                ids = self._words.encode(text)
+            else:
+                ids = tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
             if cache is not None:
                 # Python takes up to 4 bytes for a character, and 8 for an id.
                 cache.put(text, ids, size_bytes=4 * len(text) + 8 * len(ids))

@@ -24,9 +24,10 @@ from router_service.core.held_out import Figures
 from router_service.core.measurement import Costs, Kind, Outcomes, route
 from router_service.core.messages import parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Classifier, sigmoid
-from router_service.core.packing import Ids, Packed, Packer
+from router_service.core.packing import Packed, Packer
 from router_service.core.selection import ArmProfile
 from router_service.core.statistics import mean_auc
+from router_service.core.words import Ids
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Punctuation, WhitespaceSplit
 from tokenizers.pre_tokenizers import Sequence as Steps
 
@@ -37,7 +35,6 @@ from router_service.core.packing import (
     PackingSpec,
     TemplateSlot,
     signature,
-    tokenizes_words_separately,
     type_expression,
 )
 from router_service.core.resources import ENTRY_BYTES, CacheCounts
@@ -390,28 +387,6 @@ def test_packing_never_exceeds_the_window(
     edges = [edge for part in packed.parts for edge in (part.start, part.stop)]
     assert edges == sorted(edges)
     assert edges[-1] <= len(packed.token_ids)
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.text(max_size=12) | st.sampled_from([" ", ",", "\n", "e\u0301", "\u0301"])))
-def test_bert_tokenizes_pieces_separately(shipped_tokenizer: Tokenizer, parts: list[str]) -> None:
-    """A text cut before blanks, commas and line ends has the same tokens as the whole text."""
-    text = "".join(parts)
-    Packer(PackingSpec(), shipped_tokenizer)  # configures the tokenizer
-    assert tokenizes_words_separately(shipped_tokenizer)
-    pieces = re.split("(?=[ ,\n])", text)
-    encode = shipped_tokenizer.encode
-    ids = [i for piece in pieces for i in encode(piece, add_special_tokens=False).ids]
-    assert ids == encode(text, add_special_tokens=False).ids
-
-
-@pytest.mark.parametrize("missing", ["normalizer", "pre_tokenizer", "model"])
-def test_other_tokenizers_get_whole_texts(shipped_tokenizer: Tokenizer, missing: str) -> None:
-    """A tokenizer is not known to tokenize pieces separately if one part is not BERT's."""
-    assert tokenizes_words_separately(shipped_tokenizer)
-    other = {"normalizer": Lowercase(), "pre_tokenizer": Punctuation(), "model": WordLevel({})}
-    setattr(shipped_tokenizer, missing, other[missing])
-    assert not tokenizes_words_separately(shipped_tokenizer)
 
 
 @pytest.mark.parametrize("blank", [" ", ", ", "."])
