@@ -783,7 +783,7 @@ def _tricks(attack: Attack) -> None:
 
 def _admin_paths(attack: Attack) -> None:
     """Request the admin paths in other spellings; a client's key may open none."""
-    for path in ("/admin/status", "/metrics", "/openapi.json", "/ui/api/traffic/recent"):
+    for path in ("/admin/status", "/metrics", "/openapi.json", "/ui/api/artifact"):
         for target in (
             path,
             f"/{path}",
@@ -841,7 +841,7 @@ KEYS = [
     sends(
         "keys-basic",
         [
-            request("GET", "/ui", {"authorization": "Basic " + v})
+            request("GET", "/ui/api/traffic/recent", {"authorization": "Basic " + v})
             for v in ("%%", "QQ==", "A" * 20_000, "\xff", "=")
         ],
         *[{401}] * 5,
