@@ -70,6 +70,8 @@ class Pool:
             first = pass_through.deployments[0]
             pass_through = _only_deployments(pass_through, lambda d: d == first)
         baseline = _model_named_by(settings, models, "baseline_model")
+        if baseline is None:
+            baseline = by_arm.get(manifest.best_single_arm or "")
         arm_models = _unique(by_arm.values())
         terms = {arm: _terms(model, manifest.profile[arm]) for arm, model in by_arm.items()}
         return cls(models, by_arm, arm_models, _unique(chat_models), pass_through, baseline, terms)

@@ -432,9 +432,11 @@ class RouterSettings(Frozen):
     """Model for requests without tools; only tool calls are routed. The default is cheap because
     agents send their tools with every turn, so a request without tools is side work, such as a
     title or a summary."""
-    baseline_model: str | None = None
+    baseline_model: str | None = Field(
+        None, json_schema_extra={"x-default": "the best single model of the artifact"}
+    )
     """Model that savings are measured against: what the tokens of the routed requests would have
-    cost at the price of this model. Without this setting, savings are not measured."""
+    cost at the price of this model."""
     latency_budget_s: Seconds = 0.025
     """Time in seconds that a decision should take, from the complete body to the choice. Slower
     decisions are counted and still used."""

@@ -122,6 +122,24 @@ def test_every_worker_shows_the_metrics_of_all_workers(served: GatewayProcess) -
         wait_for_decisions(http, before + 3 * REQUESTS)
 
 
+def test_overview_has_the_requests_of_all_workers(served: GatewayProcess) -> None:
+    """Each worker's page shows what both workers have answered."""
+    counted = "/ui/api/traffic/overview"
+    with httpx.Client(base_url=served.url) as http:
+        before = http.get(counted).json()["total"]["requests"]
+    for pid in two_workers(served):
+        with alone(pid, served) as http:
+            assert ask(http) == {200}
+
+    def all_are_shown() -> bool:
+        with alone(pid, served) as http:
+            total = http.get(counted).json()["total"]["requests"]
+            return int(total) == before + 2 * REQUESTS
+
+    for pid in two_workers(served):
+        wait_until(all_are_shown, f"worker {pid} shows the requests of both")
+
+
 def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
     """Wait until `/metrics` shows this many decisions, and return it; fail if it shows more."""
     wait_until(lambda: decisions(http) >= wanted, f"{wanted} decisions")

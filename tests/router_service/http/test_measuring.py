@@ -108,7 +108,7 @@ def test_savings_are_counted_against_the_baseline(sandbox: Sandbox) -> None:
 
 
 def test_without_a_baseline_no_savings_are_counted(sandbox: Sandbox) -> None:
-    """Without a baseline, neither of the two costs has a series."""
+    """Without a baseline and a known best model, neither of the two costs has a series."""
     with measured(settings_of(sandbox)) as (http, metrics):
         http.post(CHAT, json=BODY)
         series = metrics.after(1)
