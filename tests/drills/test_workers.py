@@ -134,7 +134,7 @@ def test_overview_has_the_requests_of_all_workers(served: GatewayProcess) -> Non
     def all_are_shown() -> bool:
         with alone(pid, served) as http:
             total = http.get(counted).json()["total"]["requests"]
-            return int(total) == before + 2 * REQUESTS
+            return bool(total == before + 2 * REQUESTS)
 
     for pid in two_workers(served):
         wait_until(all_are_shown, f"worker {pid} shows the requests of both")
