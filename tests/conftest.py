@@ -53,6 +53,7 @@ SLOW_FILES = (
     "tests/deploy/test_questions.py",
     "tests/training/evaluation/test_report.py",
     "tests/training/test_own_traffic.py",
+    "tests/training/test_newcomer.py",
     "tests/clients/test_bfcl_generation.py",
     "tests/clients/test_node.py",
     "tests/drills/test_startup_signals.py",

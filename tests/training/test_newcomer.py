@@ -1,0 +1,188 @@
+"""What a newcomer does, with the commands and programs of README and of the pages it links to.
+
+A checkout whose virtual environment is installed is given. Commands and programs are run as they
+are written, except for ports, addresses of models and names of files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from router_service import cli
+from switchcraft_training import cli as training
+from tests.drills.processes import free_port
+from tests.serving import Sandbox, wait_for
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+ADDRESS = "127.0.0.1:8080"
+
+pytestmark = pytest.mark.slow
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def command(text: str, beginning: str) -> str:
+    """Return the first line of the shell blocks that begins so, without its comment."""
+    lines = (line for block in blocks(text, "sh") for line in block.splitlines())
+    return next(line for line in lines if line.startswith(beginning)).partition("  #")[0].strip()
+
+
+def linked(page: str) -> str:
+    """Return the text of a page that README links to."""
+    assert f"]({page}" in README
+    return (ROOT / page).read_text()
+
+
+@contextmanager
+def serving(make: str, folder: Path) -> Iterator[str]:
+    """Run `make serve`, and yield the gateway's host and port once it says that it serves."""
+    log = folder / "gateway.log"
+    address = f"127.0.0.1:{free_port()}"
+    # The environment is installed; other commands of the tests use it at the same time.
+    arguments = ["make", "--old-file", ".venv/.serve", *shlex.split(make)[1:]]
+    environment = {**os.environ, "OPENAI_API_KEY": "sk-any", "XDG_STATE_HOME": str(folder)}
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            [*arguments, f"PORT={address.partition(':')[2]}"],
+            cwd=ROOT,
+            stderr=file,
+            env=environment,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            wait_for(lambda: f"serving at http://{address}/v1" in log.read_text(), log.read_text())
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which the newcomer works."""
+    return tmp_path_factory.mktemp("newcomer")
+
+
+@pytest.fixture(scope="module")
+def first_gateway(folder: Path) -> Iterator[str]:
+    """Run README's first command."""
+    with serving(command(README, "make serve"), folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def own_config(folder: Path, sandbox: Sandbox) -> Path:
+    """Write README's configuration with two models, at the address of a server that answers."""
+    (text,) = blocks(README, "yaml")
+    name = re.match(r"# (\S+)\n", text)
+    assert name is not None
+    path = folder / name[1]
+    path.write_text(text.replace("api_key:", f"api_base: '{sandbox.base_url}', api_key:"))
+    return path
+
+
+def run_program(address: str, folder: Path, *programs: str) -> None:
+    """Run Python blocks, one after the other, as one program that talks to this gateway."""
+    path = folder / "program.py"
+    path.write_text("\n".join(programs).replace(ADDRESS, address))
+    runpy.run_path(str(path))
+
+
+def test_first_answer_is_the_one_that_readme_shows(
+    first_gateway: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first program prints the streamed call and the sentence that follow it in README."""
+    run_program(first_gateway, folder, blocks(README, "python")[0])
+    shown = next(block for block in blocks(README, "") if block.startswith("get_forecast"))
+    printed = capsys.readouterr().out
+    assert "".join(printed.split()) == "".join(shown.split())
+
+
+def test_page_is_served_where_readme_says(first_gateway: str) -> None:
+    """README's address of the page answers with the page."""
+    found = re.search(rf"<http://{ADDRESS}(\S+)>", README)
+    assert found is not None
+    page = httpx.get(f"http://{first_gateway}{found[1]}", headers={"accept": "text/html"})
+    assert page.status_code == 200
+    assert "<title>Switchcraft" in page.text
+
+
+def test_configuration_with_two_models_passes_the_check(
+    own_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """README's command accepts README's configuration; a mistake in it is found with its line."""
+    _, *check = shlex.split(command(README, ".venv/bin/switchcraft check"))
+    assert check[-1] == own_config.name
+    monkeypatch.chdir(own_config.parent)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+    monkeypatch.setenv("SWITCHCRAFT_PORT", "0")
+    assert cli.main(check) == 0
+    assert "2 of 8 arms" in capsys.readouterr().out
+    wrong = own_config.with_name("wrong.yaml")
+    wrong.write_text(own_config.read_text().replace("chat_model:", "chatmodel:"))
+    assert cli.main([*check[:-1], wrong.name]) == 1
+    line = wrong.read_text().partition("chatmodel")[0].count("\n") + 1
+    assert f"wrong.yaml:{line}: router.chatmodel: is unknown; did you mean 'chat_model'?" in (
+        capsys.readouterr().out
+    )
+
+
+def test_goal_is_reached_with_two_models(
+    own_config: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """README's programs run against README's configuration, and the goal becomes a rule."""
+    make = command(README, "make serve CONFIG=").replace(own_config.name, str(own_config))
+    with serving(make, folder) as address:
+        run_program(address, folder, *blocks(README, "python"))
+    *_, chosen = capsys.readouterr().out.splitlines()
+    model, policy = chosen.split()
+    assert model in {"gpt-4o", "gpt-4o-mini"}
+    assert re.fullmatch(r"(theta|drift|utility)=[\d.e-]+", policy)
+
+
+def test_retrained_router_serves_the_two_models(
+    own_config: Path,
+    config: Path,
+    benchmark: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The page on training has the command that trains, and the setting that serves the result."""
+    page = linked("docs/training.md")
+    values = yaml.safe_load(config.read_text())
+    # The fastest branch, and one router in place of one for each fold.
+    values |= {"training": {"shares": {"forest": 1}}}
+    values["evaluation"] = {"protocol": "split", "baselines": False, "truncated": False}
+    config.write_text(yaml.safe_dump(values))
+    out = own_config.parent / "trained"
+    _, *run = shlex.split(command(page, "switchcraft-train run"))
+    named = [{"CONFIG.yaml": str(config), "DIR": str(out)}.get(word, word) for word in run]
+    assert training.main([*named, "--data", str(benchmark), "--processes", "1"]) == 0
+    setting = re.search(r"`router\.artifact: DIR/(\S+)` in the configuration", page)
+    assert setting is not None
+    settings = yaml.safe_load(own_config.read_text())
+    arms = {"large-FC": "gpt-4o", "small-FC": "gpt-4o-mini"}
+    settings["router"] |= {"artifact": str(out / setting[1]), "arms": arms}
+    path = own_config.with_name("trained.yaml")
+    path.write_text(yaml.safe_dump(settings))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+    monkeypatch.setenv("SWITCHCRAFT_PORT", "0")
+    assert cli.main(["check", str(path)]) == 0
+    assert "2 of 2 arms: large-FC by gpt-4o, small-FC by gpt-4o-mini" in capsys.readouterr().out
