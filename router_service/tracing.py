@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -121,22 +121,19 @@ class Trace:
         self._calls: list[_OpenSpan] = []
         self._children: list[_OpenSpan] = []
 
-    @contextmanager
-    def decision_span(self) -> Iterator[None]:
-        """Trace the decision while the block runs."""
+    def decision_span(self) -> AbstractContextManager[None]:
+        """Return a context that traces the decision."""
         if self.trace_id is None:
-            yield
-            return
+            return nullcontext()
         self._decision = self._start("decide", SpanKind.INTERNAL, {})
-        with self._timed(self._decision):
-            yield
+        return self._timed(self._decision)
+
+    def upstream_span(self, call: UpstreamCall) -> AbstractContextManager[UpstreamSpan]:
+        """Return a context that traces a call to an upstream."""
+        return nullcontext(UpstreamSpan()) if self.trace_id is None else self._upstream_span(call)
 
     @contextmanager
-    def upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:
-        """Trace a call to an upstream while the block runs."""
-        if self.trace_id is None:
-            yield UpstreamSpan()
-            return
+    def _upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:
         parts = urlsplit(call.base_url)
         attributes: dict[str, AttributeValue] = {
             "http.request.method": call.method,

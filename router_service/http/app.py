@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
 from router_service.http import counting, errors, inference, passing, resources, schemas
@@ -17,6 +19,24 @@ from router_service.lifecycle.reloading import ReloadSource
 from router_service.requests.planning import DecidingRouter
 from router_service.settings import Settings
 from router_service.ui import pages, traffic
+
+
+class _App(FastAPI):
+    """FastAPI app with middleware around FastAPI's own.
+
+    FastAPI calls added middleware after five layers of its own, which our routes for inference do
+    not need and which take 0.01 ms of CPU time.
+    """
+
+    @cached_property
+    def entry(self) -> ASGIApp:
+        """The outermost middleware."""
+        return super().__call__
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        scope["app"] = self
+        await self.entry(scope, receive, send)
 
 
 def create_app(
@@ -39,7 +59,7 @@ def create_app(
         async with gateway.running():
             yield
 
-    app = FastAPI(
+    app = _App(
         title="Switchcraft",
         version=__version__,
         lifespan=lifespan,
@@ -49,17 +69,15 @@ def create_app(
         # A redirect would be built from the Host header, which the client controls.
         redirect_slashes=False,
         responses=schemas.ERRORS,
-        exception_handlers=dict.fromkeys(errors.HANDLED, errors.respond),
+        exception_handlers=dict.fromkeys((*errors.HANDLED, Exception), errors.respond),
     )
     app.state.gateway = gateway
-    app.add_middleware(Shortcut, routes=[*inference.routes.routes, *counting.routes.routes])
-    # The middleware added last runs first, so that a request without a valid key takes no slot.
-    app.add_middleware(Admission, slots=gateway.slots, drain=gateway.drain, metrics=gateway.metrics)
-    app.add_middleware(
-        Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
-    )
+    entry: ASGIApp = Shortcut(app.entry, [*inference.routes.routes, *counting.routes.routes])
+    entry = Admission(entry, gateway.slots, gateway.drain, gateway.metrics)
+    # Outside of the admission, so that a request without a valid key takes no slot.
+    entry = Authentication(entry, lambda: gateway.engine.access, gateway.metrics)
     tracer = gateway.tracing.tracer if gateway.tracing else None
-    app.add_middleware(Accounting, recorder=gateway.recorder, tracer=tracer)
+    app.entry = Accounting(entry, gateway.recorder, tracer)
     for module in (inference, counting, passing, resources, pages, traffic):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)

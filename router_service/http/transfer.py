@@ -6,12 +6,12 @@ import asyncio
 import math
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from router_service.core.errors import (
     BodyTimeoutError,
@@ -91,7 +91,13 @@ async def read_body(
     info, parts, size = info_of(request), [], 0
     try:
         async with asyncio.timeout(server.body_timeout_s):
-            async for part in request.stream():
+            is_complete = False
+            while not is_complete:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                part = message.get("body", b"")
+                is_complete = not message.get("more_body", False)
                 size += len(part)
                 if size > limit_bytes:
                     raise BodyTooLargeError(limit_bytes)
@@ -118,31 +124,63 @@ async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
     """Await and return `work`; if the client disconnects, cancel it and raise ClientDisconnect.
 
     The request's body must have been read. A cancellation from elsewhere is propagated, as by
-    `asyncio.Timeout`. A plain task watches the connection, because it takes 0.015 ms of CPU time
-    per request, and a task group of anyio takes 0.08 ms.
+    `asyncio.Timeout`.
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a request is always served by a task
-    cancellations, has_left = task.cancelling(), False
-
-    async def cancel_when_gone() -> None:
-        nonlocal has_left
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        has_left = True
-        task.cancel()
-
-    watch = asyncio.create_task(cancel_when_gone())
+    cancellations, watch = task.cancelling(), _DisconnectWatch(receive, task)
     try:
         return await work
     except asyncio.CancelledError:
-        if has_left and task.cancelling() <= cancellations + 1:
+        if watch.has_left and task.cancelling() <= cancellations + 1:
             raise ClientDisconnect from None
         raise
     finally:
-        watch.cancel()
-        if has_left:
+        watch.close()
+        if watch.has_left:
             task.uncancel()
+
+
+class _DisconnectWatch:
+    """Cancels a task when its client disconnects.
+
+    It begins in the event loop's next iteration, so work that never waits is not watched. It runs
+    `receive` without a task of its own, which would take 0.01 ms of CPU time.
+    """
+
+    def __init__(self, receive: Receive, task: asyncio.Task[object]) -> None:
+        self.has_left = False
+        self._receive = receive
+        self._task = task
+        self._receiving: Generator[asyncio.Future[object] | None, None, Message] | None = None
+        self._is_closed = False
+        self._begin = task.get_loop().call_soon(self._run)
+
+    def _run(self, _waited_for: object = None) -> None:
+        """Run `receive` until it waits, and again when the wait is over."""
+        while not self._is_closed and not self.has_left:
+            if self._receiving is None:
+                self._receiving = self._receive().__await__()
+            try:
+                waits_for = self._receiving.send(None)
+            except StopIteration as received:
+                self._receiving = None
+                self.has_left = received.value["type"] == "http.disconnect"
+                continue
+            if waits_for is None:  # `asyncio.sleep(0)`
+                self._task.get_loop().call_soon(self._run)
+            else:
+                waits_for.add_done_callback(self._run)
+            return
+        if self.has_left and not self._is_closed:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """End the watch."""
+        self._is_closed = True
+        self._begin.cancel()
+        if self._receiving is not None:
+            self._receiving.close()
 
 
 async def start(send: Send, status: int, headers: RawHeaders) -> None:

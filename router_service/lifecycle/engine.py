@@ -10,9 +10,9 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -272,7 +272,7 @@ class Engine:
         has_one_key = len(self.access.api) <= 1
         self._is_shared = has_one_key or settings.router.pass_through_shared
         self._viewers: dict[str | None, ObjectAccess] = {}
-        self._leases = 0
+        self.leases = 0
         self._is_retired = False
 
     @property
@@ -299,29 +299,43 @@ class Engine:
             return True
         return self.pool.pass_through is not None and may_contain_references(body)
 
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Engine]:
-        """Keep the connections open while the block runs."""
-        self._leases += 1
-        try:
-            yield self
-        finally:
-            self._leases -= 1
-            if self._is_retired and self._leases == 0:
-                await self._close()
+    def lease(self) -> Lease:
+        """Return a context that yields this engine, and keeps its connections open meanwhile."""
+        return Lease(self)
 
     async def retire(self) -> None:
         """Close the connections now, or after the last lease ends."""
         self._is_retired = True
-        if self._leases == 0:
-            await self._close()
+        await self.close_if_unused()
 
-    async def _close(self) -> None:
+    async def close_if_unused(self) -> None:
+        """Close the connections if the engine is retired and has no leases."""
+        if not self._is_retired or self.leases:
+            return
         await self.client.aclose()
         # Delayed because the caller still holds a reference to this engine; in a thread because
         # returning the memory takes some milliseconds.
         thread = threading.Thread(target=return_freed, name="return-freed", daemon=True)
         asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
+
+
+class Lease:
+    """Context that keeps an engine's connections open; a class, because that takes less time."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def __aenter__(self) -> Engine:
+        """Begin the lease."""
+        self._engine.leases += 1
+        return self._engine
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the lease; after a retired engine's last one, close the connections."""
+        self._engine.leases -= 1
+        await self._engine.close_if_unused()
 
 
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 from router_service.core.errors import OverloadedError
 
@@ -52,9 +52,12 @@ class Slots:
         self.held_bytes = 0
         self.held_bytes_by_caller: Counter[str | None] = Counter()
 
-    @contextmanager
-    def slot(self, caller: str | None) -> Iterator[Slot]:
-        """Count a request while the block runs; raises OverloadedError if no slot is free."""
+    def slot(self, caller: str | None) -> Slot:
+        """Return a context that counts a request; it raises OverloadedError if no slot is free."""
+        return Slot(self, caller)
+
+    def take(self, caller: str | None) -> None:
+        """Count a request; raises OverloadedError if no slot is free."""
         free = self._max_requests - self.in_flight
         if free <= 0:
             problem = f"The gateway is at its limit of {self._max_requests} requests in flight."
@@ -67,24 +70,35 @@ class Slots:
             raise OverloadedError("too_many_requests", problem, is_callers=True)
         self.in_flight += 1
         self._by_caller[caller] += 1
-        slot = Slot(self, caller)
-        try:
-            yield slot
-        finally:
-            self.in_flight -= 1
-            self._by_caller[caller] -= 1
-            slot.hold(-slot.held_bytes)
-            if not self._by_caller[caller]:
-                del self._by_caller[caller], self.held_bytes_by_caller[caller]
+
+    def give_back(self, caller: str | None) -> None:
+        """Count a request no longer."""
+        self.in_flight -= 1
+        self._by_caller[caller] -= 1
+        if not self._by_caller[caller]:
+            del self._by_caller[caller], self.held_bytes_by_caller[caller]
 
 
 @dataclass(slots=True)
 class Slot:
-    """The place of one request in flight, and the memory that its body and its answer take."""
+    """The place of one request in flight, and the memory that its body and its answer take.
+
+    The request is counted while the slot is used as a context.
+    """
 
     _slots: Slots
     _caller: str | None
     held_bytes: int = 0
+
+    def __enter__(self) -> Self:
+        """Take the slot; raises OverloadedError if none is free."""
+        self._slots.take(self._caller)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release the slot and its memory."""
+        self.hold(-self.held_bytes)
+        self._slots.give_back(self._caller)
 
     def hold(self, size_bytes: int) -> None:
         """Add to the request's memory (negative: subtract); raises OverloadedError at a limit."""
