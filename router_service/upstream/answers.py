@@ -26,7 +26,7 @@ from router_service.upstream.bodies import (
     read_json,
     skim,
 )
-from router_service.upstream.client import UpstreamAnswer
+from router_service.upstream.client import SentRequest, UpstreamAnswer
 from router_service.upstream.connection import RawHeaders
 from router_service.upstream.translation import find_proofs
 
@@ -160,6 +160,8 @@ class StartedAnswer:
     headers: RawHeaders
     body: bytes
     """The whole body, or what has arrived of a stream so far."""
+    sent: SentRequest
+    """The request, whose connection `close` releases."""
     reader: EventReader | None = None
     """Reader for the rest of a stream, or None for a whole answer."""
     rest: AsyncIterator[bytes] | None = None
@@ -172,6 +174,12 @@ class StartedAnswer:
     upstream's, and errors are still the upstream's."""
     is_skimmed: bool = False
     """Whether `value` has only what `skim` found, because the body is too large to be decoded."""
+
+    def close(self, exc: BaseException | None = None) -> None:
+        """Release the connection; `exc` is the exception that ended the answer, if any."""
+        if self.reader is not None:
+            self.reader.close()
+        self.sent.close(exc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -29,10 +28,11 @@ from router_service.core.errors import (
 )
 from router_service.dialects.parts import Dialect
 from router_service.settings import Deployment, Timeouts
-from router_service.tracing import UNTRACED, Trace, UpstreamCall
+from router_service.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
     Address,
+    Connection,
     HttpRequest,
     HttpResponse,
     RawHeaders,
@@ -270,74 +270,129 @@ class UpstreamClient:
         for transport in self._transports.values():
             await transport.aclose()
 
-    @asynccontextmanager
-    async def send(
-        self, deployment: Deployment, request: OutgoingRequest
-    ) -> AsyncIterator[UpstreamAnswer]:
-        """Send a request and yield the answer once its headers have arrived.
+    def send(self, deployment: Deployment, request: OutgoingRequest) -> SentRequest:
+        """Return a context that sends a request and yields the answer (see `SentRequest`)."""
+        return SentRequest(self, deployment, request)
 
-        If the body was not read to its end, the connection is closed when the block is left. Raise
-        UpstreamError if there is no answer or if its status is unusable, and its subclass
-        DeadlineError if the time that the client allows is over.
-        """
-        model, origin = request.model, deployment.origin
-        guard = TimeoutGuard(model, deployment.timeouts, request.deadline_s)
-        call = UpstreamCall(
-            deployment.base_url, deployment.upstream_model, request.method, request.path
+    def headers_for(
+        self, deployment: Deployment, request: OutgoingRequest, traced: Mapping[str, str]
+    ) -> RawHeaders:
+        """Return a request's headers; `traced` replaces the client's trace headers."""
+        # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
+        passed = self._forwarded - TRACE_HEADERS if traced else self._forwarded
+        client_headers = request.client_headers
+        if Dialect.MESSAGES in deployment.dialects:
+            passed = passed | MESSAGES_HEADERS
+            client_headers = {**MESSAGES_VERSION, **client_headers}
+        forwarded = [(name, v) for name, v in client_headers.items() if name in passed]
+        # As bytes, because httpx refuses characters that are not ASCII.
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in (*forwarded, *traced.items())
+        ]
+        headers += [(b"content-type", request.content_type), *_OWN]
+        if request.deadline_s < math.inf:
+            left_s = max(0.0, request.deadline_s - asyncio.get_running_loop().time())
+            headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
+        headers += _credentials(deployment.base_url, deployment.key_header, deployment.api_key)
+        return headers
+
+    def transport_to(self, origin: str) -> Transport:
+        """Return the connections to an origin; raises httpx.UnsupportedProtocol."""
+        transport = self._transports.get(origin)
+        if transport is None:
+            transport = transport_to(origin, self._tls, self._max_connections)
+            self._transports[origin] = transport
+        return transport
+
+
+class SentRequest:
+    """A request to a deployment, as a context that yields the answer once its headers arrived.
+
+    `open` and `close` do the same without a block. If the body was not read to its end, the
+    connection is closed at the end. `open` raises UpstreamError if there is no answer or if its
+    status is unusable, and its subclass DeadlineError if the time that the client allows is over.
+    """
+
+    __slots__ = (
+        "_client",
+        "_connection",
+        "_deployment",
+        "_guard",
+        "_request",
+        "_span",
+        "_transport",
+    )
+
+    def __init__(
+        self, client: UpstreamClient, deployment: Deployment, request: OutgoingRequest
+    ) -> None:
+        self._client = client
+        self._deployment = deployment
+        self._request = request
+        self._guard = TimeoutGuard(request.model, deployment.timeouts, request.deadline_s)
+        self._span = request.trace.upstream_span(
+            UpstreamCall(
+                deployment.base_url, deployment.upstream_model, request.method, request.path
+            )
         )
-        with request.trace.upstream_span(call) as span, closing(guard):
-            # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
-            passed = self._forwarded - TRACE_HEADERS if span.headers else self._forwarded
-            client_headers = request.client_headers
-            if Dialect.MESSAGES in deployment.dialects:
-                passed = passed | MESSAGES_HEADERS
-                client_headers = {**MESSAGES_VERSION, **client_headers}
-            forwarded = [(name, v) for name, v in client_headers.items() if name in passed]
-            # As bytes, because httpx refuses characters that are not ASCII.
-            headers = [
-                (name.encode("latin-1"), value.encode("latin-1"))
-                for name, value in (*forwarded, *span.headers.items())
-            ]
-            headers += [(b"content-type", request.content_type), *_OWN]
-            if request.deadline_s < math.inf:
-                left_s = max(0.0, request.deadline_s - asyncio.get_running_loop().time())
-                headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
-            try:
-                headers += _credentials(
-                    deployment.base_url, deployment.key_header, deployment.api_key
-                )
-                http_request = HttpRequest(
-                    request.method,
-                    Address.of(deployment.url(request.path, request.query)),
-                    headers,
-                    request.body,
-                    deployment.timeouts,
-                    request.needs_new_connection,
-                )
-                transport = self._transports.get(origin)
-                if transport is None:
-                    transport = transport_to(origin, self._tls, self._max_connections)
-                    self._transports[origin] = transport
-                with guard:
-                    connection = await transport.send(http_request)
-            except httpx.InvalidURL as exc:
-                raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
-            except httpx.HTTPError as exc:
-                raise translate_error(exc, model) from exc
-            span.status = connection.status
-            try:
-                if connection.status // 100 not in {2, 4, 5}:
-                    problem = f"answered with status {connection.status}"
-                    raise UpstreamError(model, problem, Failure.MALFORMED)
-                yield UpstreamAnswer(
-                    model,
-                    connection,
-                    guard,
-                    secrets=secrets_of(deployment.base_url, deployment.api_key),
-                    reserve_memory=request.reserve_memory,
-                )
-            finally:
-                transport.release(connection)
+        self._transport: Transport | None = None
+        self._connection: Connection | None = None
+
+    async def open(self) -> UpstreamAnswer:
+        """Send the request and return the answer."""
+        try:
+            return await self._send(self._span.__enter__())
+        except BaseException as exc:
+            self.close(exc)
+            raise
+
+    async def _send(self, span: UpstreamSpan) -> UpstreamAnswer:
+        deployment, request, model = self._deployment, self._request, self._request.model
+        try:
+            http_request = HttpRequest(
+                request.method,
+                Address.of(deployment.url(request.path, request.query)),
+                self._client.headers_for(deployment, request, span.headers),
+                request.body,
+                deployment.timeouts,
+                request.needs_new_connection,
+            )
+            self._transport = self._client.transport_to(deployment.origin)
+            with self._guard:
+                self._connection = await self._transport.send(http_request)
+        except httpx.InvalidURL as exc:
+            raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
+        except httpx.HTTPError as exc:
+            raise translate_error(exc, model) from exc
+        span.status = self._connection.status
+        if span.status // 100 not in {2, 4, 5}:
+            raise UpstreamError(model, f"answered with status {span.status}", Failure.MALFORMED)
+        return UpstreamAnswer(
+            model,
+            self._connection,
+            self._guard,
+            secrets=secrets_of(deployment.base_url, deployment.api_key),
+            reserve_memory=request.reserve_memory,
+        )
+
+    def close(self, exc: BaseException | None = None) -> None:
+        """Release the connection, and end the span with the exception that ended the answer."""
+        if self._transport is not None and self._connection is not None:
+            self._transport.release(self._connection)
+            self._connection = None
+        self._guard.close()
+        self._span.__exit__(type(exc) if exc else None, exc, exc.__traceback__ if exc else None)
+
+    async def __aenter__(self) -> UpstreamAnswer:
+        """Send the request and return the answer."""
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Release the connection."""
+        self.close(exc)
 
 
 # One line for each class, so that a test fails if httpx adds a class that is not listed here.

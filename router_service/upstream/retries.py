@@ -12,11 +12,11 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from types import TracebackType
 
 from router_service.core.errors import (
     DeadlineError,
@@ -136,10 +136,6 @@ class Attempt:
     failure: Failure | None = None
 
 
-_Connected = tuple[StartedAnswer, AsyncExitStack]
-"""An answer and the context that closes its connection."""
-
-
 class RetryingClient:
     """Client that retries requests and falls back to other models; shared by all requests."""
 
@@ -159,15 +155,19 @@ class RetryingClient:
         self._option_refusals = ExpiringSet(OPTION_REFUSAL_TTL_S, time.monotonic)
         """Deployment, path and client of requests whose `stream_options` were refused."""
 
-    @asynccontextmanager
-    async def open(
-        self, request: UpstreamRequest, attempts: list[Attempt]
-    ) -> AsyncIterator[StartedAnswer]:
-        """Yield the first answer that starts well, and append each attempt to `attempts`.
+    def open(self, request: UpstreamRequest, attempts: list[Attempt]) -> OpenedAnswer:
+        """Return a context that yields the first answer that starts well (see `start`).
 
-        The connection is closed when the block is left. If no deployment answers, raise the
-        UpstreamError of the first model that was tried. After a model refused the request as too
-        long, only models with larger context windows are tried, and those whose window is unknown.
+        The connection is closed when the block is left.
+        """
+        return OpenedAnswer(self, request, attempts)
+
+    async def start(self, request: UpstreamRequest, attempts: list[Attempt]) -> StartedAnswer:
+        """Return the first answer that starts well, and append each attempt to `attempts`.
+
+        If no deployment answers, raise the UpstreamError of the first model that was tried. After a
+        model refused the request as too long, only models with larger context windows are tried,
+        and those whose window is unknown.
         """
         self._budget.earn()
         first: UpstreamError | None = None
@@ -180,7 +180,7 @@ class RetryingClient:
             if last is not None and not self.may_fall_back(last, request):
                 break
             try:
-                answer, connection = await self._try_model(model, request, attempts)
+                return await self._try_model(model, request, attempts)
             except UpstreamError as exc:
                 last = exc
                 if exc.failure is Failure.TOO_LONG:
@@ -188,10 +188,6 @@ class RetryingClient:
                 # The chosen model's failure is reported, unless it was not tried at all.
                 if first is None or first.failure is Failure.COOLING_DOWN:
                     first = exc
-                continue
-            async with connection:
-                yield answer
-            return
         if first is None:
             raise ValueError("a request needs at least one candidate model")
         raise first
@@ -209,7 +205,7 @@ class RetryingClient:
 
     async def _try_model(
         self, model: Model, request: UpstreamRequest, attempts: list[Attempt]
-    ) -> _Connected:
+    ) -> StartedAnswer:
         """Try a model's deployments until one answers or no further retry is allowed."""
         translation = request.translation
         if translation is not None:
@@ -270,7 +266,7 @@ class RetryingClient:
 
     async def _send(
         self, model: Model, deployment: Deployment, request: UpstreamRequest
-    ) -> _Connected:
+    ) -> StartedAnswer:
         """Send a request, and once more without what the upstream seems to refuse.
 
         These are `stream_options`, by which many clients ask for usage, and reasoning that another
@@ -311,14 +307,13 @@ class RetryingClient:
                 trace=request.trace,
                 reserve_memory=request.reserve_memory,
             )
-            async with AsyncExitStack() as stack:
-                answer = await stack.enter_async_context(self._client.send(deployment, outgoing))
-                started = StartedAnswer(model, deployment, answer.status, answer.headers, b"")
-                started.is_translated = not is_native
+            sent = self._client.send(deployment, outgoing)
+            answer = await sent.open()
+            started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", sent)
+            started.is_translated = not is_native
+            other = body
+            try:
                 await self._read(answer, started, request, target)
-                if started.reader is not None:
-                    stack.callback(started.reader.close)
-                other = body
                 if remember is None and started.status in {400, 422}:
                     if b"stream_options" in started.body and asks_for_usage(body):
                         other = without_stream_options(body)
@@ -326,10 +321,14 @@ class RetryingClient:
                     elif translation is not None and may_refuse_thinking(started.body):
                         other = await write(has_thinking=False)
                         remember = partial(translation.refuse_proofs, deployment, self._proofs)
-                if other == body:
-                    if remember is not None and started.status < 400:
-                        remember()
-                    return started, stack.pop_all()
+            except BaseException as exc:
+                started.close(exc)
+                raise
+            if other == body:
+                if remember is not None and started.status < 400:
+                    remember()
+                return started
+            started.close()
             body = other
 
     async def _read(
@@ -441,6 +440,32 @@ def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool
     did_nothing = failure.failure in {Failure.UNREACHABLE, Failure.BUSY, Failure.COOLING_DOWN}
     is_refused = isinstance(failure, UpstreamRefusedError) and failure.status < 500
     return did_nothing or is_refused or is_repeatable(request.path, request.body)
+
+
+class OpenedAnswer:
+    """Context that yields the first answer that starts well, and closes its connection."""
+
+    __slots__ = ("_answer", "_attempts", "_client", "_request")
+
+    def __init__(
+        self, client: RetryingClient, request: UpstreamRequest, attempts: list[Attempt]
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._attempts = attempts
+        self._answer: StartedAnswer | None = None
+
+    async def __aenter__(self) -> StartedAnswer:
+        """Send the request until an answer starts well; raises UpstreamError."""
+        self._answer = await self._client.start(self._request, self._attempts)
+        return self._answer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Close the connection."""
+        if self._answer is not None:
+            self._answer.close(exc)
 
 
 class RetryBudget:
