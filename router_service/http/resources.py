@@ -10,11 +10,13 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from router_service.core.artifact import FrontierPoint
 from router_service.core.decision_log import LoggedCall
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
 from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.core.messages import decode_object
 from router_service.core.releases import Publication
+from router_service.core.selection import Verified
 from router_service.http.auth import UI_PATH
 from router_service.http.schemas import feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
@@ -22,6 +24,7 @@ from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
 from router_service.requests.feedback import ClientFeedback, Verdict
 from router_service.requests.planning import Track
+from router_service.router import VERIFIED
 from router_service.telemetry.metrics import CONTENT_TYPE
 
 MAX_FEEDBACK_BYTES = 1024 * 1024
@@ -69,6 +72,27 @@ class AnthropicModelList(BaseModel):
     last_id: str
 
 
+class PolicyCard(BaseModel):
+    """A named policy, and what its rule achieved on held-out queries."""
+
+    name: str
+    """Name that follows the model's, as in `switchcraft:economy`."""
+    rule: str
+    goal: str | None
+    """The goal by which the rule was chosen, or None if the rule is fixed."""
+    measured: FrontierPoint | None
+    """Results of the mapped arms at the configured prices; None if the rule was not measured."""
+
+
+class PolicyList(BaseModel):
+    """The named policies of the artifact that decides now."""
+
+    object: str = "list"
+    default: str
+    """Rule or goal of requests that select no policy."""
+    data: list[PolicyCard]
+
+
 class FeedbackReceipt(BaseModel):
     """Answer to feedback: the decision's id and the verdict that was recorded."""
 
@@ -107,6 +131,24 @@ async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     if "anthropic-version" in request.headers:
         return AnthropicModel(id=model, display_name=model)
     return ModelCard(id=model)
+
+
+@routes.get("/v1/policies")
+async def list_policies(request: Request) -> PolicyList:
+    """List the named policies, with their rules and figures for the mapped arms."""
+    engine = gateway_of(request).engine
+    manifest = engine.manifest
+    rules = {name: rule for name, rule in manifest.policies.items() if name != "default"}
+    if manifest.verifier is not None:
+        rules[VERIFIED] = str(Verified(manifest.verifier.price_usd))
+    points = {p.policy: p for p in (*manifest.frontier, *manifest.verified_frontier)}
+    cards = [
+        PolicyCard(
+            name=name, rule=rule, goal=manifest.policy_goals.get(name), measured=points.get(rule)
+        )
+        for name, rule in rules.items()
+    ]
+    return PolicyList(default=str(engine.explainer.default_policy), data=cards)
 
 
 @routes.get("/v1/decisions/{decision_id}")

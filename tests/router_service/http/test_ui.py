@@ -117,6 +117,17 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
         assert max(point["cost_usd"]["value"] for point in card["frontier"]) < dearest
         assert card["verified_policy"]
         assert card["verified_frontier"] == []
+        listed = client.get("/v1/policies").json()
+        points = {point["policy"]: point for point in card["frontier"]}
+        for policy in listed["data"]:
+            assert policy["measured"] == points.get(policy["rule"])
+        named = {policy["name"]: policy for policy in listed["data"]}
+        assert set(named) == {"economy", "balanced", "quality", "verified"}
+        assert (named["economy"]["goal"], named["verified"]["measured"]) == (
+            "accuracy=best-1",
+            None,
+        )
+        assert listed["default"] == named["balanced"]["rule"]
         for goal in ("accuracy=best", "usd_per_1k=2"):
             answer = client.post(CHAT, json=BODY, headers={"x-switchcraft-policy": goal})
             assert answer.status_code == 200, answer.text
