@@ -152,8 +152,15 @@ def configured(folder: Path, rows: int, *, verifier: bool = False) -> RunConfig:
         for arm, usd in zip(ARMS, prices, strict=True)
     )
     source, also = sources
-    changes = {"source": source, "also": (also,), "pool": pool, "verifier": verifier}
-    return load_config(SHIPPED_CONFIG).model_copy(update=changes)
+    recipe = load_config(SHIPPED_CONFIG)
+    changes = {
+        "source": source,
+        "also": (also,),
+        "pool": pool,
+        "verifier": verifier,
+        "policies": {"default": recipe.policies["default"]},  # a rule; a run resolves goals
+    }
+    return recipe.model_copy(update=changes)
 
 
 def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
