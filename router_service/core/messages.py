@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -54,16 +54,18 @@ class Role(StrEnum):
     FUNCTION = "function"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+# The values that a request has many of are named tuples: to create, hash and compare one takes a
+# third of the time of a frozen dataclass.
+
+
+class ToolCall(NamedTuple):
     """One call by a model. `arguments` is JSON text, or free text for a custom tool."""
 
     name: str
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One message. `attachments` counts images, audio and files, which are not read."""
 
     role: Role
@@ -72,8 +74,7 @@ class Turn:
     tool_calls: tuple[ToolCall, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaSummary:
+class SchemaSummary(NamedTuple):
     """The parts of a JSON-Schema node that signatures and features need."""
 
     type: str = "any"
@@ -92,8 +93,7 @@ class SchemaSummary:
         yield from self.alternatives
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A named property of an object schema."""
 
     name: str

@@ -50,6 +50,7 @@ class WordTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Use a tokenizer that tokenizes words separately, and special tokens as text."""
         self._tokenizer = tokenizer
+        self._ignores_case: bool = tokenizer.normalizer.lowercase
         self._ids: dict[str, Ids] = {}
 
     @property
@@ -59,6 +60,8 @@ class WordTokenizer:
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text, the same as the tokenizer's."""
+        if self._ignores_case and text.isascii():  # else the normalizer's rules differ
+            text = text.lower()
         known, words = self._ids, _WORD.findall(text)
         try:
             return tuple(chain.from_iterable(map(known.__getitem__, words)))

@@ -275,7 +275,7 @@ def test_only_the_same_conversation_is_cached(conversations: list[Conversation])
     others = [
         replace(asked, turns=(*asked.turns, Turn(Role.USER, "And then?"))),
         replace(asked, tools=(*asked.tools, ToolSpec("another"))),
-        replace(asked, turns=(replace(asked.turns[0], text="?"), *asked.turns[1:])),
+        replace(asked, turns=(asked.turns[0]._replace(text="?"), *asked.turns[1:])),
     ]
     assert [router.cached(other) for other in others] == [None] * 3
     assert router.cached(asked) is not None
