@@ -62,8 +62,10 @@ def create_app(
     app = _App(
         title="Switchcraft",
         version=__version__,
+        description=schemas.DESCRIPTION,
+        openapi_tags=schemas.TAGS,
         lifespan=lifespan,
-        # FastAPI's documentation pages load scripts from a third party.
+        # FastAPI's documentation pages load scripts from a third party. `/docs` leads to our page.
         docs_url=None,
         redoc_url=None,
         # A redirect would be built from the Host header, which the client controls.

@@ -20,9 +20,9 @@ from router_service.requests.exchange import RequestInfo
 from router_service.telemetry.metrics import Metrics
 
 PUBLIC_PATHS = frozenset(
-    "/ /healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
+    "/ /docs /healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
 )
-"""Probes, which need no key; their answers contain nothing confidential. Claude Code probes `/`."""
+"""Paths that need no key: probes, and redirects to the page. Claude Code probes `/`."""
 
 METRICS_PATH = "/metrics"
 ADMIN_PATHS = frozenset((METRICS_PATH, "/openapi.json"))

@@ -12,7 +12,7 @@ from router_service.core.errors import SwitchcraftError, UpstreamError
 from router_service.core.messages import decode_object
 from router_service.core.responses import find_references
 from router_service.http.errors import ErrorFormat, refuse
-from router_service.http.schemas import COUNT, messages_request
+from router_service.http.schemas import ANSWERS, COUNT, MESSAGES_ERRORS, messages_request
 from router_service.http.transfer import (
     RawHeaders,
     gateway_of,
@@ -36,14 +36,15 @@ ESTIMATED: RawHeaders = [
 ]
 """Headers of a count that no upstream has made."""
 
-routes = APIRouter()
+routes = APIRouter(tags=[ANSWERS])
 
 
 @routes.post(
     "/v1/messages/count_tokens",
     response_class=Response,
-    responses=COUNT,
+    responses={**COUNT, **MESSAGES_ERRORS},
     openapi_extra=messages_request(is_counted=True),
+    summary="Count the tokens of a Messages request",
 )
 async def count_tokens(request: Request) -> Response:
     """Count the tokens of a request's input, without routing it."""

@@ -17,6 +17,9 @@ from router_service.http.errors import refuse, status_of
 from router_service.http.relay import AnswerRelay
 from router_service.http.schemas import (
     ANSWER,
+    ANSWERS,
+    MESSAGES_ERRORS,
+    ROUTED,
     chat_request,
     messages_request,
     model_request,
@@ -50,14 +53,15 @@ from router_service.upstream.translation import Translation
 BETA = "beta=true"
 """Query of the Anthropic client's beta requests."""
 
-routes = APIRouter()
+routes = APIRouter(tags=[ANSWERS])
 
 
 @routes.post(
     "/v1/chat/completions",
     response_class=Response,
-    responses=ANSWER,
+    responses=ROUTED,
     openapi_extra=chat_request(),
+    summary="Chat Completions (OpenAI)",
 )
 async def chat_completions(request: Request) -> Response:
     """Answer a chat request with the pool's model that the router chooses."""
@@ -67,8 +71,9 @@ async def chat_completions(request: Request) -> Response:
 @routes.post(
     "/v1/responses",
     response_class=Response,
-    responses=ANSWER,
+    responses=ROUTED,
     openapi_extra=responses_request(),
+    summary="Responses (OpenAI)",
 )
 async def create_response(request: Request) -> Response:
     """Answer with the chosen model, or with the model that stored the response to be continued."""
@@ -78,8 +83,9 @@ async def create_response(request: Request) -> Response:
 @routes.post(
     "/v1/messages",
     response_class=Response,
-    responses=ANSWER,
+    responses={**ROUTED, **MESSAGES_ERRORS},
     openapi_extra=messages_request(),
+    summary="Messages (Anthropic)",
 )
 async def create_message(request: Request) -> Response:
     """Answer a request of Anthropic's Messages API with the model that the router chooses."""
@@ -87,10 +93,18 @@ async def create_message(request: Request) -> Response:
 
 
 @routes.post(
-    "/v1/embeddings", response_class=Response, responses=ANSWER, openapi_extra=model_request()
+    "/v1/embeddings",
+    response_class=Response,
+    responses=ANSWER,
+    openapi_extra=model_request(),
+    summary="Embeddings",
 )
 @routes.post(
-    "/v1/completions", response_class=Response, responses=ANSWER, openapi_extra=model_request()
+    "/v1/completions",
+    response_class=Response,
+    responses=ANSWER,
+    openapi_extra=model_request(),
+    summary="Text completions",
 )
 async def named_model(request: Request) -> Response:
     """Answer with the model of the pool that the request body names."""

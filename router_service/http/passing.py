@@ -33,7 +33,7 @@ from router_service.http.errors import (
     status_of,
 )
 from router_service.http.inference import RoutedAnswer
-from router_service.http.schemas import ANSWER
+from router_service.http.schemas import ANSWER, STORED
 from router_service.http.transfer import (
     gateway_of,
     info_of,
@@ -72,17 +72,37 @@ CREATING = frozenset({"POST", "PATCH"})
 FindModel = Callable[[Engine], Awaitable[Model]]
 """Returns the model whose first deployment gets the request; raises SwitchcraftError."""
 
-routes = APIRouter()
+routes = APIRouter(tags=[STORED])
 catch_all = APIRouter()
 """Router that matches every path under `/v1/`, so it must be the last router of the app."""
 
 
-@routes.get("/v1/responses/{response_id}", response_class=Response, responses=ANSWER)
-@routes.delete("/v1/responses/{response_id}", response_class=Response, responses=ANSWER)
-@routes.post("/v1/responses/{response_id}/cancel", response_class=Response, responses=ANSWER)
-@routes.get("/v1/responses/{response_id}/input_items", response_class=Response, responses=ANSWER)
+@routes.get(
+    "/v1/responses/{response_id}",
+    response_class=Response,
+    responses=ANSWER,
+    summary="Get a stored response",
+)
+@routes.delete(
+    "/v1/responses/{response_id}",
+    response_class=Response,
+    responses=ANSWER,
+    summary="Delete a stored response",
+)
+@routes.post(
+    "/v1/responses/{response_id}/cancel",
+    response_class=Response,
+    responses=ANSWER,
+    summary="Cancel a response in the background",
+)
+@routes.get(
+    "/v1/responses/{response_id}/input_items",
+    response_class=Response,
+    responses=ANSWER,
+    summary="List the input of a stored response",
+)
 async def stored_response(request: Request, response_id: str) -> Response:
-    """Get, delete or cancel a stored response at the deployment that stores it.
+    """Forward the request to the deployment that stores the response.
 
     A response belongs to the key that created it; to other keys it does not exist.
     """

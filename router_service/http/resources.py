@@ -18,7 +18,7 @@ from router_service.core.messages import decode_object
 from router_service.core.releases import Publication
 from router_service.core.selection import Verified
 from router_service.http.auth import UI_PATH
-from router_service.http.schemas import feedback_request
+from router_service.http.schemas import DECISIONS, OPERATIONS, feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
@@ -109,7 +109,13 @@ async def root(request: Request) -> Response:
     return Response("Switchcraft\n", media_type="text/plain")
 
 
-@routes.get("/v1/models")
+@routes.get("/docs", include_in_schema=False)
+async def docs() -> RedirectResponse:
+    """Show people the API on the page."""
+    return RedirectResponse(f"{UI_PATH.removeprefix('/')}#api")
+
+
+@routes.get("/v1/models", tags=[DECISIONS], summary="List the models")
 async def list_models(request: Request) -> ModelList | AnthropicModelList:
     """List every name that a request may have in its field `model`.
 
@@ -122,7 +128,7 @@ async def list_models(request: Request) -> ModelList | AnthropicModelList:
     return AnthropicModelList(data=models, first_id=names[0], last_id=names[-1])
 
 
-@routes.get("/v1/models/{model:path}")
+@routes.get("/v1/models/{model:path}", tags=[DECISIONS], summary="Get a model")
 async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     """Return one model; its name may contain slashes, or match one of `router.aliases`."""
     releases = gateway_of(request).engine.releases
@@ -133,7 +139,7 @@ async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     return ModelCard(id=model)
 
 
-@routes.get("/v1/policies")
+@routes.get("/v1/policies", tags=[DECISIONS], summary="List the policies")
 async def list_policies(request: Request) -> PolicyList:
     """List the named policies, with their rules and figures for the mapped arms."""
     engine = gateway_of(request).engine
@@ -151,7 +157,7 @@ async def list_policies(request: Request) -> PolicyList:
     return PolicyList(default=str(engine.explainer.default_policy), data=cards)
 
 
-@routes.get("/v1/decisions/{decision_id}")
+@routes.get("/v1/decisions/{decision_id}", tags=[DECISIONS], summary="Get a decision")
 async def get_decision(request: Request, decision_id: str) -> ExplainedDecision:
     """Return the decision record of a request that has ended, and why its model answered.
 
@@ -161,7 +167,12 @@ async def get_decision(request: Request, decision_id: str) -> ExplainedDecision:
     return explain_record(await feedback.decision(decision_id[:100], info_of(request).key))
 
 
-@routes.post("/v1/feedback", openapi_extra=feedback_request(MAX_EXPECTED_CALLS))
+@routes.post(
+    "/v1/feedback",
+    openapi_extra=feedback_request(MAX_EXPECTED_CALLS),
+    tags=[DECISIONS],
+    summary="Say whether an answer was correct",
+)
 async def give_feedback(request: Request) -> FeedbackReceipt:
     """Record whether an answer was correct, or which calls were expected.
 
@@ -284,13 +295,13 @@ class GatewayStatus(BaseModel):
     last_refusal: ReloadFailure | None
 
 
-@routes.get("/healthz")
+@routes.get("/healthz", tags=[OPERATIONS], summary="Liveness")
 async def healthz() -> Health:
     """Return whether the process is alive."""
     return Health()
 
 
-@routes.get("/readyz", responses=_DRAINING)
+@routes.get("/readyz", responses=_DRAINING, tags=[OPERATIONS], summary="Readiness")
 async def readyz(request: Request, response: Response) -> Readiness:
     """Return whether new requests are served, with status 503 once a shutdown has begun.
 
@@ -303,14 +314,19 @@ async def readyz(request: Request, response: Response) -> Readiness:
     return Readiness(status=status, artifact=gateway.engine.manifest.name, store=store)
 
 
-@routes.get("/health/liveliness")
-@routes.get("/health/liveness")
+@routes.get("/health/liveliness", tags=[OPERATIONS], summary="Liveness, as LiteLLM names it")
+@routes.get("/health/liveness", tags=[OPERATIONS], summary="Liveness, as LiteLLM names it")
 async def liveliness() -> str:
     """Return that the process is alive, even while it drains, so that it is not killed."""
     return "I'm alive!"
 
 
-@routes.get("/health/readiness", responses=_DRAINING)
+@routes.get(
+    "/health/readiness",
+    responses=_DRAINING,
+    tags=[OPERATIONS],
+    summary="Readiness, as LiteLLM names it",
+)
 async def readiness(request: Request, response: Response) -> LiteLLMReadiness:
     """Return whether requests are served, in LiteLLM's format."""
     has_begun = gateway_of(request).drain.has_begun
@@ -318,7 +334,7 @@ async def readiness(request: Request, response: Response) -> LiteLLMReadiness:
     return LiteLLMReadiness(status="draining" if has_begun else "healthy")
 
 
-@routes.get("/metrics", response_class=Response)
+@routes.get("/metrics", response_class=Response, tags=[OPERATIONS], summary="Metrics")
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     gateway = gateway_of(request)
@@ -326,7 +342,7 @@ async def metrics(request: Request) -> Response:
     return Response(gateway.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
 
 
-@routes.post("/admin/reload")
+@routes.post("/admin/reload", tags=[OPERATIONS], summary="Reload the configuration")
 async def reload(request: Request) -> ReloadReport:
     """Read the configuration again and apply all of it, or nothing if any part is invalid.
 
@@ -335,7 +351,7 @@ async def reload(request: Request) -> ReloadReport:
     return await gateway_of(request).reloader.reload_all()
 
 
-@routes.get("/admin/status")
+@routes.get("/admin/status", tags=[OPERATIONS], summary="What is being served")
 async def status(request: Request) -> GatewayStatus:
     """Return the release that serves, open circuits, and the last reload that failed."""
     gateway = gateway_of(request)

@@ -1,13 +1,31 @@
-"""OpenAPI schemas of relayed endpoints: only the fields that the gateway reads."""
+"""The OpenAPI description: tags, headers, and the fields of relayed requests that are read."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
 Document = dict[str, Any]
 """A part of an OpenAPI document."""
+
+DESCRIPTION = (
+    "Send your key as `authorization: Bearer KEY`; `api-key` and `x-api-key` work too. A gateway "
+    "without keys accepts requests of its own machine only. Fields that are not listed here are "
+    "forwarded unchanged."
+)
+
+ANSWERS, STORED, DECISIONS, OPERATIONS = "Answers", "Stored responses", "Decisions", "Operations"
+
+TAGS: list[Document] = [
+    {"name": ANSWERS, "description": "Requests that a model answers."},
+    {"name": STORED, "description": "Responses that a provider has stored for your key."},
+    {"name": DECISIONS, "description": "Models, policies, decisions, and feedback on answers."},
+    {
+        "name": OPERATIONS,
+        "description": "Health needs no key. Metrics and administration need the admin key.",
+    },
+]
 
 
 class Fault(BaseModel):
@@ -26,8 +44,28 @@ class ErrorBody(BaseModel):
 
 
 ERRORS: dict[int | str, Document] = {
-    "4XX": {"model": ErrorBody, "description": "The request is at fault"},
-    "5XX": {"model": ErrorBody, "description": "The gateway or an upstream is at fault"},
+    "4XX": {"model": ErrorBody, "description": "The request cannot be answered as it is"},
+    "5XX": {"model": ErrorBody, "description": "The gateway or every suitable upstream failed"},
+}
+
+
+class MessagesFault(BaseModel):
+    """Details of an error in Anthropic's format."""
+
+    type: str
+    message: str
+
+
+class MessagesErrorBody(BaseModel):
+    """An error in Anthropic's format."""
+
+    type: Literal["error"]
+    error: MessagesFault
+    request_id: str
+
+
+MESSAGES_ERRORS: dict[int | str, Document] = {
+    code: {**error, "model": MessagesErrorBody} for code, error in ERRORS.items()
 }
 
 ANSWER: dict[int | str, Document] = {
@@ -38,6 +76,62 @@ ANSWER: dict[int | str, Document] = {
             "text/event-stream": {"schema": {"type": "string"}},
         },
     }
+}
+
+_RESPONSE_HEADERS = {
+    "x-switchcraft-model": "Model that answered.",
+    "x-switchcraft-decision-id": "Id of the decision; get its record from `/v1/decisions/{id}`.",
+    "x-switchcraft-policy": "Policy that was applied.",
+    "x-switchcraft-reason": "Why this model answered, in one word.",
+    "x-switchcraft-why": "Why the router chose this model, in one sentence.",
+    "x-switchcraft-attempts": "Number of deployments that were tried.",
+    "x-switchcraft-cost-usd": "Cost of the request, if it is known before the body is sent.",
+    "x-switchcraft-candidates": "Verified answers only: number of models that were asked.",
+    "x-switchcraft-p-correct": "Verified answers only: estimated probability of being correct.",
+    "x-switchcraft-unverified": "Why the answer was not verified, if the policy is `verified`.",
+}
+
+ROUTED: dict[int | str, Document] = {
+    200: {
+        **ANSWER[200],
+        "description": "The model's answer, in the format of the API",
+        "headers": {
+            name: {"description": text, "schema": {"type": "string"}}
+            for name, text in _RESPONSE_HEADERS.items()
+        },
+    }
+}
+
+_REQUEST_HEADERS: dict[str, Document] = {
+    "x-switchcraft-policy": {
+        "description": "Policy for this request: a name (`economy`), a rule (`drift=0.1`, "
+        "`theta=0.8`, `utility=0.002`, `verified`) or a goal (`accuracy=best`, `usd_per_1k=0.5`).",
+        "schema": {"type": "string"},
+    },
+    "x-switchcraft-verified-goals": {
+        "description": "Whether a goal may choose verified answers.",
+        "schema": {"enum": ["true", "false"]},
+    },
+    "x-switchcraft-max-candidates": {
+        "description": "Verified answers: how many models may be asked.",
+        "schema": {"type": "string"},
+    },
+    "x-switchcraft-max-cost-usd": {
+        "description": "Verified answers: how much all candidate answers may cost.",
+        "schema": {"type": "string"},
+    },
+    "x-switchcraft-max-added-latency-s": {
+        "description": "Verified answers: seconds to wait for further candidates after the first.",
+        "schema": {"type": "string"},
+    },
+    "x-switchcraft-session-id": {
+        "description": "Name of the conversation that the request belongs to.",
+        "schema": {"type": "string"},
+    },
+    "x-request-timeout": {
+        "description": "Seconds that the request may take in total.",
+        "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 24 * 3600},
+    },
 }
 
 COUNT: dict[int | str, Document] = {
@@ -52,6 +146,14 @@ COUNT: dict[int | str, Document] = {
 }
 
 _STRING: Document = {"type": "string"}
+_MODEL: Document = {
+    "type": "string",
+    "minLength": 1,
+    "description": "`switchcraft` lets the router choose. `switchcraft:economy` also names a "
+    "policy. The name of a configured model skips the router.",
+}
+_STREAM = "Whether the answer arrives as server-sent events."
+_TOOLS = "Tools that the model may call. Only requests with tools are routed."
 _TEXT_PART: Document = {
     "type": "object",
     "required": ["type"],
@@ -79,9 +181,28 @@ _TOOL: Document = {
             "required": ["name"],
             "properties": {
                 "name": {"type": "string", "minLength": 1, "maxLength": 64},
-                "description": _STRING,
-                "parameters": {"type": "object"},
+                "description": {
+                    "type": "string",
+                    "description": "What the tool does; the router reads it too.",
+                },
+                "parameters": {
+                    "type": "object",
+                    "description": "JSON Schema of the arguments.",
+                },
             },
+        },
+    },
+}
+_EXAMPLE_TURN: Document = {"role": "user", "content": "Will it rain in Lisbon tomorrow?"}
+_EXAMPLE_TOOL: Document = {
+    "type": "function",
+    "function": {
+        "name": "get_forecast",
+        "description": "Weather forecast for a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
         },
     },
 }
@@ -93,13 +214,19 @@ def chat_request() -> Document:
         "type": "object",
         "required": ["model", "messages"],
         "properties": {
-            "model": {"type": "string", "minLength": 1},
-            "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
-            "tools": {"type": "array", "items": _TOOL},
-            "stream": {"type": ["boolean", "null"]},
+            "model": _MODEL,
+            "messages": {
+                "type": "array",
+                "minItems": 1,
+                "items": _MESSAGE,
+                "description": "The conversation so far, the oldest turn first.",
+            },
+            "tools": {"type": "array", "items": _TOOL, "description": _TOOLS},
+            "stream": {"type": ["boolean", "null"], "description": _STREAM},
         },
     }
-    return json_request(schema)
+    example = {"model": "switchcraft", "messages": [_EXAMPLE_TURN], "tools": [_EXAMPLE_TOOL]}
+    return json_request(schema, example, is_routed=True)
 
 
 def responses_request() -> Document:
@@ -109,21 +236,30 @@ def responses_request() -> Document:
         "type": "object",
         "required": ["model", "input"],
         "properties": {
-            "model": {"type": "string", "minLength": 1},
+            "model": _MODEL,
             "input": {"anyOf": [_STRING, {"type": "array", "minItems": 1, "items": item}]},
             "instructions": {"type": ["string", "null"]},
-            "tools": {"type": "array", "items": {"type": "object", "required": ["type"]}},
-            "previous_response_id": {"type": ["string", "null"]},
-            "stream": {"type": ["boolean", "null"]},
+            "tools": {
+                "type": "array",
+                "items": {"type": "object", "required": ["type"]},
+                "description": _TOOLS,
+            },
+            "previous_response_id": {
+                "type": ["string", "null"],
+                "description": "A stored response to continue; its provider answers.",
+            },
+            "stream": {"type": ["boolean", "null"], "description": _STREAM},
         },
     }
-    return json_request(schema)
+    tool = {"type": "function", **_EXAMPLE_TOOL["function"]}
+    example = {"model": "switchcraft", "input": _EXAMPLE_TURN["content"], "tools": [tool]}
+    return json_request(schema, example, is_routed=True)
 
 
 def messages_request(*, is_counted: bool = False) -> Document:
     """Return the schema of a request of Anthropic's Messages API.
 
-    A request whose tokens are counted (`is_counted`) needs no `max_tokens`.
+    A request whose tokens are counted (`is_counted`) needs no `max_tokens`, and has no stream.
     """
     blocks = {"type": "array", "items": {"type": "object", "required": ["type"]}}
     message: Document = {
@@ -138,15 +274,24 @@ def messages_request(*, is_counted: bool = False) -> Document:
         "type": "object",
         "required": ["model", "messages", *([] if is_counted else ["max_tokens"])],
         "properties": {
-            "model": {"type": "string", "minLength": 1},
+            "model": _MODEL,
             "max_tokens": {"type": "integer", "minimum": 0},
             "messages": {"type": "array", "minItems": 1, "items": message},
             "system": {"anyOf": [_STRING, blocks]},
-            "tools": {"type": "array", "items": {"type": "object"}},
-            "stream": {"type": "boolean"},
+            "tools": {
+                "type": ["array", "null"],
+                "items": {"type": "object"},
+                "description": _TOOLS,
+            },
+            **({} if is_counted else {"stream": {"type": "boolean", "description": _STREAM}}),
         },
     }
-    return json_request(schema)
+    function: Document = {**_EXAMPLE_TOOL["function"]}
+    tool = {"input_schema": function.pop("parameters"), **function}
+    example = {"model": "switchcraft", "messages": [_EXAMPLE_TURN], "tools": [tool]}
+    if is_counted:
+        return json_request(schema, example)
+    return json_request(schema, {"max_tokens": 1024, **example}, is_routed=True)
 
 
 def feedback_request(max_calls: int) -> Document:
@@ -158,9 +303,19 @@ def feedback_request(max_calls: int) -> Document:
         "additionalProperties": False,
     }
     properties: Document = {
-        "decision_id": {"type": "string", "minLength": 1, "maxLength": 100},
-        "correct": {"type": "boolean"},
-        "expected": {"type": "array", "items": call, "maxItems": max_calls},
+        "decision_id": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 100,
+            "description": "Value of the answer's header `x-switchcraft-decision-id`.",
+        },
+        "correct": {"type": "boolean", "description": "Whether the answer was correct."},
+        "expected": {
+            "type": "array",
+            "items": call,
+            "maxItems": max_calls,
+            "description": "The calls that would have been correct; send it instead of `correct`.",
+        },
     }
     schema = {
         "type": "object",
@@ -169,15 +324,27 @@ def feedback_request(max_calls: int) -> Document:
         "additionalProperties": False,
         "oneOf": [{"required": ["correct"]}, {"required": ["expected"]}],
     }
-    return json_request(schema)
+    return json_request(schema, {"decision_id": "dec_0123456789abcdef01234567", "correct": True})
 
 
 def model_request() -> Document:
     """Return the schema of a request from which the gateway reads only the model."""
-    properties: Document = {"model": {"type": "string", "minLength": 1}}
+    named = "Name of a configured model; these requests are not routed."
+    properties: Document = {"model": {"type": "string", "minLength": 1, "description": named}}
     return json_request({"type": "object", "required": ["model"], "properties": properties})
 
 
-def json_request(schema: Document) -> Document:
-    """Return the part of an operation that describes its JSON body."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def json_request(
+    schema: Document, example: Document | None = None, *, is_routed: bool = False
+) -> Document:
+    """Return the part of an operation that describes its JSON body, and the headers of routing."""
+    content: Document = {"schema": schema, **({"example": example} if example else {})}
+    document: Document = {
+        "requestBody": {"required": True, "content": {"application/json": content}}
+    }
+    if is_routed:
+        document["parameters"] = [
+            {"name": name, "in": "header", "required": False, **header}
+            for name, header in _REQUEST_HEADERS.items()
+        ]
+    return document

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, FastAPI, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
@@ -132,6 +132,13 @@ async def page_with_slash() -> RedirectResponse:
     The address is relative, because a proxy may serve the gateway below a prefix.
     """
     return RedirectResponse(f"..{UI_PATH}", status_code=308)
+
+
+@routes.get("/openapi.json")
+async def openapi(request: Request) -> dict[str, Any]:
+    """Return the OpenAPI description, which the page shows."""
+    app: FastAPI = request.app
+    return app.openapi()
 
 
 @routes.post("/api/explain")

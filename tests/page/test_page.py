@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import httpx
 import openai
 import pytest
 from playwright.sync_api import Page, expect
@@ -232,13 +233,12 @@ def test_paused_list_sends_no_requests(page: Page) -> None:
     assert asked == []
 
 
-def test_artifact_view_shows_measurements(page: Page, shipped: Router) -> None:
-    """It shows provenance, each arm, and each measured policy in the plot and in a table."""
-    page.goto("/ui#artifact")
+def test_router_view_shows_measurements(page: Page, shipped: Router) -> None:
+    """It shows each model, and each measured policy in the plot and in a table."""
+    page.goto("/ui#router")
     manifest = shipped.artifact.manifest
-    card = page.locator("#artifact-body")
-    expect(card).to_contain_text(manifest.provenance.commit)
-    expect(card).to_contain_text(f"{manifest.metrics['default_accuracy'].value:.1%}")
+    card = page.locator("#router-body")
+    expect(card).to_contain_text(f"{manifest.metrics['default_accuracy'].value:.1%} correct")
     measured = len(manifest.frontier) + len(manifest.verified_frontier)
     expect(card.locator(".dot")).to_have_count(measured)
     card.locator("summary", has_text="measured policies").click()
@@ -246,6 +246,36 @@ def test_artifact_view_shows_measurements(page: Page, shipped: Router) -> None:
     expect(rows).to_have_count(measured)
     for arm in manifest.arms:
         expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
+
+
+def test_router_view_hides_hashes_until_they_are_needed(page: Page, shipped: Router) -> None:
+    """Full hashes and the training configuration are folded; names of methods are words."""
+    page.goto("/ui#router")
+    card, provenance = page.locator("#router-body"), shipped.artifact.manifest.provenance
+    expect(card.locator(".plot svg")).to_be_visible()
+    assert not re.search(r"[0-9a-f]{40}", card.inner_text())
+    expect(card).not_to_contain_text("identity")
+    card.locator("summary", has_text="train it again").click()
+    expect(card.get_by_text(provenance.commit, exact=True)).to_be_visible()
+    expect(card.get_by_text(provenance.data_sha256)).to_be_visible()
+
+
+def test_docs_show_every_operation(page: Page, origin: str) -> None:
+    """`/docs` shows the gateway's OpenAPI document, with examples for this address."""
+    page.goto("/docs")
+    assert page.url == f"{origin}/ui#api"
+    operations = page.locator("#api .operation")
+    document = httpx.get(f"{origin}/openapi.json").json()
+    expected = [(path, method) for path, item in document["paths"].items() for method in item]
+    expect(operations).to_have_count(len(expected))
+    shown = [operation.locator("summary").inner_text() for operation in operations.all()]
+    for path, method in expected:
+        assert any(text.split()[:2] == [method.upper(), path] for text in shown), path
+    chat = operations.filter(has_text="/v1/chat/completions")
+    chat.locator("summary").click()
+    expect(chat.locator("pre")).to_contain_text(f"curl -X POST {origin}/v1/chat/completions")
+    expect(chat.get_by_role("rowheader", name="messages[].role required")).to_be_visible()
+    expect(chat.get_by_role("rowheader", name="x-switchcraft-why")).to_be_visible()
 
 
 def test_page_works_with_the_keyboard_only(page: Page) -> None:

@@ -195,8 +195,8 @@ def test_request_for_verified_policy_starts_the_slider_there(page: Page) -> None
 
 def test_frontier_shows_both_curves(page: Page) -> None:
     """Plot, legend, description and table have the policies of both kinds."""
-    page.goto("/ui#artifact")
-    card = page.locator("#artifact-body")
+    page.goto("/ui#router")
+    card = page.locator("#router-body")
     expect(card.locator(".staircase")).to_have_count(2)
     expect(card.locator("rect.dot.verified")).to_have_count(len(VERIFIED_POINTS))
     expect(card.locator(".plot-legend")).to_contain_text("more models are asked if it pays")
@@ -223,7 +223,7 @@ def test_live_traffic_shows_the_number_of_candidates(page: Page) -> None:
 
 
 def test_without_verifier_nothing_is_shown(browser: Browser, upstream: Sandbox) -> None:
-    """Neither the slider nor the artifact view mentions verification."""
+    """Neither the slider nor the router view mentions verification."""
     router = verifying_router()
     with_manifest(router, {"verifier": None})
     with (
@@ -233,8 +233,8 @@ def test_without_verifier_nothing_is_shown(browser: Browser, upstream: Sandbox) 
         page = context.new_page()
         open_playground(page)
         expect(page.locator("#policy").get_by_role("radio")).to_have_count(2)
-        page.get_by_role("tab", name="Artifact").click()
-        expect(page.locator("#artifact .staircase")).to_have_count(1)
+        page.get_by_role("tab", name="Router").click()
+        expect(page.locator("#router .staircase")).to_have_count(1)
         assert "verif" not in page.locator("main").inner_text().lower()
 
 
@@ -249,7 +249,7 @@ def test_steps_are_accessible_and_fit_every_width(
     with browser.new_context(base_url=verifying, bypass_csp=True) as context:
         page = context.new_page()
         page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-        for view in ("playground", "live", "artifact"):
+        for view in ("playground", "live", "router"):
             page.goto("about:blank")
             page.goto(f"/ui#{view}")
             page.evaluate(axe)
@@ -261,7 +261,7 @@ def test_steps_are_accessible_and_fit_every_width(
                 page.locator("#log tbody button").first.click()
                 expect(page.get_by_role("dialog").locator(".steps")).to_be_visible()
             else:
-                expect(page.locator("#artifact .frontier")).to_be_visible()
+                expect(page.locator("#router .frontier")).to_be_visible()
             for width in (*WIDTHS, 400):
                 page.set_viewport_size({"width": width, "height": 900})
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, view

@@ -102,7 +102,7 @@ def test_every_route_needs_a_key_except_probes(sandbox: Sandbox) -> None:
     """No route answers without a key, except the public ones and the files of the page."""
     app = create_app(with_keys(sandbox, KEYS), FakeRouter())
     paths = {path.replace("{decision_id}", "x") for path in app.openapi()["paths"]}
-    paths |= {"/", *(route.path for route in app.routes if isinstance(route, Route))}
+    paths |= {"/", "/docs", *(route.path for route in app.routes if isinstance(route, Route))}
     with served(app) as url, httpx.Client(base_url=url) as http:
         answered = {path for path in paths if http.get(path).status_code != 401}
     assert {path for path in answered if not is_page_file(path)} == PUBLIC_PATHS

@@ -78,6 +78,30 @@ def test_trailing_slash_redirects_relatively(http: httpx.Client) -> None:
     assert (response.status_code, response.headers["location"]) == (308, "../ui")
 
 
+def test_docs_lead_to_the_page(http: httpx.Client) -> None:
+    """The redirect is relative; the page's description is the gateway's own."""
+    response = http.get("/docs")
+    assert (response.status_code, response.headers["location"]) == (307, "ui#api")
+    document = http.get("/ui/openapi.json").json()
+    assert document == http.get("/openapi.json").json()
+    tags = {tag["name"] for tag in document["tags"]}
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            assert set(operation["tags"]) <= tags, path
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    assert "x-switchcraft-policy" in {parameter["name"] for parameter in chat["parameters"]}
+    assert "x-switchcraft-why" in chat["responses"]["200"]["headers"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "feedback"])
+def test_documented_examples_are_valid(http: httpx.Client, path: str) -> None:
+    """The gateway answers the example of each operation; feedback refers to no real decision."""
+    operation = http.get("/openapi.json").json()["paths"][f"/v1/{path}"]["post"]
+    example = operation["requestBody"]["content"]["application/json"]["example"]
+    answer = http.post(f"/v1/{path}", json=example)
+    assert answer.status_code == (404 if path == "feedback" else 200), answer.text
+
+
 def test_explanation_matches_the_gateways_decision(real: httpx.Client, shipped: Router) -> None:
     """Arm, reason and order match the same request when it is sent; explaining sends nothing."""
     explained = real.post(EXPLAIN, json=BODY).json()

@@ -38,6 +38,9 @@ export const recent = () => json("ui/api/traffic/recent");
 /** @param {string} id @returns {Promise<Details>} */
 export const decision = (id) => json(`ui/api/traffic/recent/${encodeURIComponent(id)}`);
 
+/** @returns {Promise<any>} the OpenAPI description of the gateway */
+export const description = () => json("ui/openapi.json");
+
 /** @type {Promise<Card> | undefined} */
 let card;
 

@@ -1,10 +1,11 @@
 /** Signing in, then the tabs and the views that they show. */
 
-import { startArtifact } from "./artifact.js";
 import { byId } from "./dom.js";
 import { startLive } from "./live.js";
 import { startOverview } from "./overview.js";
 import { startPlayground } from "./playground.js";
+import { startReference } from "./reference.js";
+import { startRouter } from "./router.js";
 import { signIn } from "./session.js";
 
 const session = await signIn();
@@ -14,7 +15,7 @@ const tabs = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role=
 const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
-const starts = { overview: () => startOverview(session), live: () => startLive(session), playground: startPlayground, artifact: startArtifact };
+const starts = { overview: () => startOverview(session), live: () => startLive(session), playground: startPlayground, router: startRouter, api: startReference };
 
 /** @param {string} name */
 function select(name) {

@@ -66,11 +66,11 @@ export function facts(facts, kind = "facts") {
   return h("dl", { class: kind }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-/** A table that scrolls horizontally if it is too wide.
+/** A table, whose rows become lists on narrow screens.
  * @param {string} caption @param {string[]} head @param {Child[][]} rows first cells are headers */
 export function table(caption, head, rows) {
   const cells = (/** @type {Child[]} */ [first, ...rest]) =>
-    h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell) => h("td", {}, cell)));
+    h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell, index) => h("td", { "data-name": head[index + 1] }, cell)));
   return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
     h("table", {}, h("caption", { class: "spoken" }, caption),
       h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),

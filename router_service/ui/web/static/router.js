@@ -1,0 +1,177 @@
+/** The router: how good it is, how it decides, and where it comes from. */
+
+import * as api from "./api.js";
+import { byId, facts, h, showError, table } from "./dom.js";
+import { count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
+import { curves, frontierPlot, legend } from "./frontier.js";
+
+/** @typedef {import("./api.js").Card} Card */
+/** @typedef {import("./api.js").Point} Point */
+/** @typedef {import("./api.js").Measure} Measure */
+
+export async function startRouter() {
+  try {
+    const card = await api.artifact();
+    byId("router-body").replaceChildren(...described(card));
+  } catch (error) {
+    showError("router-error", error);
+  }
+}
+
+/** @param {Card} card */
+function described(card) {
+  const measured = card.metrics.default_accuracy?.n;
+  return [
+    h("div", { class: "head" }, h("div", {},
+      h("h2", {}, `Router: ${card.name}`),
+      h("p", { class: "lead" }, `This router estimates how probably each of ${card.arms.length} models answers a request correctly, and then chooses one by a policy. It was trained on ${date(card.provenance.created)}.`))),
+    titled("How good it is", measured && `Measured on ${count(measured)} queries that the router had not seen in training. ± is one standard error.`, metrics(card)),
+    frontier(card),
+    titled("Models", "A model, or a model with a reasoning effort, is called an arm. Cost, tokens and time are means over the measured requests, at the prices of this gateway.", arms(card)),
+    h("div", { class: "pair" },
+      titled("How it decides", null, model(card)),
+      titled("Named policies", null, policyNames(card))),
+    titled("Where it comes from", null, provenance(card)),
+  ];
+}
+
+/** @param {string} title @param {string | null | undefined} note @param {Node} content */
+const titled = (title, note, content) => h("section", { class: "card" }, h("h3", { class: "eyebrow" }, title), note && h("p", { class: "hint" }, note), content);
+
+/** @param {string} iso */
+const date = (iso) => new Date(iso).toLocaleDateString("en-GB", { dateStyle: "long" });
+
+/** Measurements with an accuracy and a cost: their titles and what they mean.
+ * @type {Record<string, [string, string]>} */
+const PRICED = {
+  default: ["Default policy", "The router asks one model for each query."],
+  verified: ["Verified answers", "The router checks each answer and may ask another model."],
+  best_single: ["Best single model", "The most accurate model, asked for every query."],
+  oracle: ["Perfect router", "For each query, the cheapest model that answers it correctly. No router can do better."],
+};
+
+/** Other measurements, likewise.
+ * @type {Record<string, [string, string]>} */
+const OTHERS = {
+  mean_auc: ["Ranking quality (AUC)", "How well the probabilities separate correct from wrong answers, averaged over the models. 0.5 is chance, 1 is perfect."],
+};
+
+/** @param {Card} card */
+function metrics({ metrics: measures, best_single }) {
+  const priced = Object.keys(PRICED).filter((name) => measures[`${name}_accuracy`] && measures[`${name}_cost_usd`]);
+  const rest = Object.keys(measures).filter((name) => !priced.some((each) => name === `${each}_accuracy` || name === `${each}_cost_usd`));
+  const best = measures.best_single_cost_usd?.value;
+  return facts([
+    ...priced.map((name) => {
+      const [title, meaning] = PRICED[name];
+      const cost = measures[`${name}_cost_usd`];
+      const share = best && name !== "best_single" ? `, ${percent(cost.value / best, 0)} of the best single model's` : "";
+      return [title, h("span", {}, `${percent(measures[`${name}_accuracy`].value)} correct`, h("small", {}, `± ${percent(measures[`${name}_accuracy`].stderr)}`),
+        h("small", {}, `${usdPer1k(cost.value)} per 1,000 requests${share}`), h("small", {}, name === "best_single" && best_single ? `${meaning} It is ${best_single}.` : meaning))];
+    }),
+    ...rest.map((name) => {
+      const [title, meaning] = OTHERS[name] ?? [name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase()), ""];
+      return [title, h("span", {}, measures[name].value.toFixed(3), h("small", {}, `± ${measures[name].stderr.toFixed(3)}`), h("small", {}, meaning))];
+    }),
+  ], "facts tiles");
+}
+
+/** @param {Card} card */
+function frontier(card) {
+  if (card.frontier.length === 0) return h("p", { class: "notice" }, "The policies of this router have not been measured.");
+  const plot = h("div", { class: "plot" });
+  frontierPlot(plot, card, { current: card.default_policy, height: 400 });
+  const all = curves(card).flatMap(({ points }) => points).length;
+  return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "What each policy costs, and how often it is right"), plot,
+    legend(card, "default of this gateway"),
+    card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here. They were measured only for all of the router's models at the prices that it was trained with."),
+    h("details", {}, h("summary", {}, `All ${all} measured policies`), policies(card)));
+}
+
+/** Policies with a name, and the verified policy.
+ * @param {Card} card @returns {[string, string][]} */
+const namedPolicies = (card) => Object.entries({ ...card.policies, ...(card.verified_policy && { verified: card.verified_policy }) });
+
+/** @param {Card} card */
+function policies(card) {
+  const names = (/** @type {string} */ policy) => namedPolicies(card).filter(([, rule]) => rule === policy).map(([name]) => name).join(", ");
+  const measured = curves(card).flatMap(({ points }) => points);
+  const rows = measured.sort((a, b) => a.cost_usd.value - b.cost_usd.value).map((point) => [
+    `${point.policy} ${names(point.policy)}`.trim(),
+    `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
+    point.versus_best ? `${points(point.versus_best.difference)} points` : "",
+    `${usdPer1k(point.cost_usd.value)} ${within(point.cost_usd_interval, usdPer1k)}`,
+    point.versus_best?.cost_share ? percent(point.versus_best.cost_share) : ""]);
+  return table("Measured policies by rising cost, with 95% intervals", ["Policy", "Accuracy", "Against the best single model", "Per 1,000 requests", "Share of its cost"], rows);
+}
+
+/** @param {Card} card */
+function policyNames(card) {
+  const measured = curves(card).flatMap(({ points }) => points);
+  const rows = namedPolicies(card).map(([name, rule]) => {
+    const point = measured.find(({ policy }) => policy === rule);
+    return [h("span", {}, h("code", {}, name === "default" ? card.model_name : `${card.model_name}:${name}`), h("small", { class: "meaning" }, meaning(rule))),
+      point ? percent(point.accuracy.value) : "", point ? usdPer1k(point.cost_usd.value) : ""];
+  });
+  return h("div", {},
+    h("p", { class: "hint" }, `A request chooses a policy by its model name. The default of this gateway is ${card.default_policy}.`),
+    table("Named policies", ["Model name", "Accuracy", "Per 1,000 requests"], rows));
+}
+
+/** @param {string} policy such as `drift=0.05` @returns {string} its rule in words */
+function meaning(policy) {
+  const { rule, value } = parsePolicy(policy);
+  switch (rule) {
+    case "drift": return `${policy}: the cheapest model whose probability is within ${+(value * 100).toFixed(2)} points of the best`;
+    case "theta": return `${policy}: the cheapest model with a probability of at least ${percent(value, 0)}`;
+    case "utility": return `${policy}: the best value, at ${usd(value)} for one more correct answer`;
+    case "verified": return `${policy}: asks more models if that pays, at ${usd(value)} for one more correct answer`;
+    default: return policy;
+  }
+}
+
+/** @param {Card} card */
+function arms(card) {
+  const isSame = card.arms.every((/** @type {any} */ arm) => arm.model === arm.arm);
+  const rows = card.arms.map((/** @type {any} */ arm) => [
+    arm.arm, ...(isSame ? [] : [arm.model]), usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
+    arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "", count(arm.profile.n)]);
+  return table("Models by rising cost", ["Model", ...(isSame ? [] : ["Configured as"]), "Per 1,000 requests", "Tokens in", "Tokens out", "Time", "Requests measured"], rows);
+}
+
+/** What the calibration does, by its method.
+ * @type {Record<string, string>} */
+const CALIBRATIONS = {
+  identity: "Not needed: the network's probabilities are used as they are.",
+  temperature: "Temperature scaling: one number per model makes the probabilities more or less extreme.",
+  platt: "Platt scaling: a logistic curve for each model maps its score to a probability.",
+  isotonic: "Isotonic regression: a rising step curve for each model maps its score to a probability.",
+};
+
+/** @param {Card} card */
+function model(card) {
+  const { encoder } = card;
+  return facts([
+    ["Reads", `The beginning of a request, up to ${card.budget_tokens} tokens: its size, the latest user turn, the tools (up to ${card.tool_budget_tokens} tokens), then earlier turns`],
+    ["Text encoder", `${encoder.name.replace(/^package:|\/model$/g, "")}, ${(encoder.parameters / 1e6).toFixed(1)} million parameters, ${encoder.layers} ${encoder.layers === 1 ? "layer" : "layers"}`],
+    ["Structural features", `${card.features} numbers that are computed from the request, such as the number of tools and parameters`],
+    ["Calibration", CALIBRATIONS[card.calibration] ?? card.calibration],
+  ], "facts list");
+}
+
+/** @param {Card} card */
+function provenance({ provenance, version, template }) {
+  const versions = Object.entries(provenance.versions).map(([name, number]) => `${name} ${number}`).join(", ");
+  return h("div", {},
+    facts([
+      ["Trained", date(provenance.created)],
+      ["Code", h("span", {}, "commit ", h("code", {}, provenance.commit.slice(0, 12)))],
+      ["Gateway", `Switchcraft ${version}`],
+    ]),
+    h("details", {}, h("summary", {}, "Everything needed to train it again"),
+      facts([
+        ["Commit", h("code", {}, provenance.commit)], ["SHA-256 of the training data", h("code", {}, provenance.data_sha256)], ["Random seed", provenance.seed],
+        ["Template of the encoder's input", h("code", {}, template)], ["Library versions", versions || null],
+      ], "facts list"),
+      h("pre", { tabindex: 0, "aria-label": "Training configuration" }, provenance.config)));
+}
