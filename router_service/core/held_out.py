@@ -219,3 +219,20 @@ def _measure_pool(
         # 22 MB that training uses again and again, and a gateway does not.
         resamples.cache_clear()
         return_freed()
+
+
+def single_accuracies(artifact: Artifact) -> Mapping[str, Measure]:
+    """Return the held-out accuracy of each arm alone; empty without held-out predictions.
+
+    Raises ArtifactError if the file cannot be read.
+    """
+    manifest = artifact.manifest
+    if HELD_OUT not in manifest.files:
+        return {}
+    measures = _single_measures(artifact.directory / HELD_OUT, manifest.files[HELD_OUT])
+    return dict(zip(manifest.arms, measures, strict=True))
+
+
+@lru_cache(maxsize=8)
+def _single_measures(path: Path, _sha256: str) -> tuple[Measure, ...]:
+    return tuple(mean_measure(column) for column in HeldOut.read(path).correct.T)

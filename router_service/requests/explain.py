@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from router_service.core.answer_features import Question
 from router_service.core.explanations import explain_choice
+from router_service.core.held_out import single_accuracies
 from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
@@ -81,7 +82,7 @@ class Explained(BaseModel):
     explanation: str
     """Why the policy chooses this arm, in one sentence."""
     baseline: str | None
-    """The arm that savings are compared with: `router.baseline_model`, or the best single model."""
+    """The arm that savings are compared with: `router.baseline_model`, or the most accurate one."""
     arms: tuple[ArmView, ...]
     """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
@@ -119,7 +120,11 @@ class Explainer:
         verified = (parse_policy(p.policy) for p in router.artifact.manifest.verified_frontier)
         self._verified = tuple(p for p in verified if isinstance(p, Verified))
         of_baseline = (arm for arm, model in pool.by_arm.items() if model is pool.baseline)
-        self._baseline = next(of_baseline, router.artifact.manifest.best_single_arm)
+        self.accuracies = accuracies = single_accuracies(router.artifact)
+        """Held-out accuracy of each arm alone; empty without held-out predictions."""
+        arms = [arm for arm in pool.by_arm if arm in accuracies]
+        best = max(arms, key=lambda arm: accuracies[arm].value, default=None)
+        self._baseline = next(of_baseline, best)
 
     @property
     def default_policy(self) -> Policy | Verified:

@@ -41,6 +41,8 @@ class ArmCard(BaseModel):
     """Configured model of this arm."""
     cost_usd: float
     """Expected cost of a request at the gateway's prices."""
+    accuracy: Measure | None
+    """Held-out accuracy of this arm alone; None if it was not measured."""
     profile: ArmProfile
 
 
@@ -65,8 +67,6 @@ class ArtifactCard(BaseModel):
     frontier: tuple[FrontierPoint, ...]
     efficient: tuple[str, ...]
     """Policies of the frontier that are more accurate than every cheaper policy."""
-    best_single: str | None
-    """The arm that is the best single model, if it was measured."""
     is_sandbox: bool
     """Whether a sandbox answers for every model, because no models are configured."""
     verified_policy: str | None
@@ -89,6 +89,7 @@ class ArtifactCard(BaseModel):
                 arm=arm,
                 model=by_arm[arm].name,
                 cost_usd=cost_usd,
+                accuracy=engine.explainer.accuracies.get(arm),
                 profile=manifest.profile[arm],
             )
             for arm, cost_usd in zip(manifest.arms, costs_usd, strict=True)
@@ -108,7 +109,6 @@ class ArtifactCard(BaseModel):
             default_policy=str(engine.explainer.default_policy),
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
-            best_single=manifest.best_single_arm,
             is_sandbox=engine.settings.is_sandbox,
             verified_policy=str(Verified(verifier.price_usd)) if verifier else None,
             verified_frontier=verified,

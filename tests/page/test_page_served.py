@@ -65,6 +65,8 @@ def test_key_opens_the_page_below_a_prefix(browser: Browser, guarded: str) -> No
         expect(page.get_by_role("button", name="Sign out (admin)")).to_be_visible()
         page.get_by_role("tab", name="Playground").click()
         expect(page.locator(".chosen")).to_be_visible()
+        page.get_by_role("tab", name="API").click()
+        expect(page.locator("#api table").first).to_contain_text(f"{guarded}/v1")
         page.get_by_role("tab", name="Live traffic").click()
         expect(page.locator("#live .empty, #log").locator("visible=true").first).to_be_visible()
         assert problems.found == []

@@ -116,6 +116,7 @@ def test_client_sees_its_own_views(tab: Page, busy: Busy) -> None:
     assert [each.inner_text() for each in tab.get_by_role("tab").all()] == [
         "Overview",
         "Live traffic",
+        "API",
     ]
     assert fact(tab, "Requests").startswith("2\n")
     tab.get_by_role("tab", name="Live traffic").click()

@@ -44,7 +44,7 @@ export const description = () => json("ui/openapi.json");
 /** @type {Promise<Card> | undefined} */
 let card;
 
-/** The artifact, requested once for the playground and the artifact view.
+/** The artifact, requested once for the playground and the router view.
  * @returns {Promise<Card>} */
 export function artifact() {
   card ??= json("ui/api/artifact").catch((error) => {

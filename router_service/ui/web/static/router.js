@@ -57,9 +57,10 @@ const OTHERS = {
 };
 
 /** @param {Card} card */
-function metrics({ metrics: measures, best_single }) {
+function metrics({ metrics: measures, arms }) {
   const priced = Object.keys(PRICED).filter((name) => measures[`${name}_accuracy`] && measures[`${name}_cost_usd`]);
   const rest = Object.keys(measures).filter((name) => !priced.some((each) => name === `${each}_accuracy` || name === `${each}_cost_usd`));
+  const single = arms.find((/** @type {any} */ arm) => measures.best_single_accuracy && arm.accuracy?.value === measures.best_single_accuracy.value);
   const best = measures.best_single_cost_usd?.value;
   return facts([
     ...priced.map((name) => {
@@ -67,7 +68,7 @@ function metrics({ metrics: measures, best_single }) {
       const cost = measures[`${name}_cost_usd`];
       const share = best && name !== "best_single" ? `, ${percent(cost.value / best, 0)} of the best single model's` : "";
       return [title, h("span", {}, `${percent(measures[`${name}_accuracy`].value)} correct`, h("small", {}, `± ${percent(measures[`${name}_accuracy`].stderr)}`),
-        h("small", {}, `${usdPer1k(cost.value)} per 1,000 requests${share}`), h("small", {}, name === "best_single" && best_single ? `${meaning} It is ${best_single}.` : meaning))];
+        h("small", {}, `${usdPer1k(cost.value)} per 1,000 requests${share}`), h("small", {}, name === "best_single" && single ? `${meaning} It is ${single.arm}.` : meaning))];
     }),
     ...rest.map((name) => {
       const [title, meaning] = OTHERS[name] ?? [name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase()), ""];
@@ -133,10 +134,11 @@ function meaning(policy) {
 /** @param {Card} card */
 function arms(card) {
   const isSame = card.arms.every((/** @type {any} */ arm) => arm.model === arm.arm);
+  const isMeasured = card.arms.some((/** @type {any} */ arm) => arm.accuracy);
   const rows = card.arms.map((/** @type {any} */ arm) => [
-    arm.arm, ...(isSame ? [] : [arm.model]), usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
+    arm.arm, ...(isSame ? [] : [arm.model]), ...(isMeasured ? [arm.accuracy ? `${percent(arm.accuracy.value)} ± ${percent(arm.accuracy.stderr)}` : ""] : []), usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
     arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "", count(arm.profile.n)]);
-  return table("Models by rising cost", ["Model", ...(isSame ? [] : ["Configured as"]), "Per 1,000 requests", "Tokens in", "Tokens out", "Time", "Requests measured"], rows);
+  return table("Models by rising cost", ["Model", ...(isSame ? [] : ["Configured as"]), ...(isMeasured ? ["Accuracy alone"] : []), "Per 1,000 requests", "Tokens in", "Tokens out", "Time", "Requests measured"], rows);
 }
 
 /** What the calibration does, by its method.

@@ -32,7 +32,7 @@ export function verdict(card, explained, choice, explanation, policy) {
     facts([
       ["Probability of a correct answer", percent(arm.probability)],
       ["Cost per 1,000 such requests", usdPer1k(arm.cost_usd)],
-      [name === explained.baseline ? "Against the best single model" : "Against the most probable model", h("span", { id: "savings" }, saved, h("small", {}, `against ${name}`))],
+      ["Compared with one model for everything", h("span", { id: "savings" }, saved, h("small", {}, `against ${name}`))],
     ], "facts tiles"),
     h("p", { class: "hint" }, `Decided in ${duration(explained.decided_s)} from ${count(explained.view.tokens)} tokens.`,
       card.is_sandbox && " No model is configured, so a sandbox answers in place of the model."),
