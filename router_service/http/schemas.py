@@ -270,6 +270,7 @@ def messages_request(*, is_counted: bool = False) -> Document:
             "content": {"anyOf": [_STRING, blocks]},
         },
     }
+    tools: Document = {"type": ["array", "null"], "items": {"type": "object"}}
     schema = {
         "type": "object",
         "required": ["model", "messages", *([] if is_counted else ["max_tokens"])],
@@ -278,11 +279,7 @@ def messages_request(*, is_counted: bool = False) -> Document:
             "max_tokens": {"type": "integer", "minimum": 0},
             "messages": {"type": "array", "minItems": 1, "items": message},
             "system": {"anyOf": [_STRING, blocks]},
-            "tools": {
-                "type": ["array", "null"],
-                "items": {"type": "object"},
-                "description": _TOOLS,
-            },
+            "tools": {"description": _TOOLS, **({} if is_counted else tools)},
             **({} if is_counted else {"stream": {"type": "boolean", "description": _STREAM}}),
         },
     }
