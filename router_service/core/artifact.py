@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,6 +185,15 @@ class Manifest(_Frozen):
     def best_single_accuracy(self) -> Measure | None:
         """Accuracy of the best single model, if it was measured."""
         return self.metrics.get("best_single_accuracy")
+
+    @property
+    def best_single_arm(self) -> str | None:
+        """The arm whose profiled cost is that of the best single model, if that was measured."""
+        measured = self.metrics.get("best_single_cost_usd")
+        if measured is None:
+            return None
+        costs_usd = zip(self.arms, self.costs_usd(), strict=True)
+        return next((arm for arm, usd in costs_usd if math.isclose(usd, measured.value)), None)
 
     def costs_usd(self, prices: Mapping[str, Price] | None = None) -> tuple[float, ...]:
         """Return each arm's profiled cost per request, (arms,); `prices` replace profiled ones."""

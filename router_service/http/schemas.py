@@ -279,7 +279,7 @@ def messages_request(*, is_counted: bool = False) -> Document:
             "max_tokens": {"type": "integer", "minimum": 0},
             "messages": {"type": "array", "minItems": 1, "items": message},
             "system": {"anyOf": [_STRING, blocks]},
-            "tools": {"description": _TOOLS, **({} if is_counted else tools)},
+            "tools": {**tools, "description": _TOOLS},
             **({} if is_counted else {"stream": {"type": "boolean", "description": _STREAM}}),
         },
     }
@@ -287,7 +287,7 @@ def messages_request(*, is_counted: bool = False) -> Document:
     tool = {"input_schema": function.pop("parameters"), **function}
     example = {"model": "switchcraft", "messages": [_EXAMPLE_TURN], "tools": [tool]}
     if is_counted:
-        return json_request(schema, example)
+        return json_request(schema)
     return json_request(schema, {"max_tokens": 1024, **example}, is_routed=True)
 
 

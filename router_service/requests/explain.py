@@ -120,11 +120,9 @@ class Explainer:
         verified = (parse_policy(p.policy) for p in router.artifact.manifest.verified_frontier)
         self._verified = tuple(p for p in verified if isinstance(p, Verified))
         of_baseline = (arm for arm, model in pool.by_arm.items() if model is pool.baseline)
-        self.accuracies = accuracies = single_accuracies(router.artifact)
+        self._baseline = next(of_baseline, router.artifact.manifest.best_single_arm)
+        self.accuracies = single_accuracies(router.artifact)
         """Held-out accuracy of each arm alone; empty without held-out predictions."""
-        arms = [arm for arm in pool.by_arm if arm in accuracies]
-        best = max(arms, key=lambda arm: accuracies[arm].value, default=None)
-        self._baseline = next(of_baseline, best)
 
     @property
     def default_policy(self) -> Policy | Verified:
