@@ -1,4 +1,4 @@
-"""Where the gateway listens: addresses that it logs, and errors that name what was set."""
+"""What the gateway logs when it starts: its address, and settings without effect; its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.http.server import log_address, open_listeners
+from router_service.http.server import log_address, open_listeners, unsupported_table
 from router_service.settings import ServerSettings, Settings, read_settings
 
 FREE = "stop the program that uses the port, or choose another port; 0 takes any free port"
@@ -88,3 +88,28 @@ def test_logged_address_can_be_opened(
         url = address.format(listeners[0].getsockname()[1])
     (record,) = caplog.records
     assert record.getMessage() == f"serving at {url}/v1{note}; web page at {url}/ui"
+
+
+def test_settings_of_litellm_are_one_table(tmp_path: Path) -> None:
+    """A setting that several deployments have is one row, with the line of each."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        "model_list:\n"
+        "  - {model_name: a, litellm_params: {model: m, api_base: 'http://h', rpm: 1}}\n"
+        "  - {model_name: b, litellm_params: {model: m, api_base: 'http://h', rpm: 1}}\n"
+        "litellm_settings:\n  ssl_verify: true\n"
+    )
+    assert unsupported_table(read_settings(file)) == [
+        {
+            "setting": "litellm_settings.ssl_verify",
+            "lines": "5",
+            "effect here": "it has no effect; certificates are always verified",
+        },
+        {
+            "setting": "model_list[].litellm_params.rpm",
+            "lines": "2, 3",
+            "effect here": (
+                "it is the deployment's share of the requests and is not enforced as a limit"
+            ),
+        },
+    ]

@@ -288,11 +288,11 @@ def test_model_has_the_capabilities_that_all_deployments_share(load: Load) -> No
 
 
 WARNED = {
-    "general_settings.database_url": "does not implement",
-    "general_settings.alerting": "does not implement",
-    "litellm_settings.success_callback": "does not implement",
-    "litellm_settings.cache": "does not implement",
-    "litellm_settings.cache_params": "does not implement",
+    "general_settings.database_url": "there is no database",
+    "general_settings.alerting": "Prometheus",
+    "litellm_settings.success_callback": "tracing.otlp_endpoint",
+    "litellm_settings.cache": "not cached",
+    "litellm_settings.cache_params": "not cached",
     "litellm_settings.drop_params": "an upstream may refuse",
     "router_settings.context_window_fallbacks": "after the other fallbacks",
     "model_list.0.litellm_params.rpm": "not enforced",
@@ -350,7 +350,8 @@ def test_each_unsupported_setting_is_reported(load: Load) -> None:
         ("general_settings: {custom_auth: my.auth}", "general_settings.custom_auth", "not run"),
         ("litellm_settings: {brand_new: 1}", "litellm_settings.brand_new", "no effect"),
         ("guardrails: [{guardrail_name: x}]", "guardrails", "no guardrail"),
-        ("mcp_servers: {a: {url: b}}", "mcp_servers", "no effect"),
+        ("mcp_servers: {a: {url: b}}", "mcp_servers", "clients connect"),
+        ("litellm_settings: {set_verbose: true}", "litellm_settings.set_verbose", "logging.level"),
         ("litellm_settings: {max_budget: 0}", "litellm_settings.max_budget", "not enforced"),
     ],
 )
