@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from router_service.core.errors import ConfigError
+from router_service.core.held_out import Figures
+from router_service.core.measurement import frontier_rules
 from router_service.core.messages import parse_conversation
 from router_service.router import Router
 from switchcraft_training.cli import main
@@ -107,8 +109,13 @@ def test_split_that_cannot_be_made_is_an_error(load: Load) -> None:
 
 
 def test_both_parts_have_every_entrant(load: Load) -> None:
-    """Baselines and the router on truncated input are measured on test and validation rows."""
+    """Baselines and the router on truncated input are measured on test and validation rows.
+
+    The rule of a policy that follows a goal is chosen on the validation rows.
+    """
     data = load({"truncated": True, "baselines": True})
+    policies = {"default": "theta=0.5", "economy": "accuracy=best-10"}
+    data = replace(data, config=data.config.model_copy(update={"policies": policies}))
     result = run_split(data, data.load_encoder())
     assert result is not None
     for experiment, rows in (
@@ -124,6 +131,14 @@ def test_both_parts_have_every_entrant(load: Load) -> None:
         assert [variant.name for variant in experiment.variants] == [NAIVE_TRUNCATION]
         for entrant in (*entrants.values(), *experiment.variants):
             assert len(entrant.choices) == len(rows)
+    chosen = Figures.measure(
+        result.validation.table,
+        result.validation.probabilities,
+        result.validation.expected_costs_usd,
+        policies,
+    ).policies
+    assert result.test.policies == result.validation.policies == chosen
+    assert chosen["economy"] in frontier_rules(result.test.expected_costs_usd)
     assert result.test.expected_costs_usd == data.expected_costs_usd(result.split.train)
 
 
