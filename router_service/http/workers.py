@@ -23,12 +23,14 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
 from router_service import signals
 from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import bound_heap
+from router_service.http.accepting import Acceptor, ConnectionCounts
 from router_service.http.server import (
     DrainingServer,
     ServeOptions,
@@ -90,9 +92,9 @@ def run_workers(
 
 
 def run_worker(
-    options: ServeOptions, listeners: Sequence[socket.socket], channel: Connection
+    options: ServeOptions, listeners: Sequence[socket.socket], channel: Connection, number: int
 ) -> None:
-    """Serve in a worker process until the parent says to stop."""
+    """Serve in a worker process until the parent says to stop; `number` is its place."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Ignore SIGHUP until the worker serves: the worker has yet to read the configuration.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -108,7 +110,10 @@ def run_worker(
         parent.send(StartFailed(str(exc)))
         sys.exit(1)
     gateway: Gateway = app.state.gateway
-    WorkerServer(uvicorn_config(app, gateway.server), gateway, parent).run(list(listeners))
+    config = uvicorn_config(app, gateway.server)
+    assert options.workers_directory is not None  # noqa: S101 - for mypy; the parent sets it
+    counts = ConnectionCounts(options.workers_directory, gateway.server.workers)
+    WorkerServer(config, gateway, parent, counts, number).run(list(listeners))
 
 
 class ParentChannel:
@@ -135,12 +140,54 @@ class ParentChannel:
 class WorkerServer(DrainingServer):
     """Server of a worker process, which drains if its parent ends."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, parent: ParentChannel) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        gateway: Gateway,
+        parent: ParentChannel,
+        counts: ConnectionCounts,
+        number: int,
+    ) -> None:
+        """Take the connections of all workers and the place of this worker among them."""
+
         def tell_parent() -> None:
             parent.stop_when_closed(asyncio.get_running_loop(), self)
             parent.send(Ready())
 
         super().__init__(config, gateway.drain, tell_parent)
+        self._counts = counts
+        self._number = number
+        self._acceptor: Acceptor | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept this worker's share of the connections."""
+
+        def create_protocol() -> asyncio.Protocol:
+            protocol: asyncio.Protocol = cast("Any", self.config.http_protocol_class)(
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+            return protocol
+
+        await super().startup([])
+        connections = self.server_state.connections
+        self._acceptor = Acceptor(
+            sockets or (), create_protocol, lambda: len(connections), self._counts, self._number
+        )
+        self._acceptor.start()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Publish the number of connections, and return whether to stop serving."""
+        if self._acceptor is not None:
+            self._acceptor.show()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, and close those that exist."""
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        await super().shutdown(sockets)
 
     @property
     def handlers(self) -> Mapping[signal.Signals, SignalHandler]:
@@ -165,14 +212,17 @@ class Worker:
         self,
         options: ServeOptions,
         listeners: Sequence[socket.socket],
+        number: int,
         on_reload: Callable[[Worker], None],
     ) -> None:
         """Start the process; `on_reload` is called after a client made it reload."""
+        self.number = number
+        """The worker's place: a number from 0 that no other worker has at the same time."""
         self._on_reload = on_reload
         self._channel, workers_end = _SPAWN.Pipe()
         # As a daemon, the process ends with its parent even if closing the pipe does not end it.
         self._process = _SPAWN.Process(
-            target=run_worker, args=(options, listeners, workers_end), daemon=True
+            target=run_worker, args=(options, listeners, workers_end, number), daemon=True
         )
         with signals.blocked_in_children():
             # Start the tracker before the worker, because starting the tracker unblocks SIGINT.
@@ -269,9 +319,9 @@ class Supervisor:
         """
         async with serve_workers(self._server) as directory:
             self._options = replace(self._options, workers_directory=directory)
-            await self._run()
+            await self._run(ConnectionCounts(directory, self._server.workers))
 
-    async def _run(self) -> None:
+    async def _run(self, connections: ConnectionCounts) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
@@ -291,19 +341,23 @@ class Supervisor:
             for _ in range(self._server.workers - 1)
             if not self._stopping.is_set()
         )
-        await asyncio.gather(*map(self._keep_running, (first, *others)))
+        running = (self._keep_running(worker, connections) for worker in (first, *others))
+        await asyncio.gather(*running)
 
     def _start_worker(self) -> Worker:
-        worker = Worker(self._options, self._listeners, on_reload=self._reload)
+        taken = {worker.number for worker in self._workers}
+        number = next(number for number in range(self._server.workers) if number not in taken)
+        worker = Worker(self._options, self._listeners, number, on_reload=self._reload)
         self._workers.add(worker)
         return worker
 
-    async def _keep_running(self, worker: Worker) -> None:
+    async def _keep_running(self, worker: Worker, connections: ConnectionCounts) -> None:
         """Replace a worker whenever it ends, until asked to stop."""
         pause_s = FIRST_PAUSE_S
         while True:
             await worker.ended.wait()
             self._workers.discard(worker)
+            connections.forget(worker.number)
             if self._stopping.is_set():
                 return
             pause_s = FIRST_PAUSE_S if worker.is_ready else min(2 * pause_s, LONGEST_PAUSE_S)
