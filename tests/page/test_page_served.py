@@ -104,6 +104,7 @@ def test_page_is_accessible_and_fits_every_width(
             for width in WIDTHS:
                 page.set_viewport_size({"width": width, "height": 900})
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+                assert page.evaluate("tabs.scrollWidth <= tabs.clientWidth"), width
                 assert faults(page) == [], (view, width)
 
 

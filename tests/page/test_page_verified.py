@@ -178,6 +178,7 @@ def test_slider_covers_measured_prices(page: Page) -> None:
         assert "asks first small" in (slider.get_attribute("aria-valuetext") or "")
         expect(page.locator("#verdict-title")).to_have_text("Model that is asked first")
         expect(page.locator("#verdict .chosen")).to_have_text("small")
+        expect(page.locator("#savings")).to_have_count(0)  # they depend on the answer
     assert seen == list(VERIFIED_POINTS)
 
 

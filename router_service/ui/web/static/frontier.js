@@ -78,7 +78,7 @@ const corners = ({ points, efficient }) => points.filter((point) => efficient.in
 /** @param {Card} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
 function references(card) {
   const metrics = card.metrics;
-  return [["best_single", "best single model"], ["oracle", "oracle"]]
+  return [["best_single", "best single model"], ["oracle", "perfect router"]]
     .filter(([name]) => metrics[`${name}_accuracy`] && metrics[`${name}_cost_usd`]?.value > 0)
     .map(([name, label]) => ({ name, label, accuracy: metrics[`${name}_accuracy`], cost_usd: metrics[`${name}_cost_usd`] }));
 }

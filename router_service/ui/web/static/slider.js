@@ -28,7 +28,7 @@ export class PolicySlider {
   input = /** @type {HTMLInputElement} */ (h("input", {
     type: "range", id: "policy-slider", min: 0, step: 1, "aria-describedby": "policy-flips", oninput: () => this.move(),
   }));
-  output = h("output", { for: "policy-slider", class: "readout" });
+  output = h("output", { for: "policy-slider" });
   plot = h("div", { class: "plot" });
   strip = h("div", { class: "strip", "aria-hidden": "true" });
 

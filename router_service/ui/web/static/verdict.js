@@ -22,17 +22,19 @@ export function verdict(card, explained, choice, explanation, policy) {
   const arm = armOf(explained, choice.arm);
   const overruled = /** @type {Record<string, string>} */ (OVERRULED)[explained.reason];
   const unverified = parsePolicy(policy).rule === "verified" && explained.verification?.unverified;
+  const isVerified = choice.reason === "verified";
   const { name, saved } = savings(explained, arm);
   return present([
     unverified && !overruled && h("p", { class: "notice" }, `This answer cannot be verified. ${whyUnverified(unverified)} The policy ${choice.policy} chooses one model instead:`),
     overruled && h("p", { class: "notice" }, `${overruled} It goes to ${explained.candidates[0]}. The router would have chosen:`),
     explained.unread.length > 0 && h("p", { class: "notice" }, `The router could not read a part of the request (${explained.unread.join(", ")}), so it chooses the model with the highest probability, regardless of the policy.`),
     h("p", { class: "chosen", "data-arm": arm.arm }, arm.arm),
-    h("p", { class: "why" }, choice.reason === "verified" ? verifying(policy) : explanation),
+    h("p", { class: "why" }, isVerified ? verifying(policy) : explanation),
     facts([
       ["Probability of a correct answer", percent(arm.probability)],
-      ["Cost per 1,000 such requests", usdPer1k(arm.cost_usd)],
-      ["Compared with one model for everything", h("span", { id: "savings" }, saved, h("small", {}, `against ${name}`))],
+      [isVerified ? "Cost of this model's answer, per 1,000" : "Cost per 1,000 such requests", usdPer1k(arm.cost_usd)],
+      // What further answers cost depends on the first one.
+      ["Compared with one model for all requests", isVerified ? null : h("span", { id: "savings" }, saved, h("small", {}, `against ${name}`))],
     ], "facts tiles"),
     h("p", { class: "hint" }, `Decided in ${duration(explained.decided_s)} from ${count(explained.view.tokens)} tokens.`,
       card.is_sandbox && " No model is configured, so a sandbox answers in place of the model."),
