@@ -2,45 +2,24 @@
 # Pinned by digest, because a tag can move. `python deploy/pin_images.py` updates it.
 ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
-# Tools that build the package and list its dependencies; the final images do not contain them.
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-COPY requirements/build.lock requirements/sbom.lock requirements/
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip install --require-hashes --only-binary :all: \
-    --requirement requirements/build.lock --requirement requirements/sbom.lock
-
-FROM build AS wheel
-WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY requirements/installer.lock requirements/build.lock requirements/sbom.lock requirements/
 COPY router_service router_service
 COPY training training
-RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
+COPY deploy/install.sh deploy/
+# Modules are compiled now, because the container cannot write. The cache is another file system.
+ENV UV_COMPILE_BYTECODE=1 \
+    UV_LINK_MODE=copy
 
-# A virtual environment without pip, so that the running container cannot install packages.
 FROM build AS cpu-packages
-WORKDIR /src
 COPY requirements/cpu.lock requirements/
-COPY --from=wheel /dist /dist
-RUN python -m venv --without-pip /opt/switchcraft
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/switchcraft/bin/python install \
-    --require-hashes --only-binary :all: --requirement requirements/cpu.lock && \
-    python -m pip --python /opt/switchcraft/bin/python install --no-deps --no-index /dist/*.whl && \
-    python -m cyclonedx_py environment --output-reproducible \
-    --output-file /opt/switchcraft/sbom.cdx.json /opt/switchcraft/bin/python
+RUN --mount=type=cache,target=/root/.cache sh deploy/install.sh cpu /opt/switchcraft
 
 FROM build AS gpu-packages
-WORKDIR /src
 COPY requirements/gpu.lock requirements/
-COPY --from=wheel /dist /dist
-RUN python -m venv --without-pip /opt/switchcraft
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/switchcraft/bin/python install \
-    --require-hashes --only-binary :all: --requirement requirements/gpu.lock && \
-    python -m pip --python /opt/switchcraft/bin/python install --no-deps --no-index /dist/*.whl && \
-    python -m cyclonedx_py environment --output-reproducible \
-    --output-file /opt/switchcraft/sbom.cdx.json /opt/switchcraft/bin/python
+RUN --mount=type=cache,target=/root/.cache sh deploy/install.sh gpu /opt/switchcraft
 
 FROM ${PYTHON_IMAGE} AS runtime
 LABEL org.opencontainers.image.title="Switchcraft" \

@@ -79,24 +79,22 @@ lock: $(VENV)/.dev
 	$(COMPILE) pyproject.toml --extra cpu -o requirements/cpu.lock
 	$(COMPILE) pyproject.toml --extra gpu -c requirements/cpu.lock -o requirements/gpu.lock
 	$(COMPILE) --group build -o requirements/build.lock
+	$(COMPILE) --group installer -o requirements/installer.lock
 	$(COMPILE) --group sbom -c requirements/cpu.lock -c requirements/build.lock -o requirements/sbom.lock
-	$(COMPILE) pyproject.toml --extra cpu --extra train --extra review --extra docs --extra dev --group build --group sbom \
+	$(COMPILE) pyproject.toml --extra cpu --extra train --extra review --extra docs --extra dev --group build --group sbom --group installer \
 		--override requirements/without-torch.txt --no-emit-package pip -c requirements/cpu.lock -c requirements/build.lock \
-		-c requirements/sbom.lock -o requirements/dev.lock
+		-c requirements/sbom.lock -c requirements/installer.lock -o requirements/dev.lock
 	$(COMPILE) --no-deps --group no-deps -o requirements/no-deps.lock
 
 ## audit: known vulnerabilities of what the images hold; needs the index's vulnerability service
 audit: $(VENV)/.dev
-	for lock in cpu gpu build sbom; do \
+	for lock in cpu gpu build sbom installer; do \
 		$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/$$lock.lock || exit; done
 
 ## sbom: sbom.cdx.json, the CycloneDX list of the CPU image's Python packages (the image holds its own)
-sbom: $(VENV)/.dev
-	$(PYTHON) -m venv --clear --without-pip $(VENV)/image
-	$(BIN)/pip --python $(VENV)/image/bin/python install --quiet --require-hashes --requirement requirements/cpu.lock
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/image/dist .
-	$(BIN)/pip --python $(VENV)/image/bin/python install --quiet --no-deps --no-index $(VENV)/image/dist/*.whl
-	$(BIN)/cyclonedx-py environment --output-reproducible --output-file sbom.cdx.json $(VENV)/image/bin/python
+sbom: $(VENV)/.python
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/install.sh cpu $(VENV)/image
+	cp $(VENV)/image/sbom.cdx.json .
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache

@@ -21,10 +21,11 @@ REQUIREMENTS = {
     "dev": [
         *PROJECT["project"]["dependencies"],
         *(line for name in ("cpu", "train", "review", "dev") for line in EXTRAS[name]),
-        *(line for name in ("build", "sbom") for line in GROUPS[name]),
+        *(line for name in ("build", "sbom", "installer") for line in GROUPS[name]),
     ],
     "build": GROUPS["build"],
     "sbom": GROUPS["sbom"],
+    "installer": GROUPS["installer"],
     "no-deps": GROUPS["no-deps"],
 }
 """Requirements that each lock is compiled from; `make lock` has the same list."""
@@ -83,7 +84,7 @@ def test_locks_satisfy_pyproject(name: str, python: str) -> None:
 def test_locks_agree_on_versions() -> None:
     """Tests run with the versions of the image."""
     dev = {(pin.name, pin.version) for pin in read_lock("dev")}
-    for name in ("cpu", "build", "sbom"):
+    for name in ("cpu", "build", "sbom", "installer"):
         assert {(pin.name, pin.version) for pin in read_lock(name)} <= dev
     served = {(pin.name, pin.version) for pin in read_lock("cpu") if pin.name != "onnxruntime"}
     assert served <= {(pin.name, pin.version) for pin in read_lock("gpu")}
