@@ -2,7 +2,7 @@
 
 import { h, s } from "./dom.js";
 
-const MARGIN = { left: 52, right: 10, top: 8, bottom: 24 };
+const MARGIN = { left: 62, right: 10, top: 8, bottom: 24 };
 const HEIGHT = 170;
 const MIN_LABEL_WIDTH = 64;
 
