@@ -82,16 +82,15 @@ class Price(BaseModel):
             if usage.prompt_tokens > longer.above_prompt_tokens:
                 price = longer.price
         read, wrote = price.input_usd_per_mtok or 0.0, price.output_usd_per_mtok or 0.0
-        parts = (
+        tokens_usd = 0.0
+        for tokens, own, default in (
             (usage.uncached_tokens, read, read),
             (usage.cached_tokens, price.cached_input_usd_per_mtok, read),
             (usage.cache_write_tokens, price.cache_write_usd_per_mtok, read),
             (usage.completion_tokens - usage.reasoning_tokens, wrote, wrote),
             (usage.reasoning_tokens, price.reasoning_usd_per_mtok, wrote),
-        )
-        tokens_usd = sum(
-            tokens * (default if own is None else own) for tokens, own, default in parts
-        )
+        ):
+            tokens_usd += tokens * (default if own is None else own)
         time_usd = seconds * (self.usd_per_hour or 0.0)
         return tokens_usd / TOKENS_PER_MTOK + time_usd / SECONDS_PER_HOUR
 

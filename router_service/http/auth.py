@@ -6,11 +6,11 @@ in a header, as every other client does, so other sites' pages can do nothing wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.access import Access, is_loopback
@@ -76,19 +76,18 @@ class Authentication:
             await send(message)
 
         path = scope["path"]
+        info: RequestInfo = scope["state"][INFO]
         outgoing = send_page if is_ui_path(path) else send
         try:
-            caller = authenticate(self._access(), path, Headers(scope=scope))
+            info.key = authenticate(self._access(), path, info.headers)
         except InvalidRequestError as exc:
             self._metrics.refused_callers.labels(exc.code).inc()
             await error_response(exc, scope)(scope, receive, outgoing)
             return
-        info: RequestInfo = scope["state"][INFO]
-        info.key = caller
         await self._app(scope, receive, outgoing)
 
 
-def authenticate(access: Access, path: str, headers: Headers) -> str | None:
+def authenticate(access: Access, path: str, headers: Mapping[str, str]) -> str | None:
     """Return the name of the key that allows a request, or None if the request needs no key.
 
     Raises UnauthorizedError or ForbiddenError.
@@ -130,7 +129,7 @@ def is_page_file(path: str) -> bool:
     return is_ui_path(path) and not path.startswith(UI_API_PREFIX)
 
 
-def read_key(headers: Headers) -> bytes:
+def read_key(headers: Mapping[str, str]) -> bytes:
     """Return the key as OpenAI's, Azure's and Anthropic's clients send it, or b"" without one."""
     authorization = headers.get("authorization", "")
     if authorization[: len(_BEARER)].lower() == _BEARER:
@@ -140,7 +139,7 @@ def read_key(headers: Headers) -> bytes:
     return key.strip().encode("latin-1")
 
 
-def refuse_foreign_pages_without_keys(path: str, headers: Headers) -> None:
+def refuse_foreign_pages_without_keys(path: str, headers: Mapping[str, str]) -> None:
     """Raise ForbiddenError if another site's page makes a browser use a gateway without keys.
 
     A gateway without keys trusts every program on this machine, but a browser sends requests for
@@ -167,7 +166,7 @@ def refuse_foreign_pages_without_keys(path: str, headers: Headers) -> None:
         )
 
 
-def _is_navigation_to_page(path: str, headers: Headers) -> bool:
+def _is_navigation_to_page(path: str, headers: Mapping[str, str]) -> bool:
     """Return whether the user followed a link to the page, which the linking site cannot read."""
     is_document = headers.get("sec-fetch-dest") == "document"
     return path == UI_PATH and is_document and headers.get("sec-fetch-mode") == "navigate"

@@ -119,9 +119,12 @@ class RoutedAnswer(Response):
     sent only with the first bytes of the answer, so that an earlier failure gets an error status.
     """
 
+    status_code = 200
+    background = None
+
     def __init__(self, endpoint: Endpoint, request: Request) -> None:
         """Store the request; it is answered when this object is called."""
-        super().__init__()
+        # Not `super().__init__()`, which would write headers that are not sent.
         self._endpoint = endpoint
         self._request = request
         self.exchange: Exchange | None = None
@@ -147,16 +150,16 @@ class RoutedAnswer(Response):
                         body,
                         caller=info.key,
                         headers=PolicyHeaders(
-                            request.headers.get(POLICY_HEADER),
-                            verified_goals=read_verified_goals(request.headers, verification),
+                            info.headers.get(POLICY_HEADER),
+                            verified_goals=read_verified_goals(info.headers, verification),
                         ),
-                        session=read_session_header(request.headers),
+                        session=read_session_header(info.headers),
                         timer=timer,
                     )
                     plan = await unless_client_leaves(receive, planning)
                     limits: VerificationLimits | None = None
                     if plan.verified is not None:
-                        limits = read_limits(request.headers, verification)
+                        limits = read_limits(info.headers, verification)
                         check_limits(plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, scope, exc)(scope, receive, send)

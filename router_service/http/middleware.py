@@ -9,7 +9,6 @@ from typing import cast
 
 from fastapi.routing import APIRoute
 from opentelemetry.trace import Tracer
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -52,13 +51,16 @@ class Accounting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers, path = Headers(scope=scope), scope["path"]
+        path = scope["path"]
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in reversed(scope["headers"])}
         decision_id = f"dec_{secrets.token_hex(12)}"
         request_id = headers.get("x-request-id", "")[:MAX_REQUEST_ID] or decision_id
         trace = UNTRACED
         if self._tracer is not None and path.startswith(TRACED_PREFIX):
             trace = Trace(self._tracer, path, headers)
-        info = RequestInfo(decision_id, request_id, time.perf_counter(), trace=trace)
+        info = RequestInfo(
+            decision_id, request_id, time.perf_counter(), trace=trace, headers=headers
+        )
         scope.setdefault("state", {})[INFO] = info
         status: int | None = None
 
@@ -67,7 +69,7 @@ class Accounting:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", ())]
-                if all(name.lower() != _REQUEST_ID for name, _ in headers):
+                if _REQUEST_ID not in [name.lower() for name, _ in headers]:
                     headers.append((_REQUEST_ID, request_id.encode("latin-1")))
                 message = {**message, "headers": headers}
             await send(message)

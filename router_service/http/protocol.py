@@ -23,6 +23,8 @@ from typing import Any, ClassVar, cast
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
@@ -500,10 +502,42 @@ class _Cycle(RequestResponseCycle):
         uvicorn waits before it sends a part, not afterwards. A large answer in one part would end
         at once, and its memory would no longer be counted although the client has not read it.
         """
-        if len(message.get("body", b"")) > HIGH_WATER_LIMIT and not message.get("more_body"):
+        if message["type"] == "http.response.start" and not self.response_started:
+            if not self.flow.write_paused and not self.disconnected:
+                self._send_head(message["status"], message.get("headers", ()))
+                return
+        elif len(message.get("body", b"")) > HIGH_WATER_LIMIT and not message.get("more_body"):
             await super().send(message | {"more_body": True})
             message = message | {"body": b""}
         await super().send(message)
+
+    def _send_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send the status and the headers, as uvicorn does, but check all headers together."""
+        self.response_started, self.waiting_for_100_continue = True, False
+        headers = [(name.lower(), value) for name, value in (*self.default_headers, *headers)]
+        names = [name for name, _ in headers]
+        if HEADER_RE.search(b"".join(names)):
+            raise RuntimeError("Invalid HTTP header name.")
+        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("Invalid HTTP header value.")
+        lines = [name + b": " + value for name, value in headers]
+        if (b"transfer-encoding", b"chunked") in headers:
+            self.chunked_encoding = True
+        elif b"content-length" in names:
+            self.expected_content_length = int(headers[names.index(b"content-length")][1])
+            self.chunked_encoding = False
+        elif self.scope["method"] != "HEAD" and status not in {204, 304}:
+            self.chunked_encoding = True
+            lines.append(b"transfer-encoding: chunked")
+        has_close = False
+        if b"connection" in names:
+            options = b",".join([value for name, value in headers if name == b"connection"])
+            has_close = b"close" in [option.strip() for option in options.lower().split(b",")]
+        if has_close:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close")
+        self.transport.write(STATUS_LINE[status] + b"\r\n".join(lines) + b"\r\n\r\n")
 
 
 class CorkedTransport(asyncio.Transport):

@@ -51,7 +51,7 @@ def info_of(request: Request) -> RequestInfo:
 
 def read_deadline(request: Request) -> float:
     """Return the deadline that a header sets, by the event loop's clock; infinity without one."""
-    text = request.headers.get(DEADLINE_HEADER)
+    text = info_of(request).headers.get(DEADLINE_HEADER)
     if text is None:
         return math.inf
     try:
@@ -81,14 +81,14 @@ async def read_body(
     Raises BodyTooLargeError as soon as the size is known, BodyTimeoutError,
     UnsupportedEncodingError, OverloadedError, and ClientDisconnect.
     """
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    info, parts, size = info_of(request), [], 0
+    encoding = info.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise UnsupportedEncodingError(encoding[:40])
     limit_bytes = min(server.max_body_bytes, limit_bytes or server.max_body_bytes)
-    announced = request.headers.get("content-length", "")
+    announced = info.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit_bytes:
         raise BodyTooLargeError(limit_bytes)
-    info, parts, size = info_of(request), [], 0
     try:
         async with asyncio.timeout(server.body_timeout_s):
             is_complete = False

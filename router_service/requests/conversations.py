@@ -48,8 +48,11 @@ and those of the Codex CLI, whose session may have several threads."""
 
 def read_session_header(headers: Mapping[str, str]) -> str | None:
     """Return the name of the conversation in a request's headers, if there is one."""
-    names = (headers.get(name) for name in SESSION_HEADERS)
-    return next((name for name in names if name and len(name) <= MAX_ID_CHARACTERS), None)
+    for header in SESSION_HEADERS:
+        name = headers.get(header)
+        if name and len(name) <= MAX_ID_CHARACTERS:
+            return name
+    return None
 
 
 def read_session(body: Mapping[str, Json]) -> str | None:

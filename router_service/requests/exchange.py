@@ -79,6 +79,9 @@ class RequestInfo:
     """Counts bytes towards the request's slot until it ends; raises OverloadedError."""
     is_logged: bool = False
     """Whether the request's log line has been written; each request has one."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """The first value of each header, by its name in lower case. Starlette's `Headers` decodes and
+    compares every header for each look-up."""
 
 
 @dataclass(slots=True)

@@ -48,8 +48,8 @@ _PROOF = re.compile(rb'"(?:signature|data|encrypted_content)"\s*:\s*"([^"\\]{8,}
 _MARKS = (b'"signature"', b'"redacted_thinking"', b'"encrypted_content"')
 """Every Messages or Responses body with a proof contains one of these."""
 
-_CHAT_MARKS = (b'"reasoning_content"', b'"reasoning"', b'"reasoning_details"')
-"""Every chat body with reasoning contains one of these."""
+_CHAT_MARK = re.compile(rb'"reasoning(?:_content|_details)?"')
+"""Every chat body with reasoning contains a match."""
 
 _CHAT_RESULT = re.compile(rb'"tool_call_id"\s*:\s*"([^"]*)"')
 """The id of a call that has a result, in a chat body."""
@@ -199,7 +199,7 @@ class Translation:
         """
         if self._proofs is None and self.dialect is Dialect.CHAT:
             parts = self.body.parts
-            has_reasoning = any(mark in part for part in parts for mark in _CHAT_MARKS)
+            has_reasoning = any(map(_CHAT_MARK.search, parts))
             self._proofs = [""] if has_reasoning else []
         elif self._proofs is None:
             has_mark = any(mark in part for part in self.body.parts for mark in _MARKS)
