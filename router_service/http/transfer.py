@@ -89,23 +89,42 @@ async def read_body(
     announced = info.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit_bytes:
         raise BodyTooLargeError(limit_bytes)
-    try:
-        async with asyncio.timeout(server.body_timeout_s):
-            is_complete = False
-            while not is_complete:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                part = message.get("body", b"")
-                is_complete = not message.get("more_body", False)
-                size += len(part)
-                if size > limit_bytes:
-                    raise BodyTooLargeError(limit_bytes)
-                info.hold_memory(BODY_COPIES * len(part))
-                parts.append(part)
-    except TimeoutError as exc:
-        raise BodyTimeoutError(server.body_timeout_s) from exc
+
+    def keep(message: Message) -> bool:
+        """Keep a part of the body; return whether more will follow."""
+        nonlocal size
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit_bytes:
+            raise BodyTooLargeError(limit_bytes)
+        info.hold_memory(BODY_COPIES * len(part))
+        parts.append(part)
+        return bool(message.get("more_body", False))
+
+    # A small body usually arrives with the head, and then needs no timer.
+    first = _received_message(request.receive)
+    if first is None or keep(first):
+        try:
+            async with asyncio.timeout(server.body_timeout_s):
+                while keep(await request.receive()):
+                    pass
+        except TimeoutError as exc:
+            raise BodyTimeoutError(server.body_timeout_s) from exc
     return b"".join(parts)
+
+
+def _received_message(receive: Receive) -> Message | None:
+    """Return the next message if it has been received already, or else None."""
+    receiving = receive().__await__()
+    try:
+        receiving.send(None)
+    except StopIteration as received:
+        message: Message = received.value
+        return message
+    receiving.close()
+    return None
 
 
 async def read_by(read: Callable[[bytes], T], request: Request, body: bytes) -> T:

@@ -474,8 +474,13 @@ class Recorder:
         if usage is not None:
             child(metrics.tokens, model, "prompt", source).inc(usage.prompt_tokens)
             child(metrics.tokens, model, "completion", source).inc(usage.completion_tokens)
-            child(metrics.tokens, model, "cached", source).inc(usage.cached_tokens)
-            child(metrics.tokens, model, "reasoning", source).inc(usage.reasoning_tokens)
+            for kind, tokens in (
+                ("cached", usage.cached_tokens),
+                ("reasoning", usage.reasoning_tokens),
+            ):
+                series = child(metrics.tokens, model, kind, source)
+                if tokens:
+                    series.inc(tokens)
         if cost_usd is not None:
             child(metrics.cost_usd, model, source).inc(cost_usd)
 

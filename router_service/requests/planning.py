@@ -156,8 +156,7 @@ async def plan_request(  # noqa: PLR0913
     gateway.metrics.decision_seconds.observe(seconds)
     if seconds > engine.settings.router.latency_budget_s:
         gateway.metrics.decisions_over_budget.inc()
-    plan.stages.extend(timer.stages)
-    return plan
+    return replace(plan, stages=tuple(timer.stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +427,7 @@ class Plan:
     """Future with the arm that a shadow release chooses; its result is None if that failed."""
     baseline: Model | None = None
     """The model whose price is the reference for savings."""
-    stages: list[Stage] = field(default_factory=list, compare=False)
+    stages: tuple[Stage, ...] = ()
     """Durations of the gateway's own steps, from reading the body to the choice."""
 
     @property
