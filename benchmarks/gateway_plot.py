@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import orjson
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from benchmarks.load.figures import DIRECT
 
@@ -82,6 +82,7 @@ def draw(axes: Axes, settings: Sequence[Mapping[str, Any]], figure: str, label: 
     axes.set_xticks(connections, [str(count) for count in connections])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("connections")
     axes.set_title(label, loc="left", fontsize=10)
