@@ -1,6 +1,6 @@
 """Traffic history: requests, costs, errors and latencies over time, in an SQLite file.
 
-A request adds to sums in memory, which takes about 2 µs. A thread adds these sums to the file every
+A request adds to sums in memory, which takes about 1 µs. A thread adds these sums to the file every
 second, so that several workers can share one file. The file has sums for minutes, hours and days,
 and no part of any request. A disk failure never affects a request.
 """

@@ -47,6 +47,10 @@ class Session(BaseModel):
     """Name of the key; None if the gateway has no keys."""
     is_admin: bool
     """Whether the whole page may be used, and not only the views of the key's own traffic."""
+    workers: int
+    """Number of processes; each lists only the decisions that it has made itself."""
+    is_sandbox: bool
+    """Whether a sandbox answers for every model, because no models are configured."""
     version: str = __version__
 
 
@@ -162,7 +166,13 @@ class RecentDecisions(BaseModel):
 @routes.get("/session")
 async def session(request: Request) -> Session:
     """Return who the caller is; refused with 401 without a valid key."""
-    return Session(key=info_of(request).key, is_admin=visible_key(request) is None)
+    gateway = gateway_of(request)
+    return Session(
+        key=info_of(request).key,
+        is_admin=visible_key(request) is None,
+        workers=gateway.server.workers,
+        is_sandbox=gateway.engine.settings.is_sandbox,
+    )
 
 
 Filter = Annotated[str | None, Query(max_length=MAX_NAME)]

@@ -174,15 +174,15 @@ def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
     tab.keyboard.press("Escape")
 
 
-@pytest.mark.parametrize("width", [1280, 768, 360])
-def test_policies_are_not_broken_into_lines(tab: Page, width: int) -> None:
-    """A policy such as `drift=0.05` stays in one line at every width."""
-    tab.set_viewport_size({"width": width, "height": 900})
+def test_policies_are_not_broken_into_lines(tab: Page) -> None:
+    """A policy such as `drift=0.05` stays in one line at every width, and nothing is cut off."""
     sign_in(tab, ADMIN)
     tab.get_by_role("tab", name="Live traffic").click()
     expect(tab.locator("#log tbody tr")).to_have_count(3)
-    assert tab.locator('#log td[data-name="Policy"]').evaluate_all(IN_ONE_LINE)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    for width in (1280, 900, 768, 360):
+        tab.set_viewport_size({"width": width, "height": 900})
+        assert tab.locator('#log td[data-name="Policy"]').evaluate_all(IN_ONE_LINE), width
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_missing_history_is_announced(

@@ -47,6 +47,8 @@ let limit = 0;
 /** @param {import("./session.js").Session} session */
 export function startLive(session) {
   showsKeys = session.is_admin && session.key !== null;
+  const place = session.workers > 1 ? `the worker process that answers this page, one of ${session.workers}` : "this gateway";
+  byId("live-lead").textContent = `The latest decisions of ${place}${session.is_admin ? "" : `, for the key ${session.key}`}. Prompts and answers are not shown.`;
   byId("live-body").append(summary, filters, axis, empty, log());
   byId("pause").addEventListener("click", toggle);
   byId("details").addEventListener("click", (event) => {

@@ -33,7 +33,8 @@ const body = h("div", {}, tiles, h("div", { class: "chart-grid" }, ...Object.val
 
 /** @param {import("./session.js").Session} session */
 export function startOverview(session) {
-  byId("overview-lead").textContent = session.is_admin ? "All requests to this gateway, from all of its workers." : `Requests with your key ${session.key}.`;
+  const sandbox = session.is_sandbox ? " A sandbox answers for all models, so nothing is really spent." : "";
+  byId("overview-lead").textContent = (session.is_admin ? "All requests to this gateway." : `All requests with the key ${session.key}.`) + sandbox;
   byId("overview-period").append(...Object.entries(PERIODS).map(([value, name]) => h("label", {},
     h("input", { type: "radio", name: "period", value, checked: value === period, onchange: () => change(() => (period = value)) }), h("span", {}, name))));
   figures.addEventListener("toggle", showFigures);

@@ -5,7 +5,7 @@ import { byId, h, showError } from "./dom.js";
 
 const KEY = "switchcraft-key";
 
-/** @typedef {{key: string | null, is_admin: boolean, version: string}} Session */
+/** @typedef {{key: string | null, is_admin: boolean, workers: number, is_sandbox: boolean, version: string}} Session */
 
 /** @type {string | null} the key while the session storage is forbidden */
 let unstored = null;
