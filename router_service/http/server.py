@@ -134,7 +134,7 @@ class ServeOptions:
             arms = read_manifest(configured.router.artifact / MANIFEST).arms
             settings = Settings.sandbox(
                 self.sandbox_url, arms, server=configured.server, history=configured.history
-            )
+            ).model_copy(update={"keys": configured.keys})
         builder = EngineBuilder()
         router, publication = load_first_router(settings, builder)
         source = ReloadSource(

@@ -18,6 +18,7 @@ import yaml
 from deploy import alerts
 from router_service.access import Access, permitted_listen_host
 from router_service.core.artifact import SHIPPED, Artifact
+from router_service.http.server import ServeOptions
 from router_service.requests.pool import Pool
 from router_service.settings import Settings, load_settings, read_settings
 from router_service.telemetry.metrics import Metrics
@@ -102,6 +103,8 @@ def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch)
     settings = read_settings(host=host)
     assert permitted_listen_host(settings) == host
     assert not settings.models
+    app = ServeOptions(host=host, sandbox_url="http://127.0.0.1:9/v1").create_app()
+    assert not app.state.gateway.engine.access.is_open, "the sandbox's gateway asks for the key"
 
 
 @pytest.mark.parametrize("name", ["prometheus", "redis", "shared-volume"])
