@@ -147,11 +147,11 @@ def measure(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         place = Place(arguments.peers, folder, free_port())
         upstream = direct(place)
-        programs = {DIRECT: stack.enter_context(running(upstream.program, _first(upstream)))}
+        programs = {DIRECT: stack.enter_context(running(upstream.program, first_request(upstream)))}
         contenders = _installed(place, arguments.only)
         starts = {name: _starts(it, arguments.starts) for name, it in contenders.items()}
         for name, it in contenders.items():
-            programs[name] = stack.enter_context(running(it.program, _first(it)))
+            programs[name] = stack.enter_context(running(it.program, first_request(it)))
             starts[name].append(programs[name].ready_s)
         ready_mb = {name: programs[name].resident_mb() for name in contenders}
         rounds = _rounds(Bench({DIRECT: upstream, **contenders}, programs), settings, arguments)
@@ -179,7 +179,8 @@ def _installed(place: Place, only: Sequence[str]) -> Mapping[str, Contender]:
     return {name: contender for name, contender in made.items() if contender is not None}
 
 
-def _first(contender: Contender) -> bytes:
+def first_request(contender: Contender) -> bytes:
+    """Return a request that a contender answers once it serves."""
     return next(_requests("pass-through", contender))
 
 
@@ -187,7 +188,7 @@ def _starts(contender: Contender, times: int) -> list[float]:
     """Return the seconds of all startups but the last, whose process the benchmark keeps."""
     taken = []
     for _ in range(times - 1):
-        with running(contender.program, _first(contender)) as program:
+        with running(contender.program, first_request(contender)) as program:
             taken.append(program.ready_s)
     return taken
 

@@ -70,17 +70,27 @@ def switchcraft(place: Place) -> Contender:
     return _switchcraft(place, "switchcraft", Path(__file__).parents[2])
 
 
+def with_workers(place: Place, workers: int, decision_threads: int) -> Contender:
+    """Return this gateway with several workers; `decision_threads` is the number of each."""
+    name = f"{workers} x {decision_threads}"
+    server = {"workers": workers, "decision_threads": decision_threads}
+    return _switchcraft(place, name, Path(__file__).parents[2], server)
+
+
 def before(place: Place) -> Contender | None:
     """Return another version of this gateway, from a checkout among the peers."""
     tree = place.peers.resolve() / "before"
     return _switchcraft(place, "before", tree) if tree.exists() else None
 
 
-def _switchcraft(place: Place, name: str, tree: Path) -> Contender:
+def _switchcraft(
+    place: Place, name: str, tree: Path, server: Mapping[str, int] | None = None
+) -> Contender:
     port = free_port()
     arms = [_entry(arm, place.upstream) for arm in Artifact.load(SHIPPED).manifest.arms]
     models = [{**_entry(MODEL, place.upstream), "model_info": PRICE}, *arms]
-    path = place.write(f"{name}.yaml", {"model_list": models, "server": {"port": port}})
+    content = {"model_list": models, "server": {"port": port, **(server or {})}}
+    path = place.write(f"{name}.yaml", content)
     # -P: the working directory must not shadow the tree.
     command = (sys.executable, "-P", "-m", "router_service.cli", "serve", "--config", path)
     program = place.program(name, port, *command, PYTHONPATH=str(tree))

@@ -108,7 +108,7 @@ def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:
         rows = {
             name: [_cell(column, name, rounds) for column in columns] for name in _names(rounds)
         }
-        yield from _markdown(mode, [column.title for column in columns], rows)
+        yield from markdown(mode, [column.title for column in columns], rows)
         many = [it for it in rounds if it.mode == mode and it.connections > FEW]
         if many:
             columns = [column for it in many for column in _fairness(it)]
@@ -116,9 +116,9 @@ def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:
                 name: [_cell(column, name, rounds) for column in columns] for name in _names(rounds)
             }
             titles = [column.title for column in columns]
-            yield from _markdown(f"{mode}, by connection", titles, rows)
+            yield from markdown(f"{mode}, by connection", titles, rows)
     titles = ["version", "ready, s", "resident when ready, MB", "resident after load, MB"]
-    yield from _markdown(
+    yield from markdown(
         "gateway", titles, {name: _weight_cells(it) for name, it in weights.items()}
     )
 
@@ -184,15 +184,16 @@ def _cell(column: _Column, name: str, rounds: Rounds) -> str:
     if column.is_added and name != DIRECT:
         own = [column.value(it) for it in by_name[DIRECT]]
         values = [value - less for value, less in zip(values, own, strict=True)]
-    return _spread(values)
+    return spread(values)
 
 
 def _weight_cells(weight: Weight) -> list[str]:
     numbers = ([*weight.ready_s], [weight.ready_mb], [weight.loaded_mb])
-    return [weight.version, *map(_spread, numbers)]
+    return [weight.version, *map(spread, numbers)]
 
 
-def _spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
+    """Return the median, and the least and the greatest value in parentheses."""
     middle = _number(statistics.median(values))
     if len(values) == 1:
         return middle
@@ -204,7 +205,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
 
 
-def _markdown(name: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def markdown(name: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table; `name` is the title of the first column."""
     yield ""
     yield f"| {' | '.join([name, *titles])} |"
     yield f"|---|{'---:|' * len(titles)}"
