@@ -199,7 +199,11 @@ class Graph:
         options.log_severity_level = 3
         try:
             session = ort.InferenceSession(
-                str(path), sess_options=options, providers=PROVIDERS[device]
+                str(path),
+                sess_options=options,
+                providers=PROVIDERS[device],
+                # The fused kernel takes 118 us for 220 tokens, its two parts take 19 us.
+                disabled_optimizers=["SkipLayerNormFusion"] if device == "cpu" else None,
             )
         except Exception as exc:  # the runtime does not export its own error classes
             raise ArtifactError(path, f"cannot be loaded as an ONNX graph: {exc}") from exc

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from sentencepiece import SentencePieceTrainer
@@ -14,7 +15,11 @@ from router_service.core.messages import parse_conversation
 from router_service.core.model import Classifier
 from router_service.core.packing import Packed, Packer, PackingSpec
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
-from switchcraft_training.models.export import export_onnx, quantize_int8
+from switchcraft_training.models.export import (
+    attend_to_all_tokens,
+    export_onnx,
+    quantize_int8,
+)
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, rows_of
 from tests.training.models.stand_ins import CORPUS, STAND_INS, save
@@ -39,7 +44,7 @@ def pack(encoder: PretrainedEncoder, texts: list[str]) -> list[Packed]:
 
 @pytest.mark.parametrize("name", STAND_INS)
 def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -> None:
-    """One epoch changes the weights; the graph equals torch, and int8 is close to it."""
+    """One epoch changes the weights; the graphs equal torch, and int8 is close to it."""
     encoder = load_encoder(str(save(name, tmp_path / name)))
     before = {key: tensor.clone() for key, tensor in encoder.model.state_dict().items()}
     texts = ["weather in Paris? " * n for n in range(1, 13)]
@@ -55,9 +60,15 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     wanted = predict(model, rows)
     export_onnx(model, 0, tmp_path / "full.onnx")
     quantize_int8(tmp_path / "full.onnx", tmp_path / "int8.onnx")
-    graphs = [Classifier(tmp_path / f"{which}.onnx", arms=2) for which in ("full", "int8")]
-    full, int8 = (graph.predict(rows.packed) for graph in graphs)
+    without_mask = onnx.load(str(tmp_path / "full.onnx"))
+    attend_to_all_tokens(without_mask)
+    assert "attention_mask" not in {each.name for each in without_mask.graph.input}
+    onnx.save(without_mask, str(tmp_path / "single.onnx"))
+    names = ("full", "single", "int8")
+    graphs = [Classifier(tmp_path / f"{which}.onnx", arms=2) for which in names]
+    full, single, int8 = (graph.predict(rows.packed) for graph in graphs)
     assert abs(full - wanted).max() < 1e-5
+    assert abs(single - full).max() < 1e-6
     assert 0 < abs(int8 - wanted).max() < 0.05
     assert wanted.std(0).max() > 1e-4
 

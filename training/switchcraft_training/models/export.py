@@ -6,6 +6,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -51,6 +53,9 @@ OPSET = 23
 
 512 tokens take a fifth less time than in opset 18.
 """
+
+MAX_WINDOW = 2_048
+"""Number of tokens for which it is checked that attention is not limited to a window."""
 
 ML_OPSET = 5
 SUM = 1
@@ -124,6 +129,77 @@ def full_precision(path: Path) -> Path:
     return path.with_name(f"{path.name.split('.')[0]}.fp32.onnx")
 
 
+def attend_to_all_tokens(model: onnx.ModelProto) -> None:
+    """Remove the input `attention_mask` from a graph whose rows run one at a time, in place.
+
+    Such rows have no padding, so the mask is 1 for all tokens. BERT's attention then adds no mask
+    to its scores, and divides its input into heads without copies. On the CPU, a run takes an
+    eighth less time (0.67 instead of 0.76 ms for BFCL's requests), and probabilities change by less
+    than 1e-6.
+    """
+    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
+    shapes = {each.name: each.type.tensor_type.shape.dim for each in inferred}
+    # Pooling and hashed words still count tokens by the mask.
+    ones = numpy_helper.from_array(np.ones(1, dtype=np.int64))
+    shape = helper.make_node("Shape", ["input_ids"], ["mask/shape"], "mask/shape")
+    mask = helper.make_node("ConstantOfShape", ["mask/shape"], ["mask"], "mask", value=ones)
+    nodes = [shape, mask, *model.graph.node]
+    for node in nodes:
+        node.input[:] = ["mask" if name == "attention_mask" else name for name in node.input]
+    source = {output: node for node in nodes for output in node.output}
+    for node in [node for node in nodes if node.op_type == "Attention"]:
+        transposed = [source.get(name) for name in node.input[:3]]
+        split = [source.get(each.input[0]) for each in transposed if each is not None]
+        operators = [each.op_type for each in (*transposed, *split) if each is not None]
+        is_berts = operators == ["Transpose"] * 3 + ["Reshape"] * 3 and len(node.input) == 4
+        if not (is_berts and _attends_to_all(model, nodes, node.input[3])):
+            continue
+        # The exporter reshapes and transposes (row, token, hidden) to (row, head, token, part)
+        # and back. The operator does that, if it knows the number of heads.
+        (joined,) = [each for each in nodes if node.output[0] in each.input]
+        (reshaped,) = [each for each in nodes if joined.output[0] in each.input]
+        node.input[:] = [each.input[0] for each in split if each is not None]
+        node.output[:] = reshaped.output
+        reshaped.output[:] = [f"{node.name}/unused"]
+        (scale,) = [each.f for each in node.attribute if each.name == "scale"]
+        hidden = shapes[node.input[0]][-1].dim_value
+        heads = round(hidden * scale**2)  # the scale is 1 / sqrt(size of a head)
+        names = ("q_num_heads", "kv_num_heads")
+        node.attribute.extend(helper.make_attribute(name, heads) for name in names)
+    _keep_only(model, nodes, {each.name for each in model.graph.output})
+
+
+def _attends_to_all(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], attention_mask: str
+) -> bool:
+    """Return whether every token attends to all tokens; not so with a sliding window."""
+    alone = deepcopy(model)
+    output = helper.make_tensor_value_info(attention_mask, TensorProto.BOOL, None)
+    alone.graph.ClearField("output")
+    alone.graph.output.append(output)
+    _keep_only(alone, nodes, {attention_mask})
+    session = ort.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"input_ids": np.zeros((1, MAX_WINDOW), dtype=np.int64)})
+    return bool(np.asarray(found).all())
+
+
+def _keep_only(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: AbstractSet[str]
+) -> None:
+    """Give a graph the nodes, inputs and tables that these outputs need."""
+    kept: list[onnx.NodeProto] = []
+    needed = set(outputs)
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output):
+            kept.append(node)
+            needed.update(node.input)
+    model.graph.ClearField("node")
+    model.graph.node.extend(reversed(kept))
+    for field in (model.graph.input, model.graph.initializer):
+        for each in [each for each in field if each.name not in needed]:
+            field.remove(each)
+
+
 def quantize_int8(source: Path, target: Path) -> None:
     """Quantize the encoder's weights to int8, which takes a quarter of the space of FP32.
 
@@ -133,6 +209,10 @@ def quantize_int8(source: Path, target: Path) -> None:
     thresholds instead of weights, and the weights of networks and hashed words are small.
     """
     model = onnx.load(str(source))
+    attend_to_all_tokens(model)
+    # The exporter writes wrong shapes for transposed weights. If all shapes are removed, the
+    # quantizer infers them again.
+    model.graph.ClearField("value_info")
     excluded = [
         node.name
         for node in model.graph.node
@@ -140,9 +220,6 @@ def quantize_int8(source: Path, target: Path) -> None:
     ]
     # The quantizer first replaces each Gemm by a MatMul with this suffix in its name.
     excluded += [f"{name}_MatMul" for name in excluded]
-    # The exporter writes wrong shapes for transposed weights. If all shapes are removed, the
-    # quantizer infers them again.
-    model.graph.ClearField("value_info")
     # Remove the mark that rows of a batch are independent: with int8, they share one scale of
     # activations.
     model.ClearField("metadata_props")
