@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
+from router_service.http.accepting import AcceptingServer
 from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
 from router_service.sandbox.app import ThreadServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
@@ -50,6 +51,10 @@ async def wait_for_async(condition: Callable[[], Awaitable[object]], what: str) 
     raise AssertionError(f"waited {WAIT_S} s in vain: {what}")
 
 
+class GatewayServer(ThreadServer, AcceptingServer):
+    """Server in a thread that accepts connections as the gateway does."""
+
+
 @contextmanager
 def served(app: ASGIApp, http: type[BoundedProtocol] | None = None) -> Iterator[str]:
     """Serve an app from a thread like the gateway; yield its address, http://HOST:PORT."""
@@ -65,16 +70,14 @@ def served(app: ASGIApp, http: type[BoundedProtocol] | None = None) -> Iterator[
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
-    server = ThreadServer(config)
+    server = GatewayServer(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    http.accept_from([listener])
     thread.start()
     try:
         assert server.ready.wait(WAIT_S), "the server has not started"
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.stop()
-        http.accept_from(())
         thread.join(WAIT_S)
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
-import socket
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable
@@ -88,8 +86,6 @@ class _Shared:
     """Connections without a request in progress, the longest idle one first."""
     waiting_bytes: int = 0
     """Unparsed bytes of pipelined requests."""
-    listeners: tuple[socket.socket, ...] = ()
-    """Duplicates of the sockets on which connections may wait; uvloop's own cannot accept."""
     dropped: int = 0
     """Connections closed because of the limit since the last warning."""
     warned_s: float = -WARNING_INTERVAL_S
@@ -119,16 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_refused = False
         """Whether all further bytes are ignored."""
         self._method = self._version = b""
-        self._accepts = True
         self._timers: dict[str, asyncio.TimerHandle] = {}
-
-    @classmethod
-    def accept_from(cls, listeners: Iterable[socket.socket]) -> None:
-        """Under load, accept the connections that wait at these sockets together."""
-        for listener in cls.shared.listeners:
-            listener.close()
-        duplicates = (socket.socket(fileno=os.dup(listener.fileno())) for listener in listeners)
-        cls.shared.listeners = tuple(duplicates)
 
     # Callbacks of the event loop (asyncio.Protocol).
 
@@ -139,8 +126,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.shared.max_connections:
             self._make_room()
         self.shared.idle[self] = None
-        if self._accepts:
-            self._accept_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection, and tell a request in progress that its client disconnected."""
@@ -192,36 +177,6 @@ class BoundedProtocol(HttpToolsProtocol):
         """Stop the check, because the client has read enough."""
         super().resume_writing()
         self._stop(_READER)
-
-    def _accept_waiting(self) -> None:
-        """Accept connections that wait, at most as many as there are requests in flight.
-
-        libuv accepts one connection in each iteration of the loop (since 1.45), and an iteration
-        answers all requests that have arrived. So the last of 256 clients waited 7 s for its first
-        answer, while others were served again and again. Without load, iterations are short, and
-        the limit leaves waiting connections to other workers.
-        """
-
-        def create_protocol() -> BoundedProtocol:
-            protocol = type(self)(self.config, self.server_state, self.app_state, self.loop)
-            protocol._accepts = False
-            return protocol
-
-        async def connect(accepted: socket.socket) -> None:
-            await self.loop.connect_accepted_socket(create_protocol, accepted)
-
-        in_flight = len(self.tasks)
-        for listener in self.shared.listeners:
-            for _ in range(in_flight):
-                try:
-                    accepted, _ = listener.accept()
-                except OSError:  # none waits, or the process has no free file descriptor
-                    break
-                accepted.setblocking(False)
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                task = self.loop.create_task(connect(accepted))
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
 
     # Reading.
 

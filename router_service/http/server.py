@@ -18,7 +18,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -27,9 +26,10 @@ from router_service import signals
 from router_service.access import LOOPBACK, permitted_listen_host, warn_about_open_redis
 from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.resources import bound_heap
+from router_service.http.accepting import AcceptingServer, ConnectionCounts
 from router_service.http.app import create_app
 from router_service.http.auth import UI_PATH
-from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
+from router_service.http.protocol import ConnectionLimits, protocol_with_limits
 from router_service.lifecycle.engine import EngineBuilder
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.overload import Drain
@@ -209,7 +209,7 @@ def log_address(server: ServerSettings, listeners: Sequence[socket.socket]) -> N
     _log.info("serving at %s/v1%s; web page at %s%s", url, place, url, UI_PATH)
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(AcceptingServer):
     """uvicorn server that drains at the first stop signal, and stops at once at the second.
 
     It exits with status 0. It accepts connections while it drains, so that probes are answered and
@@ -217,10 +217,15 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, drain: Drain, on_started: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        on_started: Callable[[], None],
+        counts: ConnectionCounts | None = None,
+        worker: int = 0,
     ) -> None:
         """Take a function that is called on the event loop once the server accepts connections."""
-        super().__init__(config)
+        super().__init__(config, counts, worker)
         self._drain = drain
         self._on_started = on_started
 
@@ -233,8 +238,6 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._on_started()
-        listeners = [listener for server in self.servers for listener in server.sockets]
-        cast("type[BoundedProtocol]", self.config.http_protocol_class).accept_from(listeners)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Handle a signal to stop: drain, and at the second signal stop at once."""
@@ -255,7 +258,6 @@ class DrainingServer(uvicorn.Server):
         if self.force_exit:
             for connection in self.server_state.connections:
                 connection.transport.abort()
-        cast("type[BoundedProtocol]", self.config.http_protocol_class).accept_from(())
         self.config.timeout_graceful_shutdown = 1 + math.ceil(self._drain.remaining_s)
         await super().shutdown(sockets)
 

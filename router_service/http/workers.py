@@ -23,14 +23,13 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import FrameType
-from typing import Any, cast
 
 import uvicorn
 
 from router_service import signals
 from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import bound_heap
-from router_service.http.accepting import Acceptor, ConnectionCounts
+from router_service.http.accepting import ConnectionCounts
 from router_service.http.server import (
     DrainingServer,
     ServeOptions,
@@ -154,40 +153,7 @@ class WorkerServer(DrainingServer):
             parent.stop_when_closed(asyncio.get_running_loop(), self)
             parent.send(Ready())
 
-        super().__init__(config, gateway.drain, tell_parent)
-        self._counts = counts
-        self._number = number
-        self._acceptor: Acceptor | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept this worker's share of the connections."""
-
-        def create_protocol() -> asyncio.Protocol:
-            protocol: asyncio.Protocol = cast("Any", self.config.http_protocol_class)(
-                config=self.config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
-            )
-            return protocol
-
-        await super().startup([])
-        connections = self.server_state.connections
-        self._acceptor = Acceptor(
-            sockets or (), create_protocol, lambda: len(connections), self._counts, self._number
-        )
-        self._acceptor.start()
-
-    async def on_tick(self, counter: int) -> bool:
-        """Publish the number of connections, and return whether to stop serving."""
-        if self._acceptor is not None:
-            self._acceptor.show()
-        return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, and close those that exist."""
-        if self._acceptor is not None:
-            self._acceptor.stop()
-        await super().shutdown(sockets)
+        super().__init__(config, gateway.drain, tell_parent, counts, number)
 
     @property
     def handlers(self) -> Mapping[signal.Signals, SignalHandler]:

@@ -143,8 +143,13 @@ class TrafficHistory:
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, unless the history is disabled."""
+        """Open the file and start the thread, unless the history is disabled."""
         if self._is_enabled:
+            try:
+                with self._connection_lock:
+                    self._open()
+            except (OSError, sqlite3.Error) as exc:
+                self._failed(exc)
             self._thread.start()
 
     def close(self) -> None:

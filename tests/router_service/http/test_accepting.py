@@ -56,9 +56,9 @@ def serve(directory: Path, workers: int, clients: int, serving: int) -> list[int
                 counts.show(number, 0)
             for number, worker in enumerate(served[:serving]):
                 own = stack.enter_context(listener.dup())
-                acceptor = Acceptor([own], worker.connection, worker.count, counts, number)
+                acceptor = Acceptor([own], worker.connection, worker.count, clients, counts, number)
                 acceptor.start()
-                stack.callback(acceptor.stop)
+                stack.callback(acceptor.close)
 
             async def all_are_accepted() -> bool:
                 return sum(worker.count() for worker in served) == clients
@@ -75,9 +75,13 @@ def serve(directory: Path, workers: int, clients: int, serving: int) -> list[int
 def test_workers_get_equal_numbers_of_connections(
     tmp_path: Path, workers: int, clients: int
 ) -> None:
-    """Clients that connect at the same time are spread evenly, up to the tolerance."""
+    """Clients that connect at the same time are spread evenly, up to the tolerance.
+
+    Each worker may be ahead of the other by the tolerance, and may take connections from a worker
+    that pauses.
+    """
     accepted = serve(tmp_path, workers, clients, serving=workers)
-    assert max(accepted) - min(accepted) <= 1 + TOLERANCE * clients
+    assert max(accepted) - min(accepted) <= 2 * (1 + TOLERANCE * clients)
 
 
 def test_connections_do_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:

@@ -209,3 +209,15 @@ def test_running_thread_writes_what_is_pending_at_the_end(tmp_path: Path, clock:
     assert not (tmp_path / "none").exists()
     with pytest.raises(HistoryUnavailableError, match=r"history\.enabled"):
         disabled.read(MINUTE_S, 0, "model")
+
+
+def test_unwritable_file_is_reported_at_the_start(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator sees it at once, and not only after the first request."""
+    (tmp_path / "file").touch()
+    history = open_history(tmp_path / "file" / "history.sqlite3", clock)
+    history.start()
+    history.close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert str(tmp_path / "file") in line
