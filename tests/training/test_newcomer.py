@@ -112,7 +112,7 @@ def test_first_answer_is_the_one_that_readme_shows(
     run_program(first_gateway, folder, blocks(README, "python")[0])
     shown = next(block for block in blocks(README, "") if block.startswith("get_forecast"))
     printed = capsys.readouterr().out
-    assert "".join(printed.split()) == "".join(shown.split())
+    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
 
 
 def test_page_is_served_where_readme_says(first_gateway: str) -> None:
