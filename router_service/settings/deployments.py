@@ -15,8 +15,8 @@ from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.dialects.parts import Dialect
 from router_service.settings.litellm import (
-    Entry,
     File,
+    ModelEntry,
     Reliability,
 )
 from router_service.settings.values import Deployment, Model, Timeouts
@@ -180,7 +180,7 @@ def _of_kind(kind: str, name: str, *sections: Reliability) -> Iterator[str]:
 class _Place:
     """An entry of `model_list` with its path in the file, and the environment for its key."""
 
-    entry: Entry
+    entry: ModelEntry
     where: str
     source: str
     environ: Mapping[str, str]

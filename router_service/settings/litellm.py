@@ -273,7 +273,7 @@ class ModelInfo(Costs):
         )
 
 
-class Entry(Section):
+class ModelEntry(Section):
     """One deployment of a model. Entries with the same `model_name` are one model."""
 
     model_name: Name
@@ -419,7 +419,7 @@ class File(BaseModel):
         frozen=True, extra="allow", hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    model_list: tuple[Entry, ...] = ()
+    model_list: tuple[ModelEntry, ...] = ()
     """Models and their deployments."""
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()

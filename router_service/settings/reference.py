@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from router_service.core.messages import Json
 from router_service.settings.litellm import (
     Costs,
-    Entry,
     File,
     GeneralSection,
     LiteLLMSection,
+    ModelEntry,
     ModelInfo,
     Params,
     Reliability,
@@ -43,7 +43,7 @@ _NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
 _REFERENCE_PATTERN = re.escape(REFERENCE) + ".+"
 
 _SECTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...] = (
-    ("model_list.N", Entry, None),
+    ("model_list.N", ModelEntry, None),
     ("model_list.N.litellm_params", Params, Costs),
     ("model_list.N.model_info", ModelInfo, Costs),
     ("model_list.N.model_info", Costs, None),
