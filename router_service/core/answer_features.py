@@ -63,7 +63,7 @@ _NUMBER_WORDS = {
     )
 }
 _SCALES = (1.0, 100.0, 0.01, 0.001)
-"""Factors between a number as it was said and as it is written in a call: 5% is 0.05, 2 km are
+"""Factors between a number in the conversation and in a call: 5% is 0.05, 2 km are
 2,000 m."""
 _QUOTED = re.compile(r'"[^"]+"|\'[^\'\n]{2,80}?\'|`[^`]+`')
 _NAME = re.compile(r"[A-Z][\w'-]+(?:,? (?:of|de|the|[A-Z][\w'-]+))*")
@@ -530,7 +530,7 @@ NO_LOGIT = -9.0
 class Candidates:
     """The candidate answers of one request, by the column of their arm, and their relations.
 
-    `relations[column, other]` tells how the candidate of one column relates to that of another.
+    `relations[column, other]` says how the candidate of one column relates to that of another.
     """
 
     answers: Mapping[int, CandidateAnswer]

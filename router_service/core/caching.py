@@ -1,7 +1,7 @@
 """Prompt caches of providers: what a request of a conversation costs, and when to switch arms.
 
 A provider keeps the processed prefix of a prompt for some minutes and charges less for it. So an
-arm that served a conversation's last turns is cheaper for the next turn than its list price says,
+arm that served a conversation's last turns is cheaper for the next turn than its list price suggests,
 and every other arm has to read the whole conversation first.
 
 Nothing here measures time: `now_s` is passed in, in seconds of the same clock in all calls.
@@ -107,7 +107,7 @@ class ArmTerms:
     """None if the arm has no cache, or if nothing is known about it."""
 
     def usage(self, prompt_tokens: float, cached_tokens: float, *, has_markers: bool) -> Usage:
-        """Return the expected usage of a request, of which `cached_tokens` are in the cache."""
+        """Return the expected usage of a request with `cached_tokens` in the provider's cache."""
         rule = self.rule
         caches = rule is not None and prompt_tokens >= rule.min_tokens
         writes = caches and rule is not None and rule.needs_markers
@@ -122,7 +122,7 @@ class ArmTerms:
         )
 
     def cost_usd(self, prompt_tokens: float, cached_tokens: float, *, has_markers: bool) -> float:
-        """Return the expected cost of a request, of which `cached_tokens` are in the cache."""
+        """Return the expected cost of a request with `cached_tokens` in the provider's cache."""
         usage = self.usage(prompt_tokens, cached_tokens, has_markers=has_markers)
         return self.price.cost_of(usage, self.seconds)
 
@@ -153,7 +153,7 @@ class NextRequest:
 
 
 class ConversationState(StoredRecord):
-    """What earlier requests of a conversation tell about the next one."""
+    """What is known of a conversation from its earlier requests."""
 
     kind: ClassVar[str] = "conversation"
 

@@ -167,7 +167,7 @@ _APPROVING = frozenset(
     "exactly absolutely definitely certainly continue proceed go do lgtm ja gerne oui si sí claro "
     "vale sim hai да はい 好 好的 是的".split()
 )
-"""Words of which a confirmation has at least one."""
+"""A confirmation has at least one of these words."""
 _ACCOMPANYING = frozenset(
     "please thanks thank you it that this so ahead on right now then good great perfect sounds "
     "looks of course let's lets and the with keep going carry bitte".split()
@@ -179,7 +179,7 @@ _WORD = re.compile(r"[\w']+")
 def is_confirmation(text: str) -> bool:
     """Return whether a text only approves something, as "yes", "ok, do it" and "go on" do.
 
-    Any other word makes it a request of its own: "yes, but cheaper" is none, nor is "no".
+    Any other word makes it a new request. Neither "yes, but cheaper" nor "no" is a confirmation.
     """
     if len(text) > MAX_CONFIRMATION_CHARACTERS:
         return False

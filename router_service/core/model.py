@@ -318,7 +318,7 @@ def batches_by_length(
 ) -> Iterator[list[int]]:
     """Yield batches of row indices, of similar length and padded to at most `max_batch_tokens`.
 
-    A row that is longer than this limit gets a batch of its own.
+    A row that is longer than this limit gets its own batch.
     """
     by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
     for _, bucket in groupby(by_length, key=lambda row: lengths[row] // BUCKET_TOKENS):

@@ -31,8 +31,8 @@ class Price(BaseModel):
     """Price of a model: USD per million tokens, USD per hour of its machine, or both added up.
 
     A missing price is unknown and never 0. Both token prices, the hourly price, or all three are
-    required. Cached input and cache writes without a price of their own cost as much as other
-    input. Reasoning without a price of its own costs as much as other output.
+    required. Cached input and cache writes without their own price cost as much as other
+    input. Reasoning without its own price costs as much as other output.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -74,7 +74,7 @@ _DATE_WORDS = frozenset(
     "january february march april may june july august september october november december monday "
     "tuesday wednesday thursday friday saturday sunday today tomorrow yesterday week".split()
 )
-"""Words of which a date without digits has at least one."""
+"""A date without digits has at least one of these words."""
 _SEQUENCE = frozenset(
     "then also next after finally additionally second third another both each respectively two "
     "three multiple same".split()

@@ -107,7 +107,7 @@ class AnswerTranslator:
         self._halves: dict[int, str] = {}
         """Parts whose text so far ends with the first half of a surrogate pair."""
         self._dropped: set[int] = set()
-        """Parts of which nothing is written."""
+        """Parts that are not written."""
         self._characters = 0
         self._reader: AnswerReader
         match source:

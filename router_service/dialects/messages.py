@@ -214,7 +214,7 @@ def _read_blocks(
 def _read_exchange(
     block: dict[str, Json], kind: str, path: str, lost: list[str], changes: _ToolChanges | None
 ) -> Part:
-    """Read a block that one of the two sides of the exchange alone may write."""
+    """Read a block that only the user, or only the assistant, may write."""
     if kind == "tool_use":
         arguments = from_input(reading.as_object(block.get("input"), f"{path}.input"))
         call_id = reading.identifier(block, "id", path)
@@ -385,7 +385,7 @@ def write_request(
             body["top_p"] = request.top_p
 
     if tools:
-        # OpenAI caches prompts by itself. Anthropic has to be told, up to here of the next request.
+        # OpenAI caches prompts automatically. Anthropic caches what is marked, for the next request.
         stable = body["system"][-1] if system else body["tools"][-1]
         for block in (stable, messages[-1]["content"][-1]):
             block["cache_control"] = {"type": "ephemeral"}

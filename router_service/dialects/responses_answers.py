@@ -289,7 +289,7 @@ def _join(parts: Json, separator: str) -> str:
 
 
 class ResponsesWriter:
-    """Writer of one answer. Each part is an output item of its own."""
+    """Writer of one answer. Each part is a separate output item."""
 
     def __init__(self, model: str, created_s: int, request: Request) -> None:
         self._repeated = {"created_at": created_s, "model": model, **_repeat(request)}

@@ -43,7 +43,7 @@ class Target:
     """The model's name at the provider."""
     provider: str = ""
     """LiteLLM's name of the provider, such as `openai` or `mistral`; empty for an unknown server
-    that is compatible with OpenAI's, such as vLLM at an address of its own."""
+    that is compatible with OpenAI's, such as vLLM."""
     max_output_tokens: int | None = None
     """Longest answer of the model, if it is known."""
     supports_reasoning: bool = False
@@ -155,7 +155,7 @@ def _is_closed(schema: Json) -> bool:
 
 
 def as_function(tool: OfferedTool) -> OfferedTool:
-    """Return the function that stands for a custom tool where there are only functions."""
+    """Return the function that represents a custom tool in an API that has only functions."""
     if not tool.is_custom:
         return tool
     description, expected = tool.description, "The tool's input as free text."

@@ -214,7 +214,7 @@ def headers_of(exc: Exception) -> dict[str, str]:
     """Return the headers that an error's status requires (RFC 9110, sections 10.2.3 and 11.6)."""
     match exc:
         case UnauthorizedError():
-            # Not Basic, for which a browser would ask the page's user in a window of its own.
+            # Not Basic: a browser would then ask the page's user for a password in its own dialog.
             return {"www-authenticate": "Bearer"}
         case NotServedError() if exc.allowed:
             return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6

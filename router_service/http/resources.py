@@ -1,4 +1,4 @@
-"""Routes beside the model APIs: model list, decisions, feedback, health, metrics, reloads."""
+"""Routes other than the model APIs: model list, decisions, feedback, health, metrics, reloads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class FeedbackReceipt(BaseModel):
 
 @routes.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
 async def root(request: Request) -> Response:
-    """Show people the page, and tell programs that the gateway is there, as Claude Code asks."""
+    """Redirect browsers to the page; answer programs, such as Claude Code, that probe the gateway."""
     if "text/html" in request.headers.get("accept", ""):
         # A relative address, because a proxy may serve the gateway below a prefix.
         return RedirectResponse(UI_PATH.removeprefix("/"))

@@ -166,7 +166,7 @@ class Shadow:
 
 
 class Releases:
-    """The stable release's planner, and the releases that are tried beside it."""
+    """The stable release's planner, and the shadow and canary releases next to it."""
 
     def __init__(
         self, stable: Planner, *, canary: CanaryTrial | None = None, shadow: Shadow | None = None
@@ -219,7 +219,7 @@ class Releases:
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
         """Return the plan with the chosen arm, or with a random arm for the exploration share.
 
-        Requests to be verified are not explored: nobody could weigh the accepted answer, because
+        Requests to be verified are not explored: the accepted answer could not be weighted, because
         its arm also depends on the answers. The shadow release gets the request too, and decides
         later.
         """

@@ -1,4 +1,4 @@
-"""Conversations: which requests belong together, and what earlier ones tell about the next one.
+"""Conversations: which requests belong together, and what earlier ones say about the next one.
 
 The state of a conversation says which arm served it, and how much of it each arm's provider has
 cached (see `core.caching`). It is kept in memory, and in Redis if that is configured. A request

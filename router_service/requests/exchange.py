@@ -201,7 +201,7 @@ class Exchange:
 
     @property
     def has_own_answer(self) -> bool:
-        """Whether the fields describe an answer, and not only candidates that nobody accepted."""
+        """Whether the fields describe an answer, and not only rejected candidates."""
         return self.plan.verified is None or self.accepted is not None
 
     def total_cost_usd(self, cost_usd: float | None) -> float | None:
@@ -320,7 +320,7 @@ class Recorder:
             attempts=len(exchange.attempts),
             arm=exchange.arm,
             release=plan.track if decision else None,
-            # The shadow decides in the background; its choice is recorded if it is known by now.
+            # The shadow decides in the background; its choice is recorded if it has decided by now.
             shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
             reason=exchange.reason,
             policy=str(plan.verified or plan.policy) if plan.policy else None,

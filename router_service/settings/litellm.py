@@ -71,7 +71,7 @@ ONE_OF = (
     frozenset({"reasoning", "reasoning_effort"}),
     frozenset({"max_tokens", "max_completion_tokens"}),
 )
-"""Request parameters of which a request can have only one."""
+"""Groups of parameters; a request can have only one of each group."""
 
 
 class Section(BaseModel):

@@ -374,7 +374,7 @@ class ConversationSettings(Frozen):
     """Following conversations: the arm stays the same unless a change pays.
 
     Providers charge less for the part of a prompt that they have cached. So the arm that served a
-    conversation's last request is cheaper for the next one than its list price says.
+    conversation's last request is cheaper for the next one than its list price suggests.
     """
 
     enabled: bool = False
@@ -665,7 +665,7 @@ class HistorySettings(Frozen):
     )
     """SQLite file of the history; a relative path starts at the working directory. The workers of a
     gateway share the file. It must be on a local disk, because SQLite cannot lock files of network
-    drives. The default follows `XDG_STATE_HOME`; the sandbox has a file of its own."""
+    drives. The default follows `XDG_STATE_HOME`; the sandbox has its own file."""
 
 
 class Settings(Frozen):

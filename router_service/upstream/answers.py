@@ -551,7 +551,7 @@ class EventReader:
         self.events = resumed()
 
     def close(self) -> None:
-        """Stop waiting for a part that nobody reads."""
+        """Stop waiting for a part that is no longer read."""
         if self._pending is not None:
             self._pending.cancel()
 

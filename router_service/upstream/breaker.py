@@ -108,7 +108,7 @@ class CircuitBreakers:
 
     A client can send requests that no deployment can answer. Failures of these requests must not
     make a deployment unavailable to other clients. So the failures of one client do not open a
-    circuit while other clients get good answers. If one client alone has opened a circuit, requests
+    circuit while other clients get good answers. If a single client has opened a circuit, requests
     of other clients are sent as probes. Clients are identified by the names of their keys. Without
     keys, all clients count as one.
     """

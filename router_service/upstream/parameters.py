@@ -49,7 +49,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "reasoning": "reasoning_effort",
     "reasoning_effort": "reasoning",
 }
-"""Names in the Chat Completions API of which a request has one or the other, by each other."""
+"""Pairs of names in the Chat Completions API that exclude each other, in both directions."""
 
 
 def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> bytes:
