@@ -34,7 +34,7 @@ The longest one of the paper has 3,137 tokens.
 """
 
 TURNS = {"glaive": 4, "xlam": 1, "hermes": 2, "bfcl": 6, "confetti": 9}
-"""Most user turns of a conversation; each turn is an example of its own."""
+"""Most user turns of a conversation; each turn is a separate example."""
 
 TOOLS = {"glaive": 2, "xlam": 6, "hermes": 4, "bfcl": 20, "confetti": 12}
 """Most tools that a query offers."""

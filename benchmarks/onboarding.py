@@ -66,7 +66,7 @@ Columns = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A pool's packed table, its folds, and what the whole router says of each held-out query.
+    """A pool's packed table, its folds, and the whole router's prediction for each held-out query.
 
     `folder` keeps the results of earlier runs.
     """
@@ -194,7 +194,7 @@ def join(
 ) -> dict[tuple[str, int], Joined]:
     """Let each of these arms join in each fold; return what is predicted, by arm and answers.
 
-    `plan` tells for each number of answers on how many folds it is measured.
+    `plan` says for each number of answers on how many folds it is measured.
     """
     parts: dict[tuple[str, int], list[tuple[Choices, Columns]]] = defaultdict(list)
     for number, split in enumerate(setting.data.folds()):
@@ -217,7 +217,7 @@ def join(
 
 
 def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined]) -> list[Figures]:
-    """Return for each arm and number of answers: AUC and routed accuracy, beside all answers."""
+    """Return AUC and routed accuracy by arm and number of answers, next to all answers."""
     table, rule = setting.measured, setting.config.policies["default"]
     found: list[Figures] = []
     for (arm, answers), new in joined.items():

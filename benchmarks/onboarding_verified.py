@@ -128,7 +128,7 @@ def answer(fold: HeldOutFold, arm: int | None, new: Joined | None, accuracy: flo
 
 
 def measure(setting: Setting, recordings: Path, arms: Sequence[str], folds: int) -> list[Figures]:
-    """Return for each arm that joined and each price: accuracy and cost, beside all answers."""
+    """Return accuracy and cost by joined arm and price, next to those with all answers."""
     table, everything = setting.measured, read_answers(setting, recordings)
     joined = join(setting, {ANSWERS: folds}, arms)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())

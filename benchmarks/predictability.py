@@ -97,7 +97,7 @@ def of_pool(name: str, data: Path, cache: Path | None) -> Iterator[dict[str, obj
 
 
 def demand_told(name: str, data: Path, cache: Path | None) -> float:
-    """Return the share of held-out queries of which trees tell whether no call, one or several."""
+    """Return how often trees are right that a held-out query needs no, one or several calls."""
     config = load_config(Path(f"configs/{name}.yaml"))
     dataset = load_dataset(config, data, cache)
     requests = (parse_conversation(e.request) for e in dataset.measured(config.arms).examples)

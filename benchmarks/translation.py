@@ -109,7 +109,7 @@ def serve_gateway(pipe: Connection, upstream: str) -> None:
 
 @contextmanager
 def process(target: Any, *arguments: str) -> Iterator[str]:  # noqa: ANN401 - one of the functions above
-    """Run a server in a process of its own; yield its address."""
+    """Run a server in a separate process; yield its address."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     running = context.Process(target=target, args=(theirs, *arguments), daemon=True)

@@ -59,7 +59,7 @@ def _conversation_switches() -> Panel:
 def _conversation_caches() -> Panel:
     return graph(
         "Prompts expected in a provider's cache",
-        "Requests per second of which the provider reported cached tokens (hit) or none (miss).",
+        "Requests per second for which the provider reported cached tokens (hit) or none (miss).",
         "reqps",
         Query(per_second("switchcraft_conversation_caches_total", "result"), "{{result}}"),
         is_stacked=True,

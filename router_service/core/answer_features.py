@@ -63,8 +63,7 @@ _NUMBER_WORDS = {
     )
 }
 _SCALES = (1.0, 100.0, 0.01, 0.001)
-"""Factors between a number in the conversation and in a call: 5% is 0.05, 2 km are
-2,000 m."""
+"""Factors between a number in the conversation and in a call: 5% is 0.05, 2 km is 2,000 m."""
 _QUOTED = re.compile(r'"[^"]+"|\'[^\'\n]{2,80}?\'|`[^`]+`')
 _NAME = re.compile(r"[A-Z][\w'-]+(?:,? (?:of|de|the|[A-Z][\w'-]+))*")
 _SEPARATORS = re.compile(r"[_.]")

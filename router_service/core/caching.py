@@ -1,8 +1,8 @@
 """Prompt caches of providers: what a request of a conversation costs, and when to switch arms.
 
 A provider keeps the processed prefix of a prompt for some minutes and charges less for it. So an
-arm that served a conversation's last turns is cheaper for the next turn than its list price suggests,
-and every other arm has to read the whole conversation first.
+arm that served a conversation's last turns is cheaper for the next turn than its list price
+suggests, and every other arm has to read the whole conversation first.
 
 Nothing here measures time: `now_s` is passed in, in seconds of the same clock in all calls.
 """

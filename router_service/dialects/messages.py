@@ -385,7 +385,7 @@ def write_request(
             body["top_p"] = request.top_p
 
     if tools:
-        # OpenAI caches prompts automatically. Anthropic caches what is marked, for the next request.
+        # OpenAI caches prompts automatically, Anthropic only up to a marked block.
         stable = body["system"][-1] if system else body["tools"][-1]
         for block in (stable, messages[-1]["content"][-1]):
             block["cache_control"] = {"type": "ephemeral"}

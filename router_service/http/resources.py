@@ -102,7 +102,7 @@ class FeedbackReceipt(BaseModel):
 
 @routes.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
 async def root(request: Request) -> Response:
-    """Redirect browsers to the page; answer programs, such as Claude Code, that probe the gateway."""
+    """Redirect browsers to the page, and answer programs that probe the gateway with 200."""
     if "text/html" in request.headers.get("accept", ""):
         # A relative address, because a proxy may serve the gateway below a prefix.
         return RedirectResponse(UI_PATH.removeprefix("/"))

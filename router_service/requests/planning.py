@@ -413,7 +413,7 @@ class Plan:
     unverified: UnverifiedReason | None = None
     """Why the answer is not verified, although the client asked for a verified answer."""
     conversation: ConversationTurn | None = None
-    """What is known from earlier requests of the conversation; None if conversations are not followed."""
+    """State of the conversation from earlier requests; None if conversations are not followed."""
     prediction: Prediction | None = None
     """The prediction that `decision` was made from."""
     decision: Decision | None = None

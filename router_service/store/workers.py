@@ -156,7 +156,7 @@ class _Parent:
             while True:
                 message = await _receive(reader)
                 reply = self._replies.popleft()
-                if not reply.done():  # nobody waits for a reply that came too late
+                if not reply.done():  # a reply that is too late is ignored
                     reply.set_result(message)
         except (OSError, EOFError):
             pass  # the requests that wait fail, and the next one connects again

@@ -267,7 +267,7 @@ class RetryingClient:
     async def _send(
         self, model: Model, deployment: Deployment, request: UpstreamRequest
     ) -> StartedAnswer:
-        """Send a request; if the upstream refuses a part of it, send it once more without that part.
+        """Send a request; if the upstream seems to refuse a part of it, repeat it without it.
 
         These are `stream_options`, by which many clients ask for usage, and reasoning that another
         provider signed. The answer matters more. An error that names one of them may have another

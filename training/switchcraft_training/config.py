@@ -71,7 +71,7 @@ class ArmConfig(_Frozen):
     profile: str | None = Field(
         None,
         min_length=1,
-        description="What the model is: its release, its abilities, what it is meant for. The"
+        description="What the model is: its release, its abilities, and its purpose. The"
         " baseline MIRT needs it of every arm, and is left out if no arm has one.",
     )
 
@@ -117,7 +117,7 @@ class EncoderConfig(_Frozen):
 
 
 Branch = Literal["encoder", "lexical", "networks", "forest"]
-"""Branches of the network, each of which can predict without the others: the fine-tuned encoder,
+"""Branches of the network. Each can predict without the others: the fine-tuned encoder,
 hashed words and word pairs, small networks over the structural features, and trees over the
 structural features."""
 
@@ -191,8 +191,8 @@ class ChatPreferencesConfig(_Frozen):
         " (`model_a`, `model_b`, `tie` or `tie (bothbad)`); other fields are ignored. The path is"
         " relative to the folder of the option `--data`, and may end in `.gz`."
     )
-    strong: str = Field(description="The model of the file that the pool's best arm stands for.")
-    weak: str = Field(description="The model of the file that the cheapest arm stands for.")
+    strong: str = Field(description="The model in the file that represents the pool's best arm.")
+    weak: str = Field(description="The model in the file that represents the cheapest arm.")
     strong_share: float = Field(
         0.5,
         ge=0,
@@ -209,7 +209,7 @@ class ChatPreferencesConfig(_Frozen):
 
 
 class EvaluationConfig(_Frozen):
-    """Measurements of a run, in addition to those of its own router; all use held-out rows."""
+    """Measurements of a run, in addition to those of the router itself; all use held-out rows."""
 
     protocol: Literal["folds", "split"] = Field(
         "folds",

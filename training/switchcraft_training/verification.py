@@ -129,7 +129,7 @@ def answer_verified(
 def answer_cheapest(
     verifier: Verifier, data: VerifierData, max_candidates: int = MAX_CANDIDATES
 ) -> VerifiedAnswers:
-    """Ask the cheapest arms for every query, whatever the verifier says of their answers."""
+    """Ask the cheapest arms for every query, regardless of the verifier's estimates."""
     order: list[int] = np.argsort(data.costs_usd, kind="stable").tolist()
     asked = tuple(order[:max_candidates])
     judged: list[tuple[Mapping[int, float], ...]] = []

@@ -32,7 +32,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 PRELOADED = ("switchcraft_training.verification",)
-"""Modules that are imported once, by the process of which all others are copies."""
+"""Modules that are imported once, by the process that all workers are forked from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ SINGLE_PROCESS = Workers()
 
 
 def _start(threads: int) -> None:
-    """Prepare a process: no more than its threads, no log lines of progress, no orphans."""
+    """Prepare a process: limit its threads, silence its progress, and end it with its parent."""
     threadpool_limits(threads)
     torch.set_num_threads(threads)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")

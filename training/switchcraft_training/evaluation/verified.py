@@ -59,7 +59,7 @@ class VerifiedRow:
 class JudgementQuality:
     """How well the verifier's probabilities separate right candidates from wrong ones.
 
-    `asked` tells which arms the candidates are from. Standard errors treat the candidates of one
+    `asked` says which arms the candidates are from. Standard errors treat the candidates of one
     query as independent.
     """
 

@@ -214,7 +214,7 @@ HIDDEN_DROPOUT = 0.3
 
 
 class StackedLinear(nn.Module):
-    """Linear layers of equal size, each of which reads rows of its own."""
+    """Linear layers of equal size that read separate rows."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()

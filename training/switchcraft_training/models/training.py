@@ -94,7 +94,7 @@ class Demand:
 
 
 def fit_demand_branch(config: RunConfig, train: Table) -> Demand | None:
-    """Fit the demand forest; None if the rows do not tell how many calls their queries need."""
+    """Fit the demand forest; None if it is unknown how many calls the rows' queries need."""
     max_mb = config.training.max_forest_mb
     with step("demand forest"):
         held_out = held_out_demand(train, config.seed, max_mb)

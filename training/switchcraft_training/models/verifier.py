@@ -100,7 +100,7 @@ def read_candidates(
 
 @dataclass(frozen=True)
 class VerifierData:
-    """Queries with the answers of every arm, and what the router says of them.
+    """Queries with the answers of every arm, and the router's predictions for them.
 
     `probabilities` and `correct` are (queries, arms); the router has not learned from the queries
     that it predicts. `costs_usd` are the arms' expected costs, (arms,). Near-duplicates have equal

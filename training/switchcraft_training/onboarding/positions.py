@@ -1,4 +1,4 @@
-"""Where a model stands among recorded models, estimated from few of its answers.
+"""Position of a model among recorded models, estimated from few of its answers.
 
 The model is multidimensional item response theory: the log-odds that model m answers query q
 correctly are `a_q . t_m + b_m + d_q` (Reckase, 2009). Queries' values are fitted to the answers of
@@ -178,7 +178,7 @@ class RecordedModels:
         return float(p.mean()), float(np.sqrt(slope @ position.covariance @ slope))
 
     def most_informative(self, position: Position, candidates: Rows, count: int) -> Rows:
-        """Return the queries whose answers tell most about the position (D-optimal), in order.
+        """Return the queries whose answers say most about the position (D-optimal), in order.
 
         Each query is chosen as if the answers to the earlier ones were known.
         """

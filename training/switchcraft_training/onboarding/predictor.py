@@ -1,4 +1,4 @@
-"""The predictor of an arm that joins an artifact: a network of its own, beside the pool's."""
+"""The predictor of an arm that joins an artifact: a separate network next to the pool's."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def fit_predictor(
 def fit_line(model: RouterModel, queries: Table, accuracy: float, pool: Calibration) -> Line:
     """Return the slope and shift that calibrate a new arm's logits.
 
-    Few answers cannot tell both, so the slope is the mean of the pool's arms. The shift makes the
-    mean probability of the recorded queries equal to the estimated accuracy.
+    Few answers do not determine both, so the slope is the mean of the pool's arms. The shift makes
+    the mean probability of the recorded queries equal to the estimated accuracy.
     """
     slope = float(np.mean(pool.slopes)) if isinstance(pool, Platt) else 1.0
     logits = slope * logit(predict(model, queries)[:, 0])

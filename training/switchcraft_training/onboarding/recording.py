@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 ROWS: Final = "rows.jsonl"
 CHOSEN: Final = "chosen.json"
-"""File beside the chosen queries: which of them were chosen as informative."""
+"""File next to the chosen queries: which of them were chosen as informative."""
 
 LAYERS: Final = ("correct", "attempts", "input_tokens", "output_tokens", "seconds")
 
@@ -112,7 +112,7 @@ class NewAnswers:
     """A new arm's answers to recorded queries.
 
     `table` (queries, 1) has a row for each of `Recorded.queries`, NaN if it was not asked.
-    `informative` (queries,) tells which queries were chosen as informative ones.
+    `informative` (queries,) says which queries were chosen as informative ones.
     """
 
     table: Table

@@ -26,7 +26,7 @@ If exploration could have taken the target's arm but rarely did, intervals are t
 counts how often it did.
 
 A verified policy asks several arms. A decision counts for it if the policy asks the logged arm
-first, weighted by that arm's propensity. `Outcomes` tells whether the log then has everything that
+first, weighted by that arm's propensity. `Outcomes` says whether the log then has everything that
 the policy asks for (`verified.py`).
 
 The estimators are implemented here because Python 3.11 can only install Open Bandit Pipeline's
@@ -66,7 +66,7 @@ class Reward:
     """A quantity to estimate, such as accuracy or cost.
 
     `seen` (n,) has the observed values, NaN if unknown. `expected` (n, arms) has the predictions of
-    the outcome model. `worse` tells which values are worse (`high` for a cost).
+    the outcome model. `worse` says which values are worse (`high` for a cost).
     """
 
     seen: Floats

@@ -280,7 +280,7 @@ def _read_token_count(value: Json) -> int | None:
 def _read_steps(row: Mapping[str, Json], arm: str, attempt: int) -> list[Answer]:
     """Return an answer for each step of a conversation's log, or for its error message.
 
-    A log is a list of turns, each of which is a list of steps.
+    A log is a list of turns, and a turn is a list of steps.
     """
     log = row["result"]
     if isinstance(log, str):
