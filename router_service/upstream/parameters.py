@@ -20,7 +20,7 @@ RESPONSES_NAMES: Mapping[str, str] = {
     "reasoning_effort": "reasoning.effort",
     "verbosity": "text.verbosity",
 }
-"""Names in the Responses API of parameters that the Chat Completions API calls otherwise. A dot
+"""Names in the Responses API of parameters with other names in Chat Completions. A dot
 separates the names of an object and of its field."""
 
 CHAT_ONLY = frozenset(
@@ -34,7 +34,7 @@ MESSAGES_NAMES: Mapping[str, str] = {
     "reasoning_effort": "output_config.effort",
     "stop": "stop_sequences",
 }
-"""Names in the Messages API of parameters that the Chat Completions API calls otherwise."""
+"""Names in the Messages API of parameters with other names in Chat Completions."""
 
 NOT_IN_MESSAGES = CHAT_ONLY - {"stop"} | frozenset(
     "parallel_tool_calls prompt_cache_key prompt_cache_retention reasoning safety_identifier"

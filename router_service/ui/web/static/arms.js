@@ -20,8 +20,8 @@ export function arms(explained, choice) {
 
 /** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
 function caption(explained, choice, hasFloor) {
-  if (!hasFloor) return "Sorted by cost. This policy demands no least probability.";
-  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the least probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
+  if (!hasFloor) return "Sorted by cost. This policy has no minimum probability.";
+  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the minimum probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 

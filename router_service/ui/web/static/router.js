@@ -24,7 +24,7 @@ function described(card) {
   return [
     h("div", { class: "head" }, h("div", {},
       h("h2", {}, `Router: ${card.name}`),
-      h("p", { class: "lead" }, `This router estimates how probably each of ${card.arms.length} models answers a request correctly, and then chooses one by a policy. It was trained on ${date(card.provenance.created)}.`))),
+      h("p", { class: "lead" }, `This router estimates how likely each of ${card.arms.length} models is to answer a request correctly, and then chooses one by a policy. It was trained on ${date(card.provenance.created)}.`))),
     titled("How good it is", measured && `Measured on ${count(measured)} queries that the router had not seen in training. ± is one standard error.`, metrics(card)),
     frontier(card),
     titled("Models", "A model, or a model with a reasoning effort, is called an arm. Cost, tokens and time are means over the measured requests, at the prices of this gateway.", arms(card)),
