@@ -211,12 +211,13 @@ function draw() {
   const x = (/** @type {number} */ at) => (to > from ? left + 6 + ((at - from) / (to - from)) * (right - left - 12) : (left + right) / 2);
   const y = (/** @type {number} */ log) => bottom - ((log - low) / (high - low)) * (bottom - top);
   const decades = Array.from({ length: Math.floor(high) - Math.ceil(low) + 1 }, (_, index) => Math.ceil(low) + index);
-  const ticks = to > from ? Array.from({ length: width < 500 ? 3 : 5 }, (_, index, { length } = { length: width < 500 ? 3 : 5 }) => from + ((to - from) * index) / (length - 1)) : [from];
+  const gaps = Math.min(width < 500 ? 2 : 4, Math.floor(to - from)); // labels show seconds, so they are at least one second apart
+  const ticks = Array.from({ length: gaps + 1 }, (_, index) => from + ((to - from) * index) / (gaps || 1));
   const failed = current.filter(isFailed).length;
   plot.replaceChildren(s("svg", { class: "timeseries", viewBox: `0 0 ${width} 146`, role: "img", "aria-label": `Latency of ${current.length} decisions between ${clock(from)} and ${clock(to)}, of which ${failed} failed. The table below has the same decisions.` },
     ...decades.map((log) => s("g", {}, s("line", { class: "grid", x1: left, x2: right, y1: y(log), y2: y(log) }), s("text", { x: left - 8, y: y(log) + 4, "text-anchor": "end" }, brief(duration(10 ** log))))),
     s("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),
-    ...ticks.map((tick, index) => s("text", { x: x(tick), y: bottom + 18, "text-anchor": ticks.length === 1 ? "middle" : index === 0 ? "start" : index === ticks.length - 1 ? "end" : "middle" }, clock(tick))),
+    ...ticks.map((tick, index) => s("text", { x: x(tick), y: bottom + 18, "text-anchor": to === from ? "middle" : index === 0 ? "start" : index === gaps ? "end" : "middle" }, clock(tick))),
     ...[...current].sort((a, b) => Number(isFailed(a)) - Number(isFailed(b))).map((decision) => s("circle", { class: isFailed(decision) ? "decision bad" : "decision", cx: x(decision.created), cy: y(Math.log10(Math.max(decision.latency_s, 0.0001))), r: 4, onclick: () => showDetails(decision.id) },
       s("title", {}, `${clock(decision.created)}, ${decision.model}: ${duration(decision.latency_s)}, ${outcome(decision)}`)))));
 }
