@@ -30,7 +30,7 @@ class InvalidRequestError(SwitchcraftError):
         self.code = code
 
     def body(self) -> dict[str, str | None]:
-        """Return the error in OpenAI's format (API reference: "Error codes")."""
+        """Return the error in OpenAI's format (OpenAI's API reference: "Error codes")."""
         return {
             "message": self.message,
             "type": "invalid_request_error",

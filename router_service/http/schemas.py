@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 DESCRIPTION = (
     "Send your key as `authorization: Bearer KEY`; `api-key` and `x-api-key` work too. A gateway "
-    "without keys accepts requests of its own machine only. Fields that are not listed here are "
+    "without keys accepts only requests from its own machine. Fields that are not listed here are "
     "forwarded unchanged."
 )
 
@@ -23,13 +23,14 @@ TAGS: list[Document] = [
     {"name": DECISIONS, "description": "Models, policies, decisions, and feedback on answers."},
     {
         "name": OPERATIONS,
-        "description": "Health needs no key. Metrics and administration need the admin key.",
+        "description": "Health needs no key. Metrics need the metrics key or the admin key, and "
+        "administration needs the admin key.",
     },
 ]
 
 
 class Fault(BaseModel):
-    """Details of an error; `message` has the remedy (see "Error codes" in the API reference)."""
+    """Details of an error; `message` has the remedy."""
 
     message: str
     type: str

@@ -125,8 +125,9 @@ class Metrics:
     # Requests and decisions.
     requests = _counter(
         "requests",
-        "Chat requests that have ended, by the model that was called, the kind of policy that "
-        "chose it (theta, drift, verified or none), and the HTTP status; 499 if the client left.",
+        "Requests to models that have ended, by the model that was called, the kind of policy that "
+        "chose it (theta, drift, utility, verified or none), and the HTTP status; 499 if the "
+        "client left.",
         "model",
         "policy",
         "status",
