@@ -420,6 +420,10 @@ OVERLAP_FEATURES = tuple(overlap_features(analyze_query(""), analyze_tools(())))
 FEATURES = (*TEXT_FEATURES, *TOOL_FEATURES, *OVERLAP_FEATURES, "turns", "system_chars")
 """Names of all features. The meaning of a name never changes: a changed feature gets a new name."""
 
+_WHOLE: Mapping[float, float] = {number: float(number) for number in range(1_000)}
+"""One object for each whole number, which all conversations share, because predictions are cached
+with their features: 1.5 KB instead of 4.4 KB for each of BFCL's requests."""
+
 # These caches belong to the process and not to a router. Loaded releases can share them, because
 # their values depend only on their keys.
 _queries: Cache[str, Query] = Cache(max_bytes=4 * 2**20)
@@ -451,4 +455,5 @@ def extract(conversation: Conversation, names: Sequence[str]) -> tuple[float, ..
         "turns": len(conversation.turns),
         "system_chars": sum(map(len, system)),
     }
-    return tuple([float(features[name]) for name in names])
+    values = map(features.__getitem__, names)
+    return tuple([_WHOLE[value] if value in _WHOLE else float(value) for value in values])

@@ -216,10 +216,9 @@ class ParsedRequest:
     chat: ChatRequest
     requirements: Requirements
     body: BodyTemplate
-    """The body with a placeholder for the model's name."""
+    """The body as the client sent it; each deployment gets it with its own name of the model."""
     session: str | None
     """The name that the body gives to the conversation, if any."""
-    _raw: bytes = field(repr=False)
     _obstacles: dict[Dialect, tuple[str, ...]] = field(default_factory=dict, repr=False)
     """Fields that each API cannot express; empty until a request has to be translated."""
 
@@ -277,12 +276,12 @@ class ParsedRequest:
     @property
     def sha256(self) -> str:
         """Hash of the body as the client sent it; not stored, because only logs need it."""
-        return sha256(self._raw).hexdigest()
+        return sha256(self.body.body).hexdigest()
 
     @property
     def has_cache_markers(self) -> bool:
         """Whether the body has `cache_control`, which some providers need to cache a prompt."""
-        return b'"cache_control"' in self._raw
+        return b'"cache_control"' in self.body.body
 
     @property
     def conversation_id(self) -> str:
@@ -293,7 +292,7 @@ class ParsedRequest:
 
 _PARSED_BYTES = 2_000
 """Approximate memory of a parsed request without its body and texts. Tools are shared."""
-_parsed: Cache[tuple[Endpoint, bytes], ParsedRequest] = Cache(max_bytes=12 * 2**20)
+_parsed: Cache[tuple[Endpoint, bytes], ParsedRequest] = Cache(max_bytes=6 * 2**20)
 """Cache of parsed requests. A client that retries, or that samples several answers, sends the same
 body again; parsing takes 0.15 ms."""
 
@@ -307,8 +306,8 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
         chat = endpoint.parse(decoded)
         requirements = read_requirements(decoded, chat.conversation, endpoint.path)
         template, session = BodyTemplate.of(body), read_session(raw)
-        request = ParsedRequest(endpoint, chat, requirements, template, session, body)
-        _parsed.put((endpoint, body), request, _PARSED_BYTES + 2 * len(body))
+        request = ParsedRequest(endpoint, chat, requirements, template, session)
+        _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))
     return request
 
 

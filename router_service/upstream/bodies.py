@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import httpx
@@ -107,12 +107,12 @@ _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 
 @dataclass(frozen=True, slots=True)
 class BodyTemplate:
-    """A request body without its model."""
+    """A request body whose model can be replaced. The body itself is not copied."""
 
-    parts: tuple[bytes, ...]
-    """The bytes before, between and after the names of the model."""
-    size_bytes: int
-    """The body's length without the name of its model."""
+    body: bytes = field(repr=False)
+    """The body as the client sent it."""
+    spans: tuple[tuple[int, int], ...]
+    """Start and end of the parts before, between and after the names of the model."""
 
     @classmethod
     def of(cls, body: bytes) -> BodyTemplate:
@@ -122,17 +122,31 @@ class BodyTemplate:
         differ in which one they read. Raise InvalidRequestError if there are more than `MAX_KEYS`
         keys `model` at all levels together.
         """
-        parts: list[bytes] = []
+        spans: list[tuple[int, int]] = []
         end = 0
         for _, start, next_end in top_level(_MODEL, body):
-            parts.append(body[end:start])
+            spans.append((end, start))
             end = next_end
-        parts.append(body[end:])
-        return cls(tuple(parts), sum(map(len, parts)))
+        return cls(body, (*spans, (end, len(body))))
+
+    @property
+    def size_bytes(self) -> int:
+        """The body's length without the names of the model."""
+        return sum(end - start for start, end in self.spans)
 
     def with_model(self, model: str) -> bytes:
         """Return the body with `model` as its top-level model."""
-        return orjson.dumps(model).join(self.parts)
+        view = memoryview(self.body)
+        return orjson.dumps(model).join([view[start:end] for start, end in self.spans])
+
+    def contains_any(self, marks: Iterable[bytes]) -> bool:
+        """Return whether one of the marks is in the body, outside of the names of the model."""
+        return any(self.body.find(mark, *span) >= 0 for mark in marks for span in self.spans)
+
+    def find_all(self, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
+        """Yield all matches of a pattern outside of the names of the model."""
+        for span in self.spans:
+            yield from pattern.findall(self.body, *span)
 
 
 def is_repeatable(path: str, body: BodyTemplate) -> bool:
@@ -146,7 +160,7 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
     """
     if path not in REPEATABLE_PATHS:
         return False
-    if not any(mark in part for part in body.parts for mark in _EFFECT_MARKS):
+    if not body.contains_any(_EFFECT_MARKS):
         return True
     fields: Mapping[str, Json] = orjson.loads(body.with_model(""))
     if fields.get("background") or fields.get("conversation") is not None:

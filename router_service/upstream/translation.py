@@ -12,7 +12,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import orjson
 
@@ -198,12 +197,10 @@ class Translation:
         Reasoning of Chat Completions has no proof. An empty text stands for all of it.
         """
         if self._proofs is None and self.dialect is Dialect.CHAT:
-            parts = self.body.parts
-            has_reasoning = any(map(_CHAT_MARK.search, parts))
+            has_reasoning = any(self.body.find_all(_CHAT_MARK))
             self._proofs = [""] if has_reasoning else []
         elif self._proofs is None:
-            has_mark = any(mark in part for part in self.body.parts for mark in _MARKS)
-            found = chain.from_iterable(map(_PROOF.findall, self.body.parts if has_mark else ()))
+            found = self.body.find_all(_PROOF) if self.body.contains_any(_MARKS) else ()
             self._proofs = [proof.decode(errors="replace") for proof in found]
         return self._proofs
 
