@@ -20,6 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     if "serve" in given[:1]:
         signals.hold()  # first of all, because a signal must not kill a gateway that is starting
+        # numpy starts a thread for each core when it is imported. A gateway multiplies matrices
+        # only when it starts, and the threads' memory is never returned (4 MB on two cores).
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = _create_parser().parse_args(given)
     status = 0
     try:

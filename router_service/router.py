@@ -15,6 +15,7 @@ import difflib
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from router_service.core.messages import (
     decode_object,
     parse_conversation,
 )
-from router_service.core.model import Classifier
+from router_service.core.model import Classifier, Graph
 from router_service.core.packing import PackedView, PackedViewer, Packer
 from router_service.core.resources import Cache, StageName, Timer
 from router_service.core.selection import (
@@ -169,21 +170,25 @@ class Router:
         path = artifact.model_path(device)
         self._model = (device, manifest.files[path.relative_to(artifact.directory).as_posix()])
         same_model = [r for r in relatives if r._model == self._model]
+        costs_usd = manifest.costs_usd(prices)
+        self._costs_usd = [costs_usd[column] for column in self._columns]
+        # The graph and the figures of a pool take 0.1 s each, so a thread loads the graph.
+        with ThreadPoolExecutor(1) as thread:
+            loading = None if same_model else thread.submit(Graph, path, device=device)
+            # The manifest's figures are those of all arms at their profiled prices.
+            if len(self._columns) < len(manifest.arms) or costs_usd != manifest.costs_usd():
+                self.artifact = describe_pool(artifact, self.arms, prices or {})
+            graph = same_model[0]._classifier.graph if loading is None else loading.result()
         self._classifier: Classifier = Classifier(
             path,
             arms=len(manifest.arms),
             calibration=manifest.calibration,
             device=device,
-            graph=same_model[0]._classifier.graph if same_model else None,
+            graph=graph,
         )
         spec = manifest.verifier
         self._verifier = None if spec is None else Verifier(artifact.directory, spec)
-        costs_usd = manifest.costs_usd(prices)
-        self._costs_usd = [costs_usd[column] for column in self._columns]
-        # The manifest's figures are those of all arms at their profiled prices.
-        if len(self._columns) < len(manifest.arms) or costs_usd != manifest.costs_usd():
-            self.artifact = describe_pool(artifact, self.arms, prices or {})
-            manifest = self.artifact.manifest
+        manifest = self.artifact.manifest
         # Agents ask for the same goal with every request, and finding its rule takes 0.2 ms.
         self._goal_policy = lru_cache(1000)(partial(goal_policy, manifest=manifest))
         same_predictions = [

@@ -34,7 +34,6 @@ from router_service.lifecycle.engine import EngineBuilder
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.overload import Drain
 from router_service.lifecycle.reloading import ReloadSource, load_first_router
-from router_service.sandbox.app import run_in_thread
 from router_service.settings import LogFormat, ServerSettings, Settings, read_settings
 from router_service.telemetry.logs import FIELDS, configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory
@@ -161,6 +160,9 @@ def sandbox_for(settings: Settings) -> Iterator[str | None]:
     if settings.models:
         yield None
         return
+    # Imported only if it is needed: it takes 20 ms.
+    from router_service.sandbox.app import run_in_thread  # noqa: PLC0415
+
     with run_in_thread() as base_url:
         _log.warning(
             "no upstream is configured: a sandbox at %s answers for every model, and no real model "
