@@ -16,8 +16,8 @@ UNPROTECTED = UpstreamSettings(
     retries=RetrySettings(max_retries=0),
     breaker=BreakerSettings(allowed_fails=1_000_000, cooldown_s=0.001, max_cooldown_s=0.001),
 )
-"""Faults that one test asks for must not be held against the next one's requests: no breaker opens
-for failures, nor for longer than that where a provider says when to come back."""
+"""A test's faults must not affect the next test: no breaker opens because of failures, and
+`Retry-After` of a provider opens one only briefly."""
 
 
 @pytest.fixture(scope="session")

@@ -163,14 +163,14 @@ def _check_content(talk: Conversation, provider: Provider, cell: Cell) -> None:
 
 
 def _check_image(talk: Conversation, provider: Provider, cell: Cell) -> None:
-    """Check that the model gets the same bytes of an image, and the text beside it."""
+    """Check that the model gets the same bytes of an image, and the text next to it."""
     heard = talk.ask("What is this?", PNG)
     check_heard(heard, [Text(f"Image: {hashlib.sha256(PNG).hexdigest()}")], cell)
     equal(provider.asked[-1].texts, ["What is this?"], "user's texts")
 
 
 def _check_failure(talk: Conversation, provider: Provider, cell: Cell) -> None:
-    """Check that the client gets an explicit error, after a beginning of the answer or alone."""
+    """Check that the client gets an explicit error, with or without the beginning of an answer."""
     del provider
     for fault in FAULTS[cell.case, cell.stream]:
         is_before = cell.case is Case.ERROR_BEFORE_OUTPUT

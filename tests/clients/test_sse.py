@@ -191,7 +191,7 @@ class Endless:
             while True:
                 yield event
                 self.sent_bytes += len(event)
-                await asyncio.sleep(0)  # what is sent to nobody never waits
+                await asyncio.sleep(0)  # sending to a client that has left never waits
         finally:
             self.ended.set()
 

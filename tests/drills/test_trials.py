@@ -1,4 +1,4 @@
-"""Shadow and canary releases beside the stable release, and the rollback of a worse canary."""
+"""Shadow and canary releases next to the stable release, and the rollback of a worse canary."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_embedded_router_chooses_among_the_given_arms(capsys: pytest.CaptureFixt
 def test_program_with_litellm(name: str, request: pytest.FixtureRequest, sandbox: Sandbox) -> None:
     """LiteLLM's SDK reads the gateway's answer; its router asks the arm that ours chooses.
 
-    LiteLLM is installed into a folder of its own. It is not a test dependency, because it pins
+    LiteLLM is installed into a separate folder. It is not a test dependency, because it pins
     older versions of packages that the tests need; it works with the present ones. Only what is
     missing here is installed, which takes seconds.
     """

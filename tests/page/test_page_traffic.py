@@ -146,7 +146,7 @@ def test_overview_shows_spend_and_savings_and_can_be_filtered(tab: Page, shipped
 
 
 def test_pointed_bin_is_read_out(tab: Page) -> None:
-    """The values of the minute under the pointer are written beside the chart's title."""
+    """The values of the minute under the pointer are written next to the chart's title."""
     sign_in(tab, ADMIN)
     chart = tab.locator(".time-chart", has_text="Requests").first
     chart.locator(".bar-of").last.hover()
@@ -188,7 +188,7 @@ def test_policies_are_not_broken_into_lines(tab: Page) -> None:
 def test_missing_history_is_announced(
     browser: Browser, sandbox: Sandbox, shipped: Router, tmp_path: Path
 ) -> None:
-    """If the file cannot be written, the overview says so with its path, and traffic goes on."""
+    """If the file cannot be written, the overview says so with its path, and requests succeed."""
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "history.sqlite3"
     settings = Settings.sandbox(

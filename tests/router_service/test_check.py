@@ -75,7 +75,7 @@ def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> No
 
 
 def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
-    """Every problem of the file is a finding of its own; a setting without effect is a note."""
+    """Every problem of the file is a separate finding; a setting without effect is a note."""
     path = config(tmp_path, "http://h/v1", "key: 3", "sever: 4")
     assert [(f.status, f.detail.rpartition(": ")[2]) for f in check(path)] == [
         (Status.FAILED, "is unknown; did you mean 'keys'?"),

@@ -201,7 +201,7 @@ def test_artifact_without_verifier_is_an_error_with_the_remedy() -> None:
 
 
 def test_policy_verified_has_the_measured_price(router: Router) -> None:
-    """The bare name is the price of the artifact, and a number is a price of its own."""
+    """The bare name means the price of the artifact, and a number is another price."""
     assert router.policy("verified") == Verified(0.002)
     assert router.policy("verified=0.01") == Verified(0.01)
 

@@ -126,7 +126,7 @@ def test_verified_policy_is_the_measured_operating_point(router: Router) -> None
 
 
 def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation]) -> None:
-    """Restricted to two arms, a router shows and chooses those alone, with the same numbers."""
+    """Restricted to two arms, a router shows and chooses only those, with the same numbers."""
     arms = {"gpt-4o-mini-2024-07-18-FC", "gpt-4o-2024-08-06-FC"}
     few, all_arms = Router(Artifact.load(SHIPPED), arms=arms), Router.load(SHIPPED)
     for conversation in conversations:
@@ -149,7 +149,7 @@ def test_arms_that_the_artifact_does_not_know_are_refused(arms: list[str]) -> No
 def test_a_decision_among_some_arms_ranks_those_alone(
     router: Router, conversations: list[Conversation]
 ) -> None:
-    """Without the chosen arm, the next of the ranking is chosen: what is tried where it fails."""
+    """Without the chosen arm, the next arm of the ranking is chosen, as after its failure."""
     for conversation in conversations:
         full = router.decide_conversation(conversation, Threshold(0.5))
         assert full.ranking[0] == full.arm

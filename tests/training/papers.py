@@ -23,7 +23,7 @@ WEATHER = {
 def write_labelled(
     folder: Path, arms: Sequence[str], *, rows: int = 10, attempts: int = 1, long_phrases: int = 0
 ) -> None:
-    """Write `rows` queries of each dataset to `rows.jsonl`, and the answers of arms beside it.
+    """Write `rows` queries of each dataset to `rows.jsonl`, and the answers of arms next to it.
 
     The last arm answers a third of the queries wrongly, or in one of several attempts. Every
     fifth query of the first dataset repeats a phrase in an earlier turn `long_phrases` times.

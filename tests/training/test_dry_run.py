@@ -94,7 +94,7 @@ def test_all_problems_are_reported_at_once(
 def test_all_wrong_settings_are_reported_at_once(
     broken: Mapping[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every wrong field of a configuration is a problem of its own."""
+    """Every wrong field of a configuration is a separate problem."""
     wrong = {"training": {"batch_size": 0, "max_epochs": 0}, "colour": "red"}
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(merge_settings(broken, wrong)))

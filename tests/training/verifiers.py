@@ -39,7 +39,7 @@ PRICES_USD = (1e-4, 2e-3, 1e-2, 5e-2)
 SECONDS = (1.0, 2.0, 5.0)
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha".split()
 OTHERS = ("Pisa", "Bari", "Graz")
-"""The wrong answers of the arms. Each query mentions them, so that only agreement tells."""
+"""The wrong answers of the arms. Each query mentions them, so that only agreement reveals them."""
 
 LITTLE = FitEffort(rounds=25, sets=2, prices=4, transitions=250)
 """Enough to learn from a few hundred queries, in about a second."""

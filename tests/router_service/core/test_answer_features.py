@@ -119,7 +119,7 @@ def test_values_that_were_said_are_grounded(text: str, value: Json) -> None:
     ],
 )
 def test_other_values_are_grounded_in_part(text: str, value: Json, grounding: float | None) -> None:
-    """Words that were said apart count in part, and booleans and null are not looked up."""
+    """Words that occur separately count in part, and booleans and null are not looked up."""
     assert ask(text).grounding(value) == pytest.approx(grounding)
 
 

@@ -124,7 +124,7 @@ def test_the_state_of_a_conversation_is_bounded() -> None:
 
 
 def test_a_warm_arm_is_kept_although_another_has_the_lower_list_price() -> None:
-    """The policy sees what this request costs, so a cheaper list price alone is no reason."""
+    """The policy sees what this request costs, so a lower list price is not a sufficient reason."""
     cheaper = Price(input_usd_per_mtok=1.5, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.4)
     terms = {"strong": TERMS["strong"], "other": ArmTerms(cheaper, 100, rule=OPENAI)}
     state, now = served("strong"), at(10.0, 10_200)

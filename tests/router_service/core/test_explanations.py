@@ -177,7 +177,7 @@ def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
     ],
 )
 def test_explained_record(fields: dict[str, object], sentence: str) -> None:
-    """A record has the sentence beside its own fields, also if nothing was routed."""
+    """A record has the sentence in addition to its own fields, even if nothing was routed."""
     found = record(**fields)
     explained = explain_record(found)
     assert explained.explanation == sentence

@@ -105,7 +105,7 @@ def test_pareto_front_drops_points_that_a_cheaper_one_matches() -> None:
 
 
 def test_goal_without_a_measured_rule_is_refused_with_the_reason(artifact: Artifact) -> None:
-    """An artifact without held-out predictions says nothing of fewer arms or of other prices."""
+    """Without held-out predictions, there are no figures for fewer arms or for other prices."""
     manifest = artifact.manifest
     files = {name: digest for name, digest in manifest.files.items() if name != HELD_OUT}
     without = replace(artifact, manifest=manifest.model_copy(update={"files": files}))

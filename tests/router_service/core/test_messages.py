@@ -187,7 +187,7 @@ def test_short_approvals_are_confirmations(text: str) -> None:
     "text", ["", "thanks", "great", "do the dishes", "go to Oslo", "yes " * 20, "ok?? why", "no"]
 )
 def test_other_short_texts_are_no_confirmations(text: str) -> None:
-    """A text with any other word, or without an approving one, is a request of its own."""
+    """A text with any other word, or without an approving one, is a new request."""
     assert not is_confirmation(text)
 
 

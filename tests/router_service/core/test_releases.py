@@ -116,7 +116,7 @@ def stats(requests: int, failures: int = 0, cost_usd: float | None = 0.001) -> R
         (stats(199, 199), stats(2000), None),  # too few to be judged
         (stats(200, 30), stats(2000, 20), "errors"),
         (stats(200, 200), stats(20), "errors"),
-        (stats(200, 7), stats(2000, 20), None),  # 3.5% beside 1%: chance may explain it
+        (stats(200, 7), stats(2000, 20), None),  # 3.5% and 1%: chance may explain the difference
         (stats(20_000, 700), stats(20_000, 200), "errors"),  # the same, and it does not
         (stats(20_000, 590), stats(20_000, 200), None),  # 1.95 points more: within the bound
         (stats(200, cost_usd=0.0013), stats(2000), "cost"),

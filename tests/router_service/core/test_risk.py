@@ -51,7 +51,7 @@ def test_guesses(name: str, description: str, level: Risk | None) -> None:
 )
 @pytest.mark.parametrize("place", ["tool", "function"])
 def test_annotations_outweigh_the_guess(annotations: object, level: Risk, place: str) -> None:
-    """MCP's hints count with their defaults, beside the function or in it; others are ignored."""
+    """MCP's hints count with their defaults, next to the function or in it; others are ignored."""
     tool: dict[str, object] = {"name": "get_rows", "parameters": {}}
     entry: dict[str, object] = {"type": "function", "function": tool}
     (entry if place == "tool" else tool)["annotations"] = annotations

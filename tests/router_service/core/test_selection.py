@@ -88,7 +88,7 @@ def test_each_token_is_paid_once() -> None:
 
 
 def test_time_or_tokens_without_a_price_cost_nothing() -> None:
-    """With token prices alone time is free, and with an hourly price alone tokens are."""
+    """With only token prices, time is free; with only an hourly price, tokens are free."""
     usage = Usage(1_000, 100)
     assert FULL.cost_of(usage, seconds=3600) == FULL.cost_of(usage, seconds=0)
     assert Price(usd_per_hour=3.6).cost_of(usage, seconds=2) == pytest.approx(0.002)
@@ -244,7 +244,7 @@ def test_policy_text_round_trip(policy: Policy | Verified) -> None:
 
 
 def test_verified_policy_cannot_choose_once() -> None:
-    """A policy that needs answers is refused where an arm is chosen before any answer."""
+    """A policy that needs answers is refused if the arm must be chosen before any answer."""
     assert choose_once(Drift(0.1)) == Drift(0.1)
     with pytest.raises(PolicyError, match="needs the answers of models"):
         choose_once(Verified(0.002), param="--policy")

@@ -129,7 +129,7 @@ values = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn, source: Dialect) -> list[Any]:
-    """Draw a stream of which some values are replaced, and some events are lost or repeated."""
+    """Draw a stream with some values replaced, and some events lost or repeated."""
     sent: list[Any] = copy.deepcopy(events(draw(st.sampled_from(list(CASES.values()))), source))
     for _ in range(draw(st.integers(1, 3))):
         index = draw(st.integers(0, len(sent) - 1))

@@ -205,7 +205,7 @@ def test_busy_keys_leave_slots_to_other_keys() -> None:
 
 
 def test_gateway_without_keys_can_use_all_slots() -> None:
-    """A gateway without keys has one caller, which shares the slots with nobody."""
+    """A gateway without keys has one caller, which may use all slots."""
     with ExitStack() as stack:
         assert take(Slots(10), None, 20, stack) == 10
 

@@ -75,7 +75,7 @@ def test_chat_is_sent_with_the_arms_effort(
 def test_response_is_sent_with_the_arms_effort(
     client: openai.OpenAI, sandbox: Sandbox, model: str, effort: str, stream: bool
 ) -> None:
-    """The Responses API has the effort in `reasoning`, beside the client's other options."""
+    """The Responses API has the effort in `reasoning`, next to the client's other options."""
     answer = client.responses.with_raw_response.create(
         model=model,
         input="Weather in Oslo?",

@@ -170,7 +170,7 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
 def test_explanation_of_unrouted_requests_has_reason(
     real: httpx.Client, body: dict[str, object], reason: str
 ) -> None:
-    """The gateway's reason is returned beside the arm that the router would have chosen."""
+    """The gateway's reason is returned with the arm that the router would have chosen."""
     explained = real.post(EXPLAIN, json=body).json()
     assert explained["reason"] == reason
     assert explained["chosen"]["arm"]

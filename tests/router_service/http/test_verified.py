@@ -249,7 +249,7 @@ def test_verified_policy_needs_an_artifact_with_a_verifier() -> None:
 def test_failed_candidate_is_replaced_by_the_next_arm(
     house: VerifyingGateway, fault: str, stream: bool
 ) -> None:
-    """However a candidate fails, the next arm is asked, and nothing of it reaches the client."""
+    """However a candidate fails, the next arm is asked, and no part of it reaches the client."""
     house.sandbox.set_faults("small", fault)
     response = house.ask(stream)
     assert response.status_code == 200

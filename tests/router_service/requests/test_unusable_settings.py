@@ -116,7 +116,7 @@ def test_models_without_a_price_are_named_with_their_lines(tmp_path: Path) -> No
 
 
 def test_pool_without_an_arm_is_an_error(tmp_path: Path) -> None:
-    """The message names the arms and the models, of which one must be mapped."""
+    """The message names the arms and the models; one of them must be mapped."""
     path = tmp_path / "config.yaml"
     path.write_text(MODELS.replace("model_name: large", "model_name: other"))
     assert str(error_of(path)) == (

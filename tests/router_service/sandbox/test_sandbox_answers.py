@@ -1,4 +1,4 @@
-"""Which tool the sandbox calls, and what it plays beside tool calls."""
+"""Which tool the sandbox calls, and what it plays besides tool calls."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ def ask(http: httpx.Client, model: str, header: str | None = None) -> int:
 
 
 def test_faults_of_a_model(http: httpx.Client, model: str) -> None:
-    """Faults that are set for a model meet its requests alone, until they are cleared."""
+    """Faults that are set for a model affect only its requests, until they are cleared."""
     told = http.put(f"/sandbox/faults/{model}", content="status=503").json()
     assert told == http.get("/sandbox/faults").json() == {model: {"status": 503}}
     assert [ask(http, model), ask(http, model), ask(http, "another")] == [503, 503, 200]

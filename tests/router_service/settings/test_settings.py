@@ -272,7 +272,7 @@ def test_unusable_yaml_is_a_configuration_error(load: Load, text: str) -> None:
 
 
 def test_exponential_yaml_aliases_are_refused(load: Load) -> None:
-    """A few hundred bytes cannot stand for millions of values."""
+    """A few hundred bytes cannot expand to millions of values."""
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 7)]
     with pytest.raises(ConfigError, match="more than 100,000 values"):
@@ -355,7 +355,7 @@ logging: {{level: warning}}
 
 
 def test_tracing_is_off_by_default(load: Load) -> None:
-    """Standard OpenTelemetry variables alone do not turn it on."""
+    """Standard OpenTelemetry variables do not enable tracing."""
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
     assert load(one(OPENAI), environ).tracing == TracingSettings(otlp_endpoint=None)
 

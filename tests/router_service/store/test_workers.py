@@ -62,7 +62,7 @@ def test_workers_read_the_records_of_each_other() -> None:
 
 
 def test_one_of_several_adds_succeeds() -> None:
-    """If several workers add an id at the same time, one of them is told that it is new."""
+    """If several workers add an id at the same time, only one of them learns that it is new."""
 
     async def check() -> None:
         async with stores(8) as workers:

@@ -113,7 +113,7 @@ def test_every_error_of_httpx_is_mapped(kind: type[httpx.HTTPError]) -> None:
 
 
 def test_body_is_unchanged_and_headers_are_filtered(sandbox: Sandbox) -> None:
-    """Only those of the client's headers are forwarded that are meant for upstreams."""
+    """Only client headers that are meant for upstreams are forwarded."""
     headers = {
         "authorization": "Bearer client",
         "api-key": "client",

@@ -619,7 +619,7 @@ def test_refused_tunnel_is_a_proxy_error(answer: bytes) -> None:
             proxy = Proxy(httpx.URL(f"http://{url.host}:{url.port}"))
             origin = httpx.URL("https://upstream.example")
             transport = Transport(origin, httpx.create_ssl_context(), 1, proxy)
-            for _ in range(3):  # a connection that failed takes nobody's place
+            for _ in range(3):  # a failed connection takes no place in the pool
                 with pytest.raises(httpx.ProxyError):
                     await transport.send(outbound(origin))
 

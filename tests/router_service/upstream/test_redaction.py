@@ -86,7 +86,7 @@ def test_a_truncated_key_is_removed() -> None:
 
 
 def test_the_password_of_an_address_is_removed() -> None:
-    """It is removed in plain text, and in the header that is made of it."""
+    """It is removed in plain text, and in the header that is derived from it."""
     found = secrets(base_url="https://user:pass%20word-Ro36@h/v1")
     header = b64encode(b"user:pass word-Ro36")
     body = b"authorization: Basic " + header + b", pass word-Ro36, pass%20word-Ro36"

@@ -1,4 +1,4 @@
-"""A fine-tuning run, which tests call, or start in processes of its own that they kill."""
+"""A fine-tuning run, which tests call, or start in separate processes that they kill."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_two_processes_equal_one_with_joint_batches(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(2 * RUN_S)
 def test_a_process_stops_waiting_for_another_that_does_not_answer(tmp_path: Path) -> None:
-    """After the configured time, the error says what happened and how to go on."""
+    """After the configured time, the error says what happened and how to continue."""
     command, environment = TWO
     launcher = command, {**environment, TIMEOUT_VARIABLE: "2"}
     run = job(tmp_path / "error", "--absent", "1", launcher=launcher)
@@ -211,7 +211,7 @@ def test_fp16_on_a_cpu_is_rejected() -> None:
 def test_bf16_learns_and_keeps_fp32_weights(tmp_path: Path) -> None:
     """Mixed precision affects only products: weights stay FP32, and the labels are learned."""
     arguments = training(max_epochs=6, precision="bf16")
-    # In a process of its own, because accelerate allows one precision for each process.
+    # In a separate process, because accelerate allows one precision for each process.
     weights = finish(job(tmp_path / "bf16", "--rows", "400", *arguments), tmp_path / "bf16")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     epochs = json.loads((tmp_path / "bf16" / "0.json").read_text())

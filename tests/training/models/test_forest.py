@@ -39,7 +39,7 @@ def counts(n: int, seed: int) -> Floats:
 
 def trees(features: Floats, targets: Floats, seed: int) -> ExtraTreesRegressor:
     """Fit scikit-learn's trees."""
-    # One output is a column of its own to the library, and said as one.
+    # scikit-learn expects the targets of a single output as a vector.
     wanted = targets[:, 0] if targets.shape[1] == 1 else targets
     return ExtraTreesRegressor(
         TREES, min_samples_leaf=MIN_LEAF, max_features=FEATURE_SHARE, random_state=seed
@@ -70,7 +70,7 @@ def test_forest_equals_scikit_learn(outputs: int) -> None:
 def test_values_at_thresholds_equal_scikit_learn() -> None:
     """On each threshold, and on the nearest single-precision numbers about it, both agree.
 
-    Every tree is asked alone, so that no other hides a wrong turn.
+    Every tree is tested separately, so that no other tree hides a wrong branch.
     """
     features = counts(200, 1)
     library = trees(features, targets_of(features, 2), seed=1)

@@ -337,10 +337,10 @@ def study(training: TrainingData, correct: Floats, tmp_path: Path) -> VerifierSt
 def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
     training: TrainingData, tmp_path: Path
 ) -> None:
-    """Flipping the labels of a fold's queries changes nothing that is said of this fold.
+    """Flipping the labels of a fold's queries changes no prediction for this fold.
 
     Neither the verifier nor the router's probabilities that it learned from have seen these labels.
-    What is said of the other folds does change.
+    Predictions for the other folds do change.
     """
     labels = training.table.correct.copy()
     first = study(training, labels, tmp_path)
@@ -455,7 +455,7 @@ def test_run_without_recorded_answers_cannot_train_a_verifier(
 
 
 def test_add_verifier_without_recorded_answers_is_refused(outcomes: Path, tmp_path: Path) -> None:
-    """An artifact that was trained on outcomes alone gets no verifier."""
+    """An artifact that was trained only on outcomes gets no verifier."""
     directory = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
     manifest = read_manifest(directory / MANIFEST)
     provenance = manifest.provenance.model_copy(update={"config": outcomes.read_text()})

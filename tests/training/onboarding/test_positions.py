@@ -1,4 +1,4 @@
-"""Positions of models among recorded models, and the queries that tell most about them."""
+"""Positions of models among recorded models, and the queries that say most about them."""
 
 from __future__ import annotations
 

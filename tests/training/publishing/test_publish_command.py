@@ -43,7 +43,7 @@ def publish(*arguments: object) -> int:
 
 
 def test_publish_to_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The release beside the pointer is complete, loads, and is named in the output."""
+    """The release next to the pointer is complete, loads, and is named in the output."""
     assert publish(SHIPPED, "--to", tmp_path) == 0
     pointer = published(tmp_path)
     release = pointer.stable.directory(tmp_path)
@@ -76,7 +76,7 @@ def test_publish_to_redis(
 def test_shadow_and_canary_can_be_added_withdrawn_and_promoted(
     tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A shadow and a canary exist beside the stable release until withdrawn or promoted."""
+    """A shadow and a canary exist next to the stable release until withdrawn or promoted."""
     publish(SHIPPED, "--to", tmp_path)
     publish(other, "--to", tmp_path, "--as", "shadow")
     publish(other, "--to", tmp_path, "--as", "canary", "--share", 0.25, "--min-requests", 50)

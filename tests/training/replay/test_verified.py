@@ -318,7 +318,7 @@ def test_log_of_choices_covers_what_is_accepted_at_once(world: World, chosen: Re
 def test_choosing_once_counts_the_first_candidate(
     world: World, checked: Replayed, chosen: Replayed
 ) -> None:
-    """Beside a verified policy, one that chooses the first candidate's arm costs only that arm."""
+    """A policy that chooses the first candidate's arm pays only for it, unlike a verified one."""
     firsts = {line.candidates[0].arm for line in checked.log.decisions if line.candidates}
     cheapest = min(world.arms, key=world.costs_usd.__getitem__)
     assert cheapest in firsts

@@ -85,7 +85,7 @@ def test_other_arguments_make_another_call(
 
 
 def test_calls_pair_in_any_order_and_one_to_one() -> None:
-    """The order of calls does not matter, but each call needs a partner of its own."""
+    """The order of calls does not matter, but each call needs its own partner."""
     oslo, rome = Call("get_weather", {"city": "Oslo"}), Call("get_weather", {"city": "Rome"})
     time = Call("get_time", {"city": "Oslo"})
     assert are_same(TOOLS, [oslo, rome, time], [time, oslo, rome])
