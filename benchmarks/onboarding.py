@@ -52,7 +52,7 @@ from switchcraft_training.experiment import (
 from switchcraft_training.models.encoders import load_encoder, packing_for
 from switchcraft_training.models.training import Demand, fit_demand_branch, predict
 from switchcraft_training.onboarding.pool import Joining, learn_arm
-from switchcraft_training.onboarding.positions import Asked, RecordedModels, ask_recorded
+from switchcraft_training.onboarding.positions import AnsweredQueries, RecordedModels, ask_recorded
 from switchcraft_training.onboarding.predictor import select_calibration
 from switchcraft_training.onboarding.recording import NewAnswers, Recorded
 
@@ -258,7 +258,7 @@ def positions(table: Table) -> list[Figures]:
             drawn = np.random.default_rng(model).permutation(everyone)[:answers]
             for name, asked in (
                 ("chosen", ask_recorded(models, everyone, labels, answers, seed=model)),
-                ("random", Asked(drawn, labels[drawn], np.ones(answers))),
+                ("random", AnsweredQueries(drawn, labels[drawn], np.ones(answers))),
             ):
                 position = models.place(asked)
                 accuracy, stderr = models.accuracy(position)

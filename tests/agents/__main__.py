@@ -25,7 +25,7 @@ from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.matrix import NAMES
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import ARMS, deployment, gateway
-from tests.providers.requests import Asked
+from tests.providers.requests import ProviderRequest
 from tests.serving import served
 
 TASK = "Sort the numbers in numbers.txt into sorted.txt, and explain it in answer.md."
@@ -148,7 +148,7 @@ def run(agent: Agent, programs: Path, dialect: Dialect) -> Figures:
         (folder / "numbers.txt").write_text(NUMBERS)
         calls = agent.calls(folder)
 
-        def play(asked: Asked) -> Play:
+        def play(asked: ProviderRequest) -> Play:
             done = len(asked.results)
             if calls[0].name not in asked.tools:
                 return Play([Text("Sorting numbers")])  # a title, or another background request

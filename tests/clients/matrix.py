@@ -23,7 +23,7 @@ from tests.clients.conversations import CONVERSATIONS, STOPS, SYSTEM, TOOLS, Con
 from tests.providers.answers import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Written
 from tests.providers.app import ERROR_MESSAGE, Fault, Play, Provider
 from tests.providers.gateways import deployment, gateway, names
-from tests.providers.requests import Asked
+from tests.providers.requests import ProviderRequest
 from tests.serving import served
 
 THINKING = Thinking("The user wants a forecast. Ĳsland is far away, so I look it up.")
@@ -84,7 +84,7 @@ class Cell(NamedTuple):
 CELLS = [Cell(*each) for each in product(Dialect, Dialect, (False, True), Case)]
 
 
-def play(asked: Asked) -> Play:
+def play(asked: ProviderRequest) -> Play:
     """Answer as the user's text says: it is the name of a case or of a fault."""
     if asked.results:
         results = sorted(asked.results.values())

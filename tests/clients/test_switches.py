@@ -14,7 +14,7 @@ from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.conversations import CONVERSATIONS
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import deployment, gateway
-from tests.providers.requests import Asked
+from tests.providers.requests import ProviderRequest
 from tests.serving import served
 
 SWITCHES = 1000
@@ -53,7 +53,7 @@ class Model:
         self._call_id = call_id
         self._answers = 0
 
-    def __call__(self, asked: Asked) -> Play:
+    def __call__(self, asked: ProviderRequest) -> Play:
         """Answer a question with a call, and results with a text."""
         self._answers += 1
         text = f"{self._name} thinks about {asked.texts[-1]} ({self._answers})."

@@ -19,7 +19,7 @@ from tests.clients.conversations import PARAMETERS
 from tests.gateways import NO_RETRIES
 from tests.providers.app import Fault, Play, Provider
 from tests.providers.gateways import deployment, gateway
-from tests.providers.requests import Asked
+from tests.providers.requests import ProviderRequest
 from tests.serving import served
 
 TEXT = "It is -3 °C in Tromsø, and the sky is clear. ☀"
@@ -110,12 +110,12 @@ def _gateway(dialect: Dialect) -> Iterator[str]:
             yield url
 
 
-def _fail(asked: Asked) -> Play:
+def _fail(asked: ProviderRequest) -> Play:
     fault, _, place = asked.texts[-1].partition(" / ")
     return Play([Text(TEXT)], Fault(fault), before_output=place == "before")
 
 
-def _work(asked: Asked) -> Play:
+def _work(asked: ProviderRequest) -> Play:
     del asked
     return Play([Text(OTHER_TEXT)])
 

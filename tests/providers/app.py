@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.dialects.parts import Dialect, Thinking
 from tests.providers.answers import Reply, Written, event
-from tests.providers.requests import Asked, RejectedError, read
+from tests.providers.requests import ProviderRequest, RejectedError, read
 
 EVENTS_BEFORE_FAULT = 5
 """How many events of the output precede a fault in the middle of an answer."""
@@ -68,7 +68,7 @@ class Provider:
 
     def __init__(
         self,
-        play: Callable[[Asked], Play],
+        play: Callable[[ProviderRequest], Play],
         name: str = "provider",
         *,
         is_lenient: bool = True,
@@ -76,7 +76,7 @@ class Provider:
         self._play = play
         self._name = name
         self._is_lenient = is_lenient
-        self.asked: list[Asked] = []
+        self.asked: list[ProviderRequest] = []
         self.rejected: list[str] = []
 
     def prove(self, text: str) -> str:
@@ -122,7 +122,7 @@ class Provider:
         await _send(connection, asked, reply, replace(played, parts=parts))
 
 
-async def _send(connection: _Connection, asked: Asked, reply: Reply, play: Play) -> None:
+async def _send(connection: _Connection, asked: ProviderRequest, reply: Reply, play: Play) -> None:
     """Send a reply with the fault that the script has for it."""
     dialect, fault = asked.dialect, play.fault
     if fault is Fault.PAGE:

@@ -48,7 +48,7 @@ def reject_if(is_wrong: object, message: str) -> None:
 
 
 @dataclass
-class Asked:
+class ProviderRequest:
     """A request as the provider understood it."""
 
     dialect: Dialect
@@ -123,11 +123,11 @@ def read(
     body: dict[str, Any],
     is_proof: IsProof,
     is_lenient: bool,
-) -> Asked:
+) -> ProviderRequest:
     """Read a request; raise RejectedError."""
     unknown = body.keys() - KNOWN_FIELDS[dialect]
     reject_if(unknown, f"Unknown parameter: {sorted(unknown)}")
-    asked = Asked(dialect, headers, body)
+    asked = ProviderRequest(dialect, headers, body)
     if dialect is Dialect.CHAT:
         _read_chat(asked, is_lenient)
     elif dialect is Dialect.RESPONSES:
@@ -138,7 +138,7 @@ def read(
     return asked
 
 
-def _read_chat(asked: Asked, is_lenient: bool) -> None:
+def _read_chat(asked: ProviderRequest, is_lenient: bool) -> None:
     for message in asked.body["messages"]:
         content = message.get("content")
         parts: list[dict[str, Any]]
@@ -174,7 +174,7 @@ def _read_chat(asked: Asked, is_lenient: bool) -> None:
                 raise RejectedError(f"Invalid role: {role}")
 
 
-def _read_responses(asked: Asked, is_proof: IsProof) -> None:
+def _read_responses(asked: ProviderRequest, is_proof: IsProof) -> None:
     if instructions := asked.body.get("instructions"):
         asked.system.append(instructions)
     items = asked.body["input"]
@@ -217,7 +217,7 @@ def _read_responses(asked: Asked, is_proof: IsProof) -> None:
                 raise RejectedError(f"Invalid value: '{kind}'")
 
 
-def _read_response_message(asked: Asked, item: Mapping[str, Any]) -> None:
+def _read_response_message(asked: ProviderRequest, item: Mapping[str, Any]) -> None:
     content, role = item["content"], item["role"]
     text_type = "output_text" if role == "assistant" else "input_text"
     if isinstance(content, str):
@@ -233,7 +233,7 @@ def _read_response_message(asked: Asked, item: Mapping[str, Any]) -> None:
         asked.add_text(_text_of(content))
 
 
-def _read_messages(asked: Asked, is_proof: IsProof) -> None:
+def _read_messages(asked: ProviderRequest, is_proof: IsProof) -> None:
     body = asked.body
     reject_if("anthropic-version" not in asked.headers, "anthropic-version: header is required")
     reject_if(type(body.get("max_tokens")) is not int, "max_tokens: Field required")

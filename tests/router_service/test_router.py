@@ -73,7 +73,7 @@ def test_no_turns_and_no_tools_still_decide(router: Router) -> None:
     assert decision.arm in router.arms
 
 
-def test_what_was_not_read_is_decided_by_probability_alone(
+def test_a_partly_unread_request_gets_the_most_probable_arm(
     router: Router, conversations: list[Conversation]
 ) -> None:
     """With part of the request unread, the likeliest arm is taken, whatever the policy."""
@@ -146,7 +146,7 @@ def test_arms_that_the_artifact_does_not_know_are_refused(arms: list[str]) -> No
         Router(Artifact.load(SHIPPED), arms=arms)
 
 
-def test_a_decision_among_some_arms_ranks_those_alone(
+def test_a_decision_among_some_arms_ranks_only_those(
     router: Router, conversations: list[Conversation]
 ) -> None:
     """Without the chosen arm, the next arm of the ranking is chosen, as after its failure."""

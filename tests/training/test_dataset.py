@@ -146,7 +146,7 @@ def test_an_arm_that_only_another_source_has_is_refused(data: Path) -> None:
         load_dataset(config_of("theirs", pool=pool), data)
 
 
-def test_own_rows_are_split_as_they_were_alone(tmp_path: Path) -> None:
+def test_own_rows_are_split_as_without_other_datasets(tmp_path: Path) -> None:
     """Another source changes no split or fold; near-duplicates of held-out rows are left out."""
     ours = {f"q{i}": f"Show {city} on the map" for i, city in enumerate(CITIES)}
     everybody = {arm: dict.fromkeys(ours, (True,)) for arm in PRICES}

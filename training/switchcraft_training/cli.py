@@ -449,8 +449,8 @@ def register_replay(stages: argparse._SubParsersAction[argparse.ArgumentParser])
         default=[],
         metavar="P",
         help="policy to replay: theta=P, drift=D or utility=USD; with --artifact also a goal, one"
-        " of its policies, verified or verified=PRICE; may be repeated (default: every policy of the"
-        " artifact or the log, without exploration)",
+        " of its policies, verified or verified=PRICE; may be repeated (default: every policy of"
+        " the artifact or the log, without exploration)",
     )
     replay.add_argument(
         "--quarantine",

@@ -89,7 +89,7 @@ def test_sentence_of_each_reason(arm: str, reason: str, policy: str, sentence: s
     assert explain_choice(arm, reason, policy, P, USD).sentence == sentence
 
 
-def test_facts_beside_the_sentence() -> None:
+def test_facts_accompany_the_sentence() -> None:
     """The threshold, the best arm, and the arms that qualify, the cheapest first."""
     explained = explain_choice("mid", Reason.DRIFT, "drift=0.02", P, USD)
     assert explained.threshold == pytest.approx(0.92)

@@ -226,7 +226,7 @@ def test_long_turn_of_long_words_fills_the_window() -> None:
     assert len(packed.token_ids) == 64
 
 
-def test_marker_alone_is_shown_if_nothing_else_fits() -> None:
+def test_only_the_marker_is_shown_if_nothing_else_fits() -> None:
     """If only the marker fits, tools and user turn are the marker, without a stray token."""
     text = {"role": "user", "content": "book " * 50}
     packed = pack(booking(text), budget_tokens=16, tool_budget_tokens=3)

@@ -74,7 +74,7 @@ def test_garbage_is_refused(text: bytes) -> None:
         Publication.parse(text, "here")
 
 
-def test_a_release_is_a_folder_beside_the_pointer_or_absolute() -> None:
+def test_a_release_is_a_folder_next_to_the_pointer_or_absolute() -> None:
     """A path is a sibling of the pointer or absolute, and never leaves the folder otherwise."""
     beside = Path("/publications")
     assert RELEASE.directory(beside) == beside / "r-1"

@@ -170,7 +170,7 @@ def test_thinking_that_this_gateway_signed_is_always_removed() -> None:
     assert changed["messages"][1] == blocks("assistant", TOOL_USE)
 
 
-def test_a_tool_loop_without_its_thinking_goes_on_without_a_budget() -> None:
+def test_a_tool_loop_without_its_thinking_continues_without_a_budget() -> None:
     """If a budget is set, Anthropic demands the thinking of the current loop only."""
     loop = (
         USER,

@@ -160,7 +160,7 @@ def test_metrics_key_is_accepted_in_every_key_header(keyed: str, name: str) -> N
     assert httpx.get(f"{keyed}/metrics", auth=("prometheus", METRICS)).status_code == 401
 
 
-def test_metrics_key_alone_refuses_other_requests(
+def test_only_a_metrics_key_refuses_other_requests(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With only `keys.metrics`, every other request is refused, and startup logs a warning."""

@@ -168,7 +168,7 @@ def provider() -> Iterator[Provider]:
 
 
 @pytest.fixture(scope="module")
-def apart(provider: Provider) -> Iterator[World]:
+def two_keys(provider: Provider) -> Iterator[World]:
     """Yield a gateway with two client keys."""
     with world(provider) as made:
         yield made
@@ -185,17 +185,19 @@ def response_body(**fields: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_only_the_creating_key_can_continue_a_response(apart: World, stream: bool) -> None:
+def test_only_the_creating_key_can_continue_a_response(two_keys: World, stream: bool) -> None:
     """Other keys get the same 404 as for an unknown response; the admin key may continue it."""
-    first = apart.a.ask("POST", "/responses", response_body(stream=stream))
+    first = two_keys.a.ask("POST", "/responses", response_body(stream=stream))
     told = json.loads(first.text.split("data: ")[-1])["response"] if stream else first.json()
     for model in ("medium", "switchcraft", "large"):
         body = response_body(previous_response_id=told["id"], model=model)
-        assert apart.a.status("POST", "/responses", body) == 200
-        assert apart.admin.status("POST", "/responses", body) == 200
-        with apart.asks_nothing():
-            refused = apart.b.ask("POST", "/responses", body)
-            unknown = apart.b.ask("POST", "/responses", body | {"previous_response_id": "resp_0"})
+        assert two_keys.a.status("POST", "/responses", body) == 200
+        assert two_keys.admin.status("POST", "/responses", body) == 200
+        with two_keys.asks_nothing():
+            refused = two_keys.b.ask("POST", "/responses", body)
+            unknown = two_keys.b.ask(
+                "POST", "/responses", body | {"previous_response_id": "resp_0"}
+            )
         assert refused.status_code == 404
         assert refused.text.replace(told["id"], "resp_0") == unknown.text
         assert refused.json()["error"]["code"] == "previous_response_not_found"
@@ -204,19 +206,19 @@ def test_only_the_creating_key_can_continue_a_response(apart: World, stream: boo
 @pytest.mark.parametrize(
     ("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
 )
-def test_stored_response_belongs_to_its_key(apart: World, method: str, end: str) -> None:
+def test_stored_response_belongs_to_its_key(two_keys: World, method: str, end: str) -> None:
     """Other keys cannot read, delete or cancel it, nor list its input, in any spelling."""
-    made = apart.a.create("/responses", response_body())
-    with apart.asks_nothing():
+    made = two_keys.a.create("/responses", response_body())
+    with two_keys.asks_nothing():
         for spelling in (made, made.replace("-", "%2D"), f"%72{made[1:]}"):
-            refused = apart.b.ask(method, f"/responses/{spelling}{end}")
+            refused = two_keys.b.ask(method, f"/responses/{spelling}{end}")
             assert refused.status_code == 404
             assert refused.json()["error"]["code"] == "response_not_found"
-            assert apart.b.status(method, f"/%72esponses/{spelling}{end}") == 404
-        assert apart.b.status(method, f"/responses/resp_0{end}") == 404
-    assert apart.a.status(method, f"/responses/{made}{end}") == 200
-    assert apart.admin.status(method, f"/responses/{made}{end}") == 200
-    assert apart.admin.status(method, f"/responses/resp_0{end}") == 200, "the upstream says"
+            assert two_keys.b.status(method, f"/%72esponses/{spelling}{end}") == 404
+        assert two_keys.b.status(method, f"/responses/resp_0{end}") == 404
+    assert two_keys.a.status(method, f"/responses/{made}{end}") == 200
+    assert two_keys.admin.status(method, f"/responses/{made}{end}") == 200
+    assert two_keys.admin.status(method, f"/responses/resp_0{end}") == 200, "the upstream says"
 
 
 COLLECTIONS = [
@@ -228,10 +230,10 @@ COLLECTIONS = [
 @pytest.mark.parametrize("collection", COLLECTIONS)
 @pytest.mark.parametrize("body", [{}, {"model": "small"}])
 def test_created_object_belongs_to_its_key(
-    apart: World, collection: str, body: dict[str, str]
+    two_keys: World, collection: str, body: dict[str, str]
 ) -> None:
     """Only the creating key and the admin key reach it, whatever upstream answered the request."""
-    made = apart.a.create(collection, body)
+    made = two_keys.a.create(collection, body)
     requests = [
         (method, f"{collection}/{made}{end}", sent)
         for end in ("", "/content", "/files/x1", "/cancel")
@@ -240,26 +242,26 @@ def test_created_object_belongs_to_its_key(
         if sent is None or method == "POST"
     ]
     for method, path, sent in requests:
-        with apart.asks_nothing():
-            refused = apart.b.ask(method, path, sent)
-            unknown = apart.b.ask(method, path.replace(made, "unknown-0A"), sent)
+        with two_keys.asks_nothing():
+            refused = two_keys.b.ask(method, path, sent)
+            unknown = two_keys.b.ask(method, path.replace(made, "unknown-0A"), sent)
         assert refused.status_code == 404, path
         assert refused.text.replace(made, "unknown-0A") == unknown.text
-        assert apart.a.status(method, path, sent) == 200, path
-        assert apart.admin.status(method, path, sent) == 200
-    with apart.asks_nothing():
+        assert two_keys.a.status(method, path, sent) == 200, path
+        assert two_keys.admin.status(method, path, sent) == 200
+    with two_keys.asks_nothing():
         for path in (
             f"{collection}/%{ord(made[0]):x}{made[1:]}",
             f"/{collection[1:].upper()}/{made}",
         ):
-            assert apart.b.status("GET", path) == 404
+            assert two_keys.b.status("GET", path) == 404
 
 
-def test_own_object_in_the_path_opens_no_other_object(apart: World) -> None:
+def test_own_object_in_the_path_opens_no_other_object(two_keys: World) -> None:
     """Another key's object gets 404, even below the client's own object in the path."""
-    own, others = apart.b.create("/vector_stores"), apart.a.create("/files")
-    assert apart.b.status("GET", f"/vector_stores/{own}/files/{others}") == 404
-    assert apart.b.status("GET", f"/vector_stores/{own}/files/file-0A") == 200
+    own, others = two_keys.b.create("/vector_stores"), two_keys.a.create("/files")
+    assert two_keys.b.status("GET", f"/vector_stores/{own}/files/{others}") == 404
+    assert two_keys.b.status("GET", f"/vector_stores/{own}/files/file-0A") == 200
 
 
 @pytest.mark.parametrize(
@@ -270,20 +272,20 @@ def test_own_object_in_the_path_opens_no_other_object(apart: World) -> None:
         ("PUT", "/files"), ("GET", "/" + "/".join("x" * 20)),
     ],
 )  # fmt: skip
-def test_lists_need_the_admin_key(apart: World, method: str, path: str) -> None:
+def test_lists_need_the_admin_key(two_keys: World, method: str, path: str) -> None:
     """Requests for the objects of all keys are refused, and the error says what to do."""
-    with apart.asks_nothing():
-        refused = apart.a.ask(method, path)
+    with two_keys.asks_nothing():
+        refused = two_keys.a.ask(method, path)
     assert refused.status_code == 403
     assert refused.json()["error"]["code"] == "admin_key_needed"
     assert "router.pass_through_shared" in refused.json()["error"]["message"]
-    assert apart.admin.status(method, path) == 200
+    assert two_keys.admin.status(method, path) == 200
 
 
-def test_requests_that_create_are_relayed(apart: World) -> None:
+def test_requests_that_create_are_relayed(two_keys: World) -> None:
     """Inference and creation need no existing object."""
     for path in (*COLLECTIONS, "/images/generations", "/audio/speech", "/realtime/client_secrets"):
-        assert apart.b.status("POST", path, {"prompt": "x"}) == 200
+        assert two_keys.b.status("POST", path, {"prompt": "x"}) == 200
 
 
 CONTENT: list[dict[str, object]] = [
@@ -298,11 +300,11 @@ CONTENT: list[dict[str, object]] = [
 @pytest.mark.parametrize("content", CONTENT)
 @pytest.mark.parametrize("model", ["small", "switchcraft"])
 def test_body_may_name_only_own_objects(
-    apart: World, content: dict[str, object], model: str
+    two_keys: World, content: dict[str, object], model: str
 ) -> None:
     """A model reads no file of another key; a file without a known owner is the operator's."""
     path = "/chat/completions" if "messages" in content else "/responses"
-    made = apart.a.create("/files")
+    made = two_keys.a.create("/files")
 
     def send(client: Client, identifier: str, *, escaped: bool = False) -> int:
         text = json.dumps({"model": model, **content}).replace('"ID"', f'"{identifier}"')
@@ -312,10 +314,10 @@ def test_body_may_name_only_own_objects(
         headers = {"content-type": "application/json"}
         return client.http.post(f"/v1{path}", content=text, headers=headers).status_code
 
-    with apart.asks_nothing():
-        assert send(apart.b, made) == send(apart.b, made, escaped=True) == 404
-    assert [send(client, made) for client in (apart.a, apart.admin)] == [200, 200]
-    assert send(apart.b, "file-0A") == 200
+    with two_keys.asks_nothing():
+        assert send(two_keys.b, made) == send(two_keys.b, made, escaped=True) == 404
+    assert [send(client, made) for client in (two_keys.a, two_keys.admin)] == [200, 200]
+    assert send(two_keys.b, "file-0A") == 200
 
 
 @pytest.mark.parametrize(
@@ -329,97 +331,99 @@ def test_body_may_name_only_own_objects(
 )  # fmt: skip
 @pytest.mark.parametrize("model", [None, "small"])
 def test_relayed_request_may_name_only_own_objects(
-    apart: World, body: dict[str, object], model: str | None
+    two_keys: World, body: dict[str, object], model: str | None
 ) -> None:
     """A batch of one key cannot read another key's file, whichever upstream is called."""
-    made = apart.a.create("/files")
+    made = two_keys.a.create("/files")
     sent = json.loads(json.dumps(body | ({"model": model} if model else {})).replace("ID", made))
     for method, path in (("POST", "/batches"), ("POST", "/responses/compact")):
-        with apart.asks_nothing():
-            assert apart.b.status(method, path, sent) == 404
-        assert apart.a.status(method, path, sent) == 200
+        with two_keys.asks_nothing():
+            assert two_keys.b.status(method, path, sent) == 404
+        assert two_keys.a.status(method, path, sent) == 200
 
 
-def test_unusual_spellings_do_not_continue_another_keys_response(apart: World) -> None:
+def test_unusual_spellings_do_not_continue_another_keys_response(two_keys: World) -> None:
     """A second reference, another case, blanks, a query or an untyped body are all refused."""
-    response, own = (client.create("/responses", response_body()) for client in (apart.a, apart.b))
-    conversation, file = apart.a.create("/conversations"), apart.a.create("/files")
-    with apart.asks_nothing():
+    response, own = (
+        client.create("/responses", response_body()) for client in (two_keys.a, two_keys.b)
+    )
+    conversation, file = two_keys.a.create("/conversations"), two_keys.a.create("/files")
+    with two_keys.asks_nothing():
         for fields in (
             {"previous_response_id": own, "conversation": conversation},
             {"previous_response_id": own, "Previous_Response_ID": response},
             {"Previous_Response_Id": response}, {"CONVERSATION": {"id": conversation}},
             {"previou\u017f_re\u017fponse_id": response},
         ):  # fmt: skip
-            for client in (apart.b, apart.a):
+            for client in (two_keys.b, two_keys.a):
                 status = client.status("POST", "/responses", response_body(**fields))
-                if len(fields) > 1 or client is apart.b:
+                if len(fields) > 1 or client is two_keys.b:
                     assert status in {400, 404}, fields
                     break
         for body in ({"input_file_id": f" {file} "}, {"FILE_IDS": [file]}, {"File_Id": file}):
-            assert apart.b.status("POST", "/batches", body) == 404
-            assert apart.b.status("POST", "/chat/completions", {"model": "small", **body}) in {
+            assert two_keys.b.status("POST", "/batches", body) == 404
+            assert two_keys.b.status("POST", "/chat/completions", {"model": "small", **body}) in {
                 400,
                 404,
             }
         for query in (f"file_id={file}", f"a=1;file_id={file}", f"file%5Fid={file}", f"x={file}"):
-            assert apart.b.status("POST", f"/batches?{query}") == 404
+            assert two_keys.b.status("POST", f"/batches?{query}") == 404
         headers = {"content-type": "text/plain"}
         for start in (b"", b" \n", b"\xef\xbb\xbf"):
             content = start + json.dumps({"input_file_id": file}).encode()
-            answer = apart.b.http.post("/v1/batches", content=content, headers=headers)
+            answer = two_keys.b.http.post("/v1/batches", content=content, headers=headers)
             assert answer.status_code in {400, 404}
-    assert apart.b.status("POST", "/batches?" + "&".join(f"a{n}=1" for n in range(200))) == 400
+    assert two_keys.b.status("POST", "/batches?" + "&".join(f"a{n}=1" for n in range(200))) == 400
 
 
-def test_only_the_creating_key_can_continue_a_conversation(apart: World) -> None:
+def test_only_the_creating_key_can_continue_a_conversation(two_keys: World) -> None:
     """A conversation is named by its id, or by an object that contains the id."""
-    made = apart.a.create("/conversations")
+    made = two_keys.a.create("/conversations")
     for conversation in (made, {"id": made}):
         body = response_body(conversation=conversation)
-        with apart.asks_nothing():
-            refused = apart.b.ask("POST", "/responses", body)
+        with two_keys.asks_nothing():
+            refused = two_keys.b.ask("POST", "/responses", body)
         assert refused.status_code == 404
         assert refused.json()["error"]["code"] == "conversation_not_found"
-        assert apart.a.status("POST", "/responses", body) == 200
-    with apart.asks_nothing():
-        assert apart.b.status("POST", "/responses", response_body(conversation="conv_0A")) == 404
+        assert two_keys.a.status("POST", "/responses", body) == 200
+    with two_keys.asks_nothing():
+        assert two_keys.b.status("POST", "/responses", response_body(conversation="conv_0A")) == 404
 
 
-def test_results_belong_to_the_creator_of_the_job(apart: World) -> None:
+def test_results_belong_to_the_creator_of_the_job(two_keys: World) -> None:
     """A batch's output belongs to its creator, even if the admin key sees its id first."""
-    batch = apart.a.create("/batches")
-    output = apart.admin.ask("GET", f"/batches/{batch}").json()["output_file_id"]
-    assert apart.a.status("GET", f"/files/{output}/content") == 200
-    assert apart.b.status("GET", f"/files/{output}/content") == 404
+    batch = two_keys.a.create("/batches")
+    output = two_keys.admin.ask("GET", f"/batches/{batch}").json()["output_file_id"]
+    assert two_keys.a.status("GET", f"/files/{output}/content") == 200
+    assert two_keys.b.status("GET", f"/files/{output}/content") == 404
 
 
 @pytest.mark.parametrize("path", ["/vector_stores", "/vector_stores/{own}/files", "/uploads"])
-def test_answers_do_not_change_owners(apart: World, path: str) -> None:
+def test_answers_do_not_change_owners(two_keys: World, path: str) -> None:
     """An answer that repeats an id changes no owner, whether the id is known or only named."""
-    own, others = apart.b.create("/vector_stores"), apart.a.create("/files")
+    own, others = two_keys.b.create("/vector_stores"), two_keys.a.create("/files")
     path = path.format(own=own)
     for field_name in ("id", "output_file_id", "thread_id"):
-        apart.b.create(path, answering({field_name: others}))
+        two_keys.b.create(path, answering({field_name: others}))
         named = answering({field_name: "file-old-0A"}) | {"file_id": "file-old-0A"}
-        apart.b.create(path, named)
+        two_keys.b.create(path, named)
         unnamed = answering({field_name: "file-old-0A"}) | {"text": "file-old-0A"}
-        apart.b.create(path, unnamed)
-    assert apart.b.status("GET", f"/files/{others}") == 404
-    assert apart.b.status("GET", "/files/file-old-0A") == 404
-    assert apart.a.status("GET", f"/files/{others}") == 200
+        two_keys.b.create(path, unnamed)
+    assert two_keys.b.status("GET", f"/files/{others}") == 404
+    assert two_keys.b.status("GET", "/files/file-old-0A") == 404
+    assert two_keys.a.status("GET", f"/files/{others}") == 200
 
 
-def test_long_answer_is_relayed_unchanged(apart: World) -> None:
+def test_long_answer_is_relayed_unchanged(two_keys: World) -> None:
     """An answer that is too long to parse is relayed, and the objects in it have no owner."""
-    answer = apart.a.ask("POST", "/files", answering({"text": "x" * MAX_NOTED_BYTES})).json()
+    answer = two_keys.a.ask("POST", "/files", answering({"text": "x" * MAX_NOTED_BYTES})).json()
     assert len(answer["text"]) == MAX_NOTED_BYTES
-    assert apart.a.status("GET", f"/files/{answer['id']}") == 404
+    assert two_keys.a.status("GET", f"/files/{answer['id']}") == 404
 
 
-def test_too_many_object_names_are_refused(apart: World) -> None:
+def test_too_many_object_names_are_refused(two_keys: World) -> None:
     """The number of names that a body makes the gateway look up is limited."""
-    refused = apart.a.ask("POST", "/batches", {"file_ids": [f"file-{n}" for n in range(2001)]})
+    refused = two_keys.a.ask("POST", "/batches", {"file_ids": [f"file-{n}" for n in range(2001)]})
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "too_many_objects"
 

@@ -208,7 +208,7 @@ def test_the_first_request_can_be_decided_by_its_length() -> None:
         assert (decision.cost_usd["medium"] > 0.04) is settings.weigh_first
 
 
-def test_arms_that_are_gone_or_below_a_demand_are_not_kept() -> None:
+def test_missing_arms_and_arms_below_a_demand_are_not_kept() -> None:
     """The policy decides if the arm cannot serve the request, or must not."""
     gone = decide(LOOP, "removed").decision
     assert gone is not None

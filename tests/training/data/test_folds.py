@@ -44,7 +44,7 @@ def test_each_query_is_tested_once_and_never_trained_on_then() -> None:
         assert sorted(fold.train + fold.validation + fold.test) == list(range(60))
 
 
-def test_folds_are_the_same_with_rows_beside() -> None:
+def test_folds_are_the_same_with_additional_rows() -> None:
     """Teaching rows are in no part, and are left out of folds whose held-out rows they repeat."""
     beside = [*(text.upper() for text in TEXTS[:3]), "an altogether different request"]
     folds = fold_table(table_of(TEXTS, beside), 5, seed=1)

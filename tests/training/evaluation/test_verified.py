@@ -215,7 +215,7 @@ def test_latencies_may_be_unknown(verifier_study: VerifierStudy, tmp_path: Path)
     assert "not recorded" in write_verification(found, tmp_path / "artifact").read_text()
 
 
-def test_verification_is_written_beside_the_artifact(
+def test_verification_is_written_next_to_the_artifact(
     figures: VerifiedFigures, tmp_path: Path
 ) -> None:
     """The page is self-contained and shows the table; the JSON has the same figures."""

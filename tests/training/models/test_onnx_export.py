@@ -104,7 +104,7 @@ def test_trees_and_attention_are_single_operators(exported: Callable[[], Path]) 
 
 
 @pytest.mark.parametrize("name", SHARES)
-def test_every_branch_can_be_exported_alone(name: str, tmp_path: Path) -> None:
+def test_every_branch_can_be_exported_separately(name: str, tmp_path: Path) -> None:
     """A graph that does not use ids, or features, still accepts both as inputs."""
     model = router(name)
     graph = export_int8(model, 2, tmp_path / "one.int8.onnx")

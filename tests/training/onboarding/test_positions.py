@@ -8,7 +8,7 @@ import pytest
 from router_service.core.model import sigmoid
 from switchcraft_training.data.table import Floats
 from switchcraft_training.onboarding.positions import (
-    Asked,
+    AnsweredQueries,
     RecordedModels,
     ask_recorded,
     choose_queries,
@@ -66,7 +66,7 @@ def test_informative_queries_tell_more_than_random_ones(models: RecordedModels) 
 
     def uncertainty(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:
         prior = models.probabilities(models.prior)[rows]
-        covariance = models.place(Asked(rows, prior, np.ones(len(rows)))).covariance
+        covariance = models.place(AnsweredQueries(rows, prior, np.ones(len(rows)))).covariance
         return float(np.linalg.slogdet(covariance)[1])
 
     assert uncertainty(informative) < uncertainty(drawn)

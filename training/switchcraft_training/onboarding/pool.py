@@ -39,7 +39,7 @@ from switchcraft_training.models.export import Line, export_onnx, record_canarie
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import Demand, fit_demand_branch
 from switchcraft_training.onboarding.graphs import append_arm, select_arms
-from switchcraft_training.onboarding.positions import Asked, ask_recorded
+from switchcraft_training.onboarding.positions import AnsweredQueries, ask_recorded
 from switchcraft_training.onboarding.predictor import (
     extend_calibration,
     fit_line,
@@ -320,7 +320,7 @@ def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
 
 
 def profile_answers(
-    recorded: Recorded, new: NewAnswers, asked: Asked, joining: Joining
+    recorded: Recorded, new: NewAnswers, asked: AnsweredQueries, joining: Joining
 ) -> ArmProfile:
     """Return the new arm's profile for all recorded queries.
 

@@ -58,15 +58,15 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Queries that a model was asked: rows, correctness, and weight of each answer, (n,) each."""
+class AnsweredQueries:
+    """Queries that a model has answered: rows, correctness and weight of each answer, (n,) each."""
 
     rows: Rows
     correct: Floats
     weights: Floats
 
     @classmethod
-    def nothing(cls) -> Asked:
+    def empty(cls) -> AnsweredQueries:
         """Return no queries."""
         return cls(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
 
@@ -141,7 +141,7 @@ class RecordedModels:
         spread = np.atleast_2d(np.cov(self.positions.T)) + POSITION_FLOOR * np.eye(dims)
         return Position(self.positions.mean(axis=0), spread)
 
-    def place(self, asked: Asked, prior: Position | None = None) -> Position:
+    def place(self, asked: AnsweredQueries, prior: Position | None = None) -> Position:
         """Return the most probable position given answers, with Laplace's covariance."""
         prior = prior or self.prior
         slopes, offsets = self.slopes[asked.rows], self.offsets[asked.rows]
@@ -199,7 +199,11 @@ class RecordedModels:
 
 
 def choose_queries(
-    models: RecordedModels, candidates: Rows, count: int, seed: int, asked: Asked | None = None
+    models: RecordedModels,
+    candidates: Rows,
+    count: int,
+    seed: int,
+    asked: AnsweredQueries | None = None,
 ) -> tuple[Rows, Rows]:
     """Return queries to ask: the most informative ones, and random ones of the rest.
 
@@ -214,24 +218,24 @@ def choose_queries(
 
 def ask_recorded(
     models: RecordedModels, candidates: Rows, correct: Floats, count: int, seed: int
-) -> Asked:
+) -> AnsweredQueries:
     """Return `count` of a model's recorded answers, chosen as if they had to be asked for.
 
     `correct` is (queries,), and known for all candidates. The position is updated after every
     `BATCH` informative queries.
     """
     informative: list[int] = []
-    asked = Asked.nothing()
+    asked = AnsweredQueries.empty()
     left = candidates
     wanted = int(count * INFORMATIVE_SHARE)
     while len(informative) < wanted:
         size = min(BATCH, wanted - len(informative))
         informative += models.most_informative(models.place(asked), left, size).tolist()
         rows = np.array(informative, dtype=np.int64)
-        asked = Asked(rows, correct[rows], np.full(len(rows), INFORMATIVE_WEIGHT))
+        asked = AnsweredQueries(rows, correct[rows], np.full(len(rows), INFORMATIVE_WEIGHT))
         left = np.setdiff1d(candidates, rows)
     drawn = np.random.default_rng(seed).permutation(left)[: count - len(asked.rows)]
-    return Asked(
+    return AnsweredQueries(
         np.concatenate([asked.rows, drawn]),
         np.concatenate([asked.correct, correct[drawn]]),
         np.concatenate([asked.weights, np.ones(len(drawn))]),

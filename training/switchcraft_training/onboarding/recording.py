@@ -26,7 +26,7 @@ from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.labelling.answers import ANSWERS
 from switchcraft_training.onboarding.positions import (
     INFORMATIVE_WEIGHT,
-    Asked,
+    AnsweredQueries,
     RecordedModels,
     Rows,
     choose_queries,
@@ -129,11 +129,11 @@ class NewAnswers:
         """The queries that were asked, as rows of `table`."""
         return np.flatnonzero(~np.isnan(self.correct))
 
-    def asked(self) -> Asked:
+    def asked(self) -> AnsweredQueries:
         """Return all answers with their weights."""
         rows = self.rows
         weights = np.where(self.informative[rows], INFORMATIVE_WEIGHT, 1.0)
-        return Asked(rows, self.correct[rows], weights)
+        return AnsweredQueries(rows, self.correct[rows], weights)
 
 
 def read_answers(recordings: Sequence[Path], arm: str, recorded: Recorded) -> NewAnswers:
