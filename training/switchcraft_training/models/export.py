@@ -252,7 +252,9 @@ def use_tree_kernel(model: onnx.ModelProto) -> None:
 
     Gather operators evaluate 200 trees in 3.6 ms, the kernel of `TreeEnsemble` in 0.1 ms. The
     kernel returns sums of leaf values. To get the leaf that each tree reaches instead, each tree
-    has its own sum, and a leaf's value is its index, which is exact in FP32 up to 16 million.
+    has its own sum, and a leaf's value is an index, which is exact in FP32 up to 16 million. The
+    index is that of a row in the table of values. Equal rows are stored once: the 68,135 leaves of
+    the shipped demand forest have 271 different values.
     """
     domain, operator = FOREST_OPERATOR.split("::")
     tables = {each.name: each for each in model.graph.initializer}
@@ -266,12 +268,20 @@ def use_tree_kernel(model: onnx.ModelProto) -> None:
         features, *names = node.input
         output, (leaves,) = f"{node.name}_leaves", node.output
         trees = _tree_attributes(*(numpy_helper.to_array(tables[name]) for name in names))
+        (lookup,) = [each for each in nodes if leaves in each.input]
+        table = tables[lookup.input[0]]
+        rows, row_of_leaf = np.unique(numpy_helper.to_array(table), axis=0, return_inverse=True)
+        table.CopyFrom(numpy_helper.from_array(rows, table.name))
+        for old in [each for each in model.graph.value_info if each.name == table.name]:
+            model.graph.value_info.remove(old)
+        weights = row_of_leaf.reshape(-1).astype(np.float32)
         ensemble = helper.make_node(
             "TreeEnsemble",
             [features],
             [output],
             f"{node.name}_trees",
             domain="ai.onnx.ml",
+            leaf_weights=numpy_helper.from_array(weights),
             **trees,
         )
         cast_name = f"{node.name}_cast"
@@ -293,7 +303,10 @@ def _tree_attributes(
     right: Indices,
     tree: Indices,
 ) -> dict[str, Any]:
-    """Return the attributes of `TreeEnsemble` for a forest's nodes; leaves come first."""
+    """Return the attributes of `TreeEnsemble` for a forest's nodes, except the leaves' weights.
+
+    Leaves come first.
+    """
     leaves = len(tree)
     # The operator needs a split in every tree. A tree that is a single leaf therefore gets a split
     # whose two sides lead to that leaf.
@@ -316,7 +329,6 @@ def _tree_attributes(
         "nodes_falsenodeids": np.where(no < leaves, no, no - leaves),
         "nodes_falseleafs": (no < leaves).astype(np.int64),
         "leaf_targetids": tree,
-        "leaf_weights": numpy_helper.from_array(np.arange(leaves, dtype=np.float32)),
     }
 
 
