@@ -117,8 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as exc:
         if (exc.name or "").startswith(("switchcraft_training", "router_service")):
             raise
-        extras = "pip install 'switchcraft-router[cpu,train,review]'"
-        print(f"switchcraft-train: {exc.name} is not installed; run {extras}", file=sys.stderr)
+        remedy = (
+            "run pip install 'switchcraft-router[cpu,train,review]', in a checkout with '.[...]'"
+        )
+        print(f"switchcraft-train: {exc.name} is not installed; {remedy}", file=sys.stderr)
         return 1
     return status
 
