@@ -545,7 +545,7 @@ class ServerSettings(Frozen):
     """Largest number of responses that the gateway remembers in memory (see `response_ttl_s`), 0.7
     KB each. The oldest are dropped first. Redis has no such limit."""
     max_decisions: Count = 10_000
-    """Largest number of decisions in memory, about 1 KB each; the oldest are dropped first. Redis
+    """Largest number of decisions in memory, about 2 KB each; the oldest are dropped first. Redis
     has no such limit."""
 
 
