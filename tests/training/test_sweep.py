@@ -36,7 +36,11 @@ SWEEP_S = 600
 
 @pytest.fixture
 def ray_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use one thread in Ray's workers and a wide terminal; restore the handler of SIGTERM."""
+    """Use one thread in Ray's workers and a wide terminal; restore the handler of SIGTERM.
+
+    By default, Ray gives its workers a niceness of 15, with which they starve on a busy machine.
+    """
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("COLUMNS", "200")
     handler = signal.getsignal(signal.SIGTERM)
