@@ -82,6 +82,7 @@ class Section(BaseModel):
         extra="allow",
         hide_input_in_errors=True,
         protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
     @model_validator(mode="before")
@@ -414,7 +415,9 @@ class LiteLLMSection(Reliability):
 class File(BaseModel):
     """The whole configuration file."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="allow", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
     model_list: tuple[ModelEntry, ...] = ()
     """Models and their deployments."""

@@ -77,6 +77,7 @@ class Overrides(BaseSettings):
         frozen=True,
         extra="ignore",
         hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
     config: Path | None = None

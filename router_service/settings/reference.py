@@ -8,20 +8,14 @@ Both are generated from the pydantic models: the docstring of a field is its des
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
 import json
 import re
-from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from router_service.core.messages import Json
-from router_service.settings import litellm, reading, values
 from router_service.settings.litellm import (
     Costs,
     File,
@@ -67,44 +61,12 @@ _SECTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...] = (
 because they have a table of their own."""
 
 
-@cache
-def _describe_fields() -> None:
-    """Make the docstrings of fields their descriptions, in the models of all settings.
-
-    pydantic's option `use_attribute_docstrings` does the same when a class is defined. That would
-    take 0.07 s at each start of the gateway, which does not need descriptions.
-    """
-    docstrings: dict[type, dict[str, str]] = {}
-    for module in (values, litellm, reading):
-        for definition in ast.parse(inspect.getsource(module)).body:
-            match definition:
-                case ast.ClassDef(name=name, body=body):
-                    model: type = getattr(module, name)
-                case _:
-                    continue
-            own = docstrings[model] = {}
-            for pair in pairwise(body):
-                match pair:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=field)),
-                        ast.Expr(value=ast.Constant(value=str(text))),
-                    ):
-                        own[field] = inspect.cleandoc(text)
-            if issubclass(model, BaseModel):
-                known = ChainMap(*(docstrings.get(base, {}) for base in model.__mro__))
-                for field, info in model.model_fields.items():
-                    info.description = known.get(field)
-                # Models are defined after the models that they contain.
-                model.model_rebuild(force=True)
-
-
 def json_schema() -> dict[str, Json]:
     """Return the JSON Schema of the file, for editors.
 
     It accepts what the reader accepts: references to environment variables and quoted numbers in
     place of values, and names without values in LiteLLM's sections.
     """
-    _describe_fields()
     schema = File.model_json_schema()
     definitions = schema["$defs"]
     for owner in (schema, *definitions.values()):
@@ -176,7 +138,6 @@ def _descendants(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def tables() -> str:
     """Return the Markdown tables of all settings and environment variables."""
-    _describe_fields()
     parts: list[str] = []
     for path, model, without in _SECTIONS:
         title = f"`{path}`"

@@ -99,7 +99,9 @@ ClientKey = Annotated[SecretStr, _secret_check(digest_of)]
 class Frozen(BaseModel):
     """Base of our sections. Validation errors do not quote the input, because it may be a key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
 
 class Timeouts(Frozen):
