@@ -119,6 +119,8 @@ class Prediction:
     """Probability of a correct answer, for all arms of the artifact in its order."""
     features: tuple[float, ...]
     packed_tokens: int
+    p_no_call: float | None = None
+    """Probability that the request asks for no tool call; None if the artifact cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +268,17 @@ class Router:
         timer = timer or Timer(time.perf_counter)
         packed = self._packer.pack(conversation)
         timer.end(StageName.PACK)
-        row: list[float] = self._classifier.predict([packed])[0].tolist()
+        probabilities, demand = self._classifier.predict_with_demand([packed])
+        row: list[float] = probabilities[0].tolist()
         timer.end(StageName.CLASSIFY)
         if any(map(math.isnan, row)):
             raise ValueError(f"the model returned NaN: {row}")
-        prediction = Prediction(tuple(row), packed.features, len(packed.token_ids))
+        prediction = Prediction(
+            tuple(row),
+            packed.features,
+            len(packed.token_ids),
+            None if demand is None else float(demand[0, 0]),
+        )
         # An estimate of the memory. Tools are shared with other conversations, so not counted.
         size_bytes = 32 * (len(row) + len(packed.features))
         for turn in conversation.turns:

@@ -104,12 +104,29 @@ class Onboarding(_Frozen):
     )
 
 
+class Knowledge(_Frozen):
+    """What an artifact's figures were measured on, and when."""
+
+    benchmark: str = Field(description="The queries, such as `BFCL v4, single-turn`.")
+    answers: str = Field(
+        pattern=r"^\d{4}-\d{2}$", description="Month of the models' answers, `YYYY-MM`."
+    )
+    prices: str = Field(
+        pattern=r"^\d{4}-\d{2}$", description="Month of the list prices, `YYYY-MM`."
+    )
+
+
 class Manifest(_Frozen):
     """Description of an artifact: everything that affects the model's input or output."""
 
     schema_version: int
     name: str
     arms: tuple[str, ...] = Field(min_length=1)
+    stands_for: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="Model ids of each arm, as providers and LiteLLM write them.",
+    )
+    knowledge: Knowledge | None = None
     encoder: Encoder
     packing: PackingSpec
     policies: Mapping[str, str] = Field(description="Rules by name; `default` is one of them.")
@@ -152,9 +169,12 @@ class Manifest(_Frozen):
                 f"the calibration has {self.calibration.arms} arms, but the artifact has "
                 f"{len(self.arms)}"
             )
-        unknown = set(self.onboarded) - set(self.arms)
-        if unknown:
-            raise ValueError(f"`onboarded` names {sorted(unknown)}, which `arms` lacks")
+        for field, names in (("onboarded", self.onboarded), ("stands_for", self.stands_for)):
+            if unknown := set(names) - set(self.arms):
+                raise ValueError(f"`{field}` names {sorted(unknown)}, which `arms` lacks")
+        ids = [name for names in self.stands_for.values() for name in names]
+        if len(set(ids)) != len(ids):
+            raise ValueError("`stands_for` lists a model id for two arms")
         graphs = {*self.models.values()}
         if self.verifier is not None:
             graphs |= {self.verifier.graph, self.verifier.gain_graph}

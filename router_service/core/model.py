@@ -166,6 +166,9 @@ BATCHING_KEY = "switchcraft.rows"
 INDEPENDENT_ROWS = "together"
 """Value of `BATCHING_KEY` if no row changes another row's output."""
 
+DEMAND = "demand"
+"""Name of the output that predicts how many calls a request asks for; older graphs lack it."""
+
 BUCKET_TOKENS = 64
 """Rows of one batch differ in length by less than this, so that little of a batch is padding."""
 MAX_BATCH_TOKENS = 32_768
@@ -218,6 +221,7 @@ class Graph:
         self._inputs = {node.name for node in session.get_inputs()}
         self._output: str = output.name
         self.arms: int = output.shape[-1]
+        self.has_demand = DEMAND in {node.name for node in session.get_outputs()}
 
     @property
     def rows_are_independent(self) -> bool:
@@ -229,8 +233,13 @@ class Graph:
         declared: str | None = self._session.get_modelmeta().custom_metadata_map.get(BATCHING_KEY)
         return declared == INDEPENDENT_ROWS
 
-    def run(self, input_ids: Int64s, attention_mask: Int64s, features: Float32s) -> Float32s:
-        """Return the raw probabilities of a batch, (batch, arms).
+    def run(
+        self, input_ids: Int64s, attention_mask: Int64s, features: Float32s
+    ) -> tuple[Float32s, Float32s | None]:
+        """Return the raw probabilities of a batch, (batch, arms), and its demand for calls.
+
+        The demand, (batch, 3), has the probabilities of no call, one call and several calls. It is
+        None if the graph does not predict it.
 
         `input_ids` and `attention_mask` are (batch, tokens), `features` is (batch, features). I/O
         binding leaves the inputs in host memory until a node on another device reads them. On the
@@ -241,17 +250,25 @@ class Graph:
             "attention_mask": attention_mask,
             "features": features,
         }
-        return self.evaluate({name: feed[name] for name in self._inputs})
+        names = (self._output, DEMAND) if self.has_demand else (self._output,)
+        found = self._evaluate({name: feed[name] for name in self._inputs}, names)
+        return found[0], found[1] if self.has_demand else None
 
     def evaluate(self, inputs: Mapping[str, Int64s | Float32s]) -> Float32s:
-        """Return the graph's output for inputs by name; the first dimension is the batch."""
+        """Return the graph's first output for inputs by name; the first dimension is the batch."""
+        return self._evaluate(inputs, (self._output,))[0]
+
+    def _evaluate(
+        self, inputs: Mapping[str, Int64s | Float32s], outputs: Sequence[str]
+    ) -> list[Float32s]:
         binding = self._session.io_binding()
         for name, values in inputs.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(values))
-        binding.bind_output(self._output, "cpu")
+        for name in outputs:
+            binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding)
-        output: Float32s = binding.copy_outputs_to_cpu()[0]
-        return output
+        found: list[Float32s] = binding.copy_outputs_to_cpu()
+        return found
 
 
 @cache
@@ -301,18 +318,27 @@ class Classifier:
         self._calibration = calibration
 
     def predict(self, packed: Sequence[Packed]) -> NDArray[np.float64]:
-        """Return the probability that each arm answers correctly, (len(packed), arms).
+        """Return the probability that each arm answers correctly, (len(packed), arms)."""
+        return self.predict_with_demand(packed)[0]
+
+    def predict_with_demand(
+        self, packed: Sequence[Packed]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Return the probabilities of `predict`, and the demand for calls as in `Graph.run`.
 
         No row changes another row's probabilities: rows run one at a time or, on a GPU
         and if the graph allows it, in padded and masked batches.
         """
         raw = np.empty((len(packed), self.graph.arms), dtype=np.float64)
+        demand = np.empty((len(packed), 3)) if self.graph.has_demand else None
         batches: Iterator[list[int]] = ([row] for row in range(len(packed)))
         if self._uses_batches:
             batches = batches_by_length([len(row.token_ids) for row in packed])
         for rows in batches:
-            raw[rows] = self.graph.run(*pad_rows([packed[row] for row in rows]))
-        return self._calibration.apply(raw)
+            raw[rows], found = self.graph.run(*pad_rows([packed[row] for row in rows]))
+            if demand is not None:
+                demand[rows] = found
+        return self._calibration.apply(raw), demand
 
 
 def batches_by_length(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from router_service.core.artifact import Knowledge
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.goals import parse_goal
 from router_service.core.packing import PackingSpec
@@ -36,6 +37,11 @@ class SourceConfig(_Frozen):
     answers: Path | None = Field(
         None, description="The folder with the answers of a labelling run."
     )
+    arms: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="For `bfcl`: the arm that each of these runs is an answer of, by the run's name"
+        " in the recording. Other runs are arms with their own name.",
+    )
     weak_evidence: bool = Field(
         default=False,
         description="For a decision log: whether negative evidence in the next turn gives a label"
@@ -48,6 +54,10 @@ class SourceConfig(_Frozen):
             raise ValueError(
                 "`answers` is required for the format `labelled`, and not allowed for other formats"
             )
+        if self.arms and self.format != "bfcl":
+            raise ValueError("`arms` is only allowed for the format `bfcl`")
+        if len(set(self.arms.values())) != len(self.arms):
+            raise ValueError("`arms` gives two runs the same name")
         if self.weak_evidence and self.format != "decisions":
             raise ValueError("`weak_evidence` is only allowed for the format `decisions`")
         return self
@@ -68,6 +78,11 @@ class ArmConfig(_Frozen):
 
     arm: str
     price: Price
+    stands_for: tuple[str, ...] = Field(
+        (),
+        description="Ids of the model, as providers and LiteLLM write them. A gateway maps models"
+        " with one of these ids to the arm.",
+    )
     profile: str | None = Field(
         None,
         min_length=1,
@@ -291,6 +306,9 @@ class RunConfig(_Frozen):
         " arms that are not in the pool are auxiliary.",
     )
     pool: tuple[ArmConfig, ...] = Field(min_length=1)
+    knowledge: Knowledge | None = Field(
+        None, description="What the pool was measured on, and when, for users of the artifact."
+    )
     auxiliary_arms: Literal["none", "all"] = "none"
     checking: CheckingConfig = CheckingConfig()
     encoder: EncoderConfig = EncoderConfig()

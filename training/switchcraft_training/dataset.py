@@ -17,7 +17,13 @@ from router_service.core.calls.comparison import IsParaphrase
 from router_service.core.errors import ConfigError, DataError
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
-from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource, tabulate_outcomes
+from switchcraft_training.data.outcomes import (
+    AnswerSource,
+    CheckedAnswers,
+    OutcomeSource,
+    RenamedArms,
+    tabulate_outcomes,
+)
 from switchcraft_training.data.splits import fold_table, group_table, unique
 from switchcraft_training.data.table import (
     RECORDED,
@@ -49,18 +55,19 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     source cannot be parsed, and ConfigError if the run's own source lacks an arm of the pool.
     """
     alike = paraphrase_check(config.checking.paraphrases)
-    sources = {each: open_source(each, data, alike) for each in (config.source, *config.also)}
-    recorded = {each: source.arms() for each, source in sources.items()}
-    missing = sorted(set(config.arms) - set(recorded[config.source]))
+    configured = (config.source, *config.also)
+    sources = [open_source(each, data, alike) for each in configured]
+    recorded = [source.arms() for source in sources]
+    missing = sorted(set(config.arms) - set(recorded[0]))
     if missing:
         problem = f"no recorded answers of {', '.join(missing)}; record some or remove the arms"
         raise ConfigError(str(data / config.source.path), "pool", problem)
     heads = config.arms
     if config.auxiliary_arms == "all":
-        heads = tuple(dict.fromkeys(chain(config.arms, *recorded.values())))
+        heads = tuple(dict.fromkeys(chain(config.arms, *recorded)))
     tables = []
-    for each, source in sources.items():
-        arms = [arm for arm in recorded[each] if arm in heads]
+    for each, source, known in zip(configured, sources, recorded, strict=True):
+        arms = [arm for arm in known if arm in heads]
         path = cache and cache / f"{_outcomes_sha256(config, each, arms, data)}.npz"
         tables.append(_read_table(source, arms, path, name=str(each.path)).select_arms(heads))
     # Complete rows come first, so that the first of several equal queries, which is kept, is
@@ -116,7 +123,10 @@ def open_source(
             return Traffic.of_rows(path)
         case "labelled" if source.answers is not None:
             return CheckedAnswers.of(LabelledRun(path, data / source.answers), alike)
-    return CheckedAnswers.of(bfcl.open_recording(path), alike)
+    recording: AnswerSource = bfcl.open_recording(path)
+    if source.arms:
+        recording = RenamedArms(recording, source.arms)
+    return CheckedAnswers.of(recording, alike)
 
 
 def _read_table(source: OutcomeSource, arms: Sequence[str], path: Path | None, name: str) -> Table:
@@ -151,7 +161,7 @@ def _outcomes_sha256(
     folders = [PACKAGE / name for name in ("checking", "datasets", "decisions", "labelling")]
     folders.append(Path(core_calls.__file__).parent)
     code = [tree_sha256(folder, "*.py") for folder in folders]
-    how = (source.format, source.weak_evidence, config.checking.paraphrases)
+    how = (source.format, source.weak_evidence, config.checking.paraphrases, dict(source.arms))
     facts = (*how, files, code, benchmark, RECORDED, *arms)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 

@@ -140,6 +140,10 @@ def test_exported_forest_equals_torch(tmp_path: Path, *, known: bool) -> None:
             "attention_mask": batch.attention_mask.numpy(),
             "features": batch.features.numpy(),
         }
-        (said,) = session.run(None, feed)
+        said, *demand = session.run(None, feed)
         np.testing.assert_allclose(said, wanted[:few], atol=1e-6)
+        forest = model.counts.demand
+        assert (forest is not None) == known
+        if forest is not None:
+            np.testing.assert_allclose(demand, [forest(batch.features).numpy()], atol=1e-6)
     assert wanted.std(0).max() > 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -55,6 +55,31 @@ class AnswerSource(Protocol):
     def answers(self, arm: str) -> Iterable[Answer]:
         """Read the answers of a model."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RenamedArms:
+    """A source of answers in which some models have other names.
+
+    `renamed` has the new name of each renamed model, by its name in the source.
+    """
+
+    source: AnswerSource
+    renamed: Mapping[str, str]
+
+    def arms(self) -> list[str]:
+        """Return the models with recorded answers, by their new names."""
+        return [self.renamed.get(arm, arm) for arm in self.source.arms()]
+
+    def judged(self) -> Iterable[Judged]:
+        """Read the queries with the expected calls."""
+        return self.source.judged()
+
+    def answers(self, arm: str) -> Iterator[Answer]:
+        """Read the answers of a model, by its new name."""
+        recorded = {new: old for old, new in self.renamed.items()}
+        for answer in self.source.answers(recorded.get(arm, arm)):
+            yield replace(answer, arm=arm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from router_service.core.held_out import Figures
 from router_service.core.messages import Json, parse_conversation
 from router_service.core.model import (
     BATCHING_KEY,
+    DEMAND,
     IDENTITY,
     INDEPENDENT_ROWS,
     Calibration,
@@ -46,7 +47,7 @@ from router_service.core.packing import Packer
 from router_service.core.selection import ArmProfile
 from switchcraft_training.config import RunConfig
 from switchcraft_training.models.branches import FOREST_OPERATOR
-from switchcraft_training.models.model import RouterModel
+from switchcraft_training.models.model import RouterModel, weighted_mean
 
 OPSET = 23
 """The first ONNX opset with attention as one operator.
@@ -71,7 +72,8 @@ UNCHANGED: Line = (1.0, 0.0)
 class RouterGraph(nn.Module):
     """The network that the service runs, from ids, mask and features to probabilities of arms.
 
-    `line` is a slope and a shift of all logits, for an arm that is calibrated inside its graph.
+    If the network predicts how many calls a request asks for, that is its second output. `line` is
+    a slope and a shift of all logits, for an arm that is calibrated inside its graph.
     """
 
     def __init__(self, model: RouterModel, line: Line = UNCHANGED) -> None:
@@ -79,12 +81,21 @@ class RouterGraph(nn.Module):
         self.model = model
         self.line = line
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
-        """Return probabilities (batch, arms)."""
-        logits = self.model(input_ids, attention_mask, features)
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs."""
+        return ["probabilities"] if self.model.counts.demand is None else ["probabilities", DEMAND]
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, features: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return probabilities (batch, arms), and the demand for calls (batch, 3) if predicted."""
+        branches, demand = self.model.branches_and_demand(input_ids, attention_mask, features)
+        logits = weighted_mean(branches, self.model.shares)
         if self.line != UNCHANGED:
             logits = logits * self.line[0] + self.line[1]
-        return torch.sigmoid(logits)
+        probabilities = torch.sigmoid(logits)
+        return (probabilities,) if demand is None else (probabilities, demand)
 
 
 def export_onnx(model: RouterModel, features: int, path: Path, line: Line = UNCHANGED) -> None:
@@ -102,7 +113,7 @@ def export_onnx(model: RouterModel, features: int, path: Path, line: Line = UNCH
             graph,
             inputs,
             input_names=["input_ids", "attention_mask", "features"],
-            output_names=["probabilities"],
+            output_names=graph.outputs,
             dynamic_shapes=shapes,
             opset_version=OPSET,
             verbose=False,
@@ -393,6 +404,8 @@ def write_manifest(  # noqa: PLR0913
         schema_version=SCHEMA_VERSION,
         name=config.name,
         arms=config.arms,
+        stands_for={each.arm: each.stands_for for each in config.pool if each.stands_for},
+        knowledge=config.knowledge,
         encoder=encoder,
         packing=config.packing,
         policies=figures.policies,

@@ -61,10 +61,14 @@ class FeatureBranches(nn.Module):
         self.forest = forest
         self.networks = networks
 
-    def forward(self, features: Tensor) -> dict[str, Tensor]:
-        """Return each branch's logits (batch, heads) for features (batch, features)."""
-        if self.demand is not None:
-            features = torch.cat([features, self.demand(features)], dim=1)
+    def forward(self, features: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return each branch's logits (batch, heads), and the demand for calls (batch, 3).
+
+        `features` are (batch, features). The demand is None if no forest predicts it.
+        """
+        demand = None if self.demand is None else self.demand(features)
+        if demand is not None:
+            features = torch.cat([features, demand], dim=1)
         logits = {}
         if self.forest is not None:
             logits["forest"] = torch.logit(
@@ -72,7 +76,7 @@ class FeatureBranches(nn.Module):
             )
         if self.networks is not None:
             logits["networks"] = self.networks(features)
-        return logits
+        return logits, demand
 
 
 class RouterModel(nn.Module):
@@ -106,12 +110,18 @@ class RouterModel(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, features: Tensor
     ) -> dict[str, Tensor]:
         """Return each branch's logits of the arms, (batch, arms)."""
-        logits = self.counts(features)
+        return self.branches_and_demand(input_ids, attention_mask, features)[0]
+
+    def branches_and_demand(
+        self, input_ids: Tensor, attention_mask: Tensor, features: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return the result of `branches`, and the demand for calls as in `FeatureBranches`."""
+        logits, demand = self.counts(features)
         if self.encoder is not None and "encoder" in self.shares:
             logits["encoder"] = self.encoder(input_ids, attention_mask)
         if self.lexical is not None:
             logits["lexical"] = self.lexical(input_ids, attention_mask)
-        return {name: logits[name][:, : self.arms] for name in self.shares}
+        return {name: logits[name][:, : self.arms] for name in self.shares}, demand
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
         """Return the router's logits, (batch, arms): the geometric mean of the branches' odds."""

@@ -150,7 +150,7 @@ def branch_logits(
     """Return each branch's logits (n, arms); cached states are read from `workspace`."""
     model.eval()
     with torch.no_grad():
-        logits = model.counts(feature_tensor(rows))
+        logits, _ = model.counts(feature_tensor(rows))
         if model.encoder is not None and "encoder" in model.shares:
             logits["encoder"] = encoder_logits(model.encoder, config, rows, workspace)
         if model.lexical is not None:

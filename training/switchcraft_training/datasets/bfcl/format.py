@@ -250,7 +250,7 @@ def read_truth(truth: Json, functions: Sequence[Mapping[str, Json]], version: in
     """
     offered = {function["name"]: function["parameters"] for function in functions}
     if isinstance(truth, list) and all(isinstance(call, str) for call in truth):
-        calls = tuple(map(_read_executable_call, truth))
+        calls = tuple(_read_executable_call(call, offered) for call in truth)
     elif isinstance(truth, list):
         entries = [entry for call in truth for entry in call.items()]
         calls = tuple(_read_call(name, given, offered, version) for name, given in entries)
@@ -271,13 +271,21 @@ def read_truth(truth: Json, functions: Sequence[Mapping[str, Json]], version: in
     return Expected(calls)
 
 
-def _read_executable_call(source: str) -> ExpectedCall:
-    """Read a call written as Python source code with keyword arguments."""
+def _read_executable_call(source: str, offered: Mapping[str, Json]) -> ExpectedCall:
+    """Read a call written as Python source code.
+
+    A positional argument is the value of the parameter at its place in the function's description.
+    """
     node = ast.parse(source, mode="eval").body
-    if not isinstance(node, ast.Call) or node.args:
-        raise ValueError(f"not a call with keyword arguments: {source}")
-    name = ast.unparse(node.func).replace(".", "_")
-    values = {k.arg: python_value(k.value) for k in node.keywords if k.arg is not None}
+    if not isinstance(node, ast.Call):
+        raise ValueError(f"not a call: {source}")  # noqa: TRY004 - the text is wrong, not a type
+    function = ast.unparse(node.func)
+    parameters = [*offered.get(function, {}).get("properties", {})]
+    if len(node.args) > len(parameters):
+        raise ValueError(f"the call has arguments that {function} does not describe: {source}")
+    values = dict(zip(parameters, map(python_value, node.args), strict=False))
+    values |= {k.arg: python_value(k.value) for k in node.keywords if k.arg is not None}
+    name = function.replace(".", "_")
     if name in _SYMMETRIC:
         return ExpectedCall(name, dict.fromkeys(values, tuple(values.values())))
     return ExpectedCall(name, {parameter: (value,) for parameter, value in values.items()})

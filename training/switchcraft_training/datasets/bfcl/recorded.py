@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -95,6 +96,16 @@ BROKEN_RUNS = frozenset(
 )
 """Runs with technical failures, whose records do not reflect what the models can do."""
 
+_COUNTED_PER_CALL = re.compile(r"(?:gpt|chatgpt|o\d)[-.\d]")
+"""Runs of v4 whose recorded prompt tokens are divided by the number of calls of the answer: those
+of OpenAI's own API."""
+
+_COUNTED_WITHOUT_REASONING = re.compile(r"gemini-(?:3|2\.5-(?:pro|flash(?!-lite)))")
+"""Runs of v4 whose recorded output tokens leave out reasoning, which Google charges for. Flash-Lite
+does not reason by default."""
+
+log = logging.getLogger(__name__)
+
 _ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
 
 
@@ -177,17 +188,24 @@ class RepeatedRuns:
 
     def judged(self) -> Iterator[Judged]:
         """Read the single-turn questions of the package that have recorded answers."""
-        answered = {answer.example_id for arm in self.arms() for answer in self.answers(arm)}
+        answered = {each.example_id for arm in self.arms() for each in self._read_answers(arm)}
         for judged in read_files(_only_single_turn(question_files(Path(PACKAGE)))):
             if judged.example.id in answered:
                 yield judged
 
     def answers(self, arm: str) -> Iterator[Answer]:
-        """Read a model's answers in each run."""
+        """Read a model's answers in each run, with token counts as the provider charges them."""
+        if _COUNTED_WITHOUT_REASONING.match(arm):
+            log.warning(
+                "token counts ignored: model=%s cause=%r", arm, "they leave out billed reasoning"
+            )
+        return self._read_answers(arm)
+
+    def _read_answers(self, arm: str) -> Iterator[Answer]:
         for attempt, run in enumerate(self._runs()):
             for file in _only_single_turn(_result_files_of_run(run, arm)):
                 read = partial(_read_answer, arm=arm, parse=parse_native, attempt=attempt)
-                yield from read_lines(file.path, read)
+                yield from map(_with_charged_tokens, read_lines(file.path, read))
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
         """Read the verdicts in each run; a score file lists only the answers that failed."""
@@ -270,6 +288,16 @@ def _read_answer(
         attempt=attempt,
         seconds=float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None,
     )
+
+
+def _with_charged_tokens(answer: Answer) -> Answer:
+    """Return an answer of v4 with the tokens that the provider charges, or None if unknown."""
+    if _COUNTED_WITHOUT_REASONING.match(answer.arm):
+        return replace(answer, input_tokens=None, output_tokens=None)
+    calls = len(answer.calls or ())
+    if calls > 1 and answer.input_tokens and _COUNTED_PER_CALL.match(answer.arm):
+        return replace(answer, input_tokens=answer.input_tokens * calls)
+    return answer
 
 
 def _read_token_count(value: Json) -> int | None:
