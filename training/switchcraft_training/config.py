@@ -131,6 +131,9 @@ class EncoderConfig(_Frozen):
     )
 
 
+Grouping = Literal["queries", "tools"]
+"""What stays in one fold: near-duplicate queries, or also queries with nearly the same tools."""
+
 Branch = Literal["encoder", "lexical", "networks", "forest"]
 """Branches of the network. Each can predict without the others: the fine-tuned encoder,
 hashed words and word pairs, small networks over the structural features, and trees over the
@@ -233,6 +236,17 @@ class EvaluationConfig(_Frozen):
         " of the rows, stopped by 10% and measured on the remaining 10%; the artifact contains this"
         " router (the paper's protocol).",
     )
+    grouped_by: Grouping = Field(
+        "queries",
+        description="For the protocol `folds`: what stays in one fold. `queries`: near-duplicates."
+        " `tools`: also queries with the same tools, or nearly the same, so that the tools of every"
+        " measured query are unseen, as those of a gateway's users are.",
+    )
+    known_tools: bool = Field(
+        default=False,
+        description="Whether to measure the router and its verifier a second time, with folds that"
+        " are grouped by `queries`, so that reports show both. It doubles the time of a run.",
+    )
     folds: int = Field(
         5,
         ge=3,
@@ -275,6 +289,10 @@ class EvaluationConfig(_Frozen):
             raise ValueError("`chat_preferences` requires `baselines: true`")
         if self.protocol == "split" and self.seeds:
             raise ValueError("`seeds` is only allowed for the protocol `folds`; use `sweep.seeds`")
+        if self.protocol == "split" and self.grouped_by == "tools":
+            raise ValueError("`grouped_by: tools` is only allowed for the protocol `folds`")
+        if self.known_tools and self.grouped_by != "tools":
+            raise ValueError("`known_tools` requires `grouped_by: tools`")
         if self.protocol == "folds" and (self.held_out or not self.grouped):
             raise ValueError(
                 "`held_out` and `grouped: false` are only allowed for the protocol `split`"
