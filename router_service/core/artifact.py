@@ -19,8 +19,10 @@ from router_service.core.packing import PackingSpec
 from router_service.core.selection import ArmProfile, Price, choose_once, parse_policy
 from router_service.core.verifier import VerifierSpec
 
-SHIPPED = Path(__file__).parents[1] / "artifacts" / "reference-pool"
-"""The artifact that the package ships. The service runs with it by default."""
+ARTIFACTS = Path(__file__).parents[1] / "artifacts"
+"""Folder of the artifacts that the package ships."""
+SHIPPED = ARTIFACTS / "reference-pool"
+"""The shipped artifact that the service runs with by default."""
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -243,10 +245,13 @@ class Artifact:
     def load(cls, directory: Path, relatives: Iterable[Artifact] = ()) -> Artifact:
         """Read the manifest and verify the hash of every file. Raises ArtifactError.
 
+        `directory` may be the name of a shipped artifact.
+
         `relatives` are other loaded artifacts. If one has the same tokenizer file and packing, its
         tokenizer is reused, because loading the shipped tokenizer holds the interpreter's lock for
         25 ms and takes 6 MB.
         """
+        directory = find_artifact(directory)
         manifest = read_manifest(directory / MANIFEST)
         for name, digest in manifest.files.items():
             path = directory / name
@@ -300,6 +305,12 @@ class Artifact:
                 if not abs(got - wanted) <= self.manifest.canary_tolerance:
                     problem = f"the probability is {got:.4f}, but the file has {wanted:.4f}"
                     raise ArtifactError(path, f"line {number}, arm {arm!r}: {problem}")
+
+
+def find_artifact(path: Path) -> Path:
+    """Return the path, or the shipped artifact of that name if nothing is at the path."""
+    shipped = ARTIFACTS / path
+    return shipped if not path.exists() and (shipped / MANIFEST).exists() else path
 
 
 def save_manifest(directory: Path, manifest: Manifest) -> None:

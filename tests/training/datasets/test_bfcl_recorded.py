@@ -61,6 +61,32 @@ def test_repeated_runs_are_attempts(runs: Path) -> None:
     assert [judged.example.id for judged in recording.judged()] == ["simple_python_0"]
 
 
+@pytest.mark.parametrize(
+    ("arm", "counts", "warnings"),
+    [
+        ("gpt-5.2-2025-12-11-FC", (240, 30), 0),
+        ("claude-haiku-4-5-20251001-FC", (120, 30), 0),
+        ("openai_gpt-oss-20b", (120, 30), 0),
+        ("gemini-2.5-flash-lite-FC", (120, 30), 0),
+        ("gemini-3-pro-preview-FC", (None, None), 1),
+    ],
+)
+def test_token_counts_are_those_that_providers_charge(
+    tmp_path: Path,
+    arm: str,
+    counts: tuple[int | None, int | None],
+    warnings: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """OpenAI's prompt counts are those of one call; Google's output counts lack the reasoning."""
+    calls = [{"area": '{"base": 10}'}, {"area": {"base": 20}}]
+    row = {"id": "parallel_0", "result": calls, "input_token_count": 120, "output_token_count": 30}
+    write(tmp_path / f"run-1/result/{arm}/non_live/BFCL_v4_parallel_result.json.gz", row)
+    (answer,) = bfcl.open_recording(tmp_path).answers(arm)
+    assert (answer.input_tokens, answer.output_tokens) == counts
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+
+
 def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
     """A step's id has its turn and step, and a step that cannot be parsed has a problem code."""
     steps = {step.example_id: step for step in bfcl.RepeatedRuns(runs).steps("m")}
