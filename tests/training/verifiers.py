@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import sklearn.ensemble  # noqa: F401 - loads the library whose threads are limited
@@ -16,6 +18,7 @@ from router_service.core.verifier import GAIN_FEATURES
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.verifier import (
     FitEffort,
+    TrainedVerifier,
     VerifierData,
     fit_verifier,
     read_candidates,
@@ -93,13 +96,19 @@ def invented_study(queries: int = 240) -> VerifierStudy:
         tests.append(np.flatnonzero(table.folds == fold))
         with one_thread():
             fitted = fit_verifier(data.take(np.flatnonzero(table.folds != fold)), 0, LITTLE)
-            parts.append(judge_answers(fitted, data.take(tests[-1])))
+            parts.append(judgements(fitted, data.take(tests[-1])))
     judged = JudgedAnswers.join(parts, tests)
     costs_usd = np.tile(COSTS_USD, (queries, 1))
     evidence = Evidence.of(data.candidates, data.probabilities, costs_usd, judged)
     simulation = Simulation(judged, GAIN_FEATURES)
     by_price = {price: simulation.answer(costs_usd[:2], price) for price in PRICES_USD}
     return VerifierStudy(table, judged, by_price, fitted, PRICES_USD[1], 0.16, evidence)
+
+
+def judgements(fitted: TrainedVerifier, data: VerifierData) -> JudgedAnswers:
+    """Return a verifier's judgements of these queries."""
+    with TemporaryDirectory() as folder:
+        return judge_answers(Path(folder), fitted.export(Path(folder), 1e-3), data)
 
 
 def _skill(queries: int, rng: np.random.Generator) -> NDArray[np.float64]:

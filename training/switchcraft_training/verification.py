@@ -42,7 +42,7 @@ from router_service.core.simulation import (
     count_judgements,
     quantize,
 )
-from router_service.core.verifier import GAIN_FEATURES, Verifier
+from router_service.core.verifier import GAIN_FEATURES, Verifier, VerifierSpec
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.learned import LearnedQueries
@@ -99,15 +99,13 @@ CHUNK_QUERIES = 64
 
 
 def judge_answers(
-    fitted: TrainedVerifier, data: VerifierData, p_no_call: Floats | None = None
+    directory: Path, spec: VerifierSpec, data: VerifierData, p_no_call: Floats | None = None
 ) -> JudgedAnswers:
-    """Return a verifier's judgements of all sets of candidates of some queries.
+    """Return the judgements of a verifier in a directory of all sets of candidates.
 
     `p_no_call`, (queries,), is the router's probability that a query asks for no call, if known.
     """
-    with TemporaryDirectory() as folder:
-        verifier = Verifier(Path(folder), fitted.export(Path(folder), price_usd=1.0))
-        gain_graph = (Path(folder) / verifier.spec.gain_graph).read_bytes()
+    verifier = Verifier(directory, spec)
     queries, arms = data.correct.shape
     # What is stored is what decides, so that a gateway finds the decisions of the study.
     probabilities = data.probabilities.astype(np.float32)
@@ -132,8 +130,8 @@ def judge_answers(
         probabilities=probabilities,
         p_no_call=(unknown if p_no_call is None else p_no_call).astype(np.float32),
         folds=np.zeros(queries, dtype=np.int64),
-        reliabilities=np.array([verifier.spec.reliabilities]),
-        gain_graphs=(gain_graph,),
+        reliabilities=np.array([spec.reliabilities]),
+        gain_graphs=((directory / spec.gain_graph).read_bytes(),),
     )
 
 
@@ -357,8 +355,9 @@ def study_part(settings: VerifierSettings, part: VerifierPart) -> StudiedPart:
     """Fit a verifier, and let it judge all sets of answers to the tested queries."""
     data = replace(settings.data, probabilities=part.probabilities, costs_usd=part.costs_usd)
     fitted = fit_verifier(data.take(part.train), settings.seed, settings.effort)
-    with step("judgements"):
-        judged = judge_answers(fitted, data.take(part.test), part.p_no_call)
+    with TemporaryDirectory() as folder, step("judgements"):
+        spec = fitted.export(Path(folder), settings.best_usd)
+        judged = judge_answers(Path(folder), spec, data.take(part.test), part.p_no_call)
     return StudiedPart(fitted, judged)
 
 

@@ -53,7 +53,6 @@ from switchcraft_training.records import Answer, Example, Expected, Judged
 from switchcraft_training.verification import (
     VerifierStudy,
     add_verifier,
-    judge_answers,
     nested_probabilities,
     operating_price,
     outcome,
@@ -68,6 +67,7 @@ from tests.training.verifiers import (
     PRICES_USD,
     invented_data,
     invented_table,
+    judgements,
     one_thread,
 )
 
@@ -186,7 +186,7 @@ def answer_by_steps(verifier: Verifier, data: VerifierData, price_usd: float) ->
 @pytest.fixture(scope="module")
 def judged(fitted: TrainedVerifier, unseen: VerifierData) -> JudgedAnswers:
     """Return all judgements of the queries that the verifier has not seen."""
-    return judge_answers(fitted, unseen)
+    return judgements(fitted, unseen)
 
 
 @pytest.fixture(scope="module")
