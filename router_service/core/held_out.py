@@ -26,6 +26,7 @@ from router_service.core.measurement import sweep as measure_rules
 from router_service.core.model import Floats
 from router_service.core.resources import return_freed
 from router_service.core.selection import Price
+from router_service.core.simulation import JudgedAnswers
 from router_service.core.statistics import auc_measure, mean_measure, resamples
 
 HELD_OUT = "held-out.npz"
@@ -33,6 +34,9 @@ HELD_OUT = "held-out.npz"
 
 MAX_QUERIES = 20_000
 """Larger tables are sampled: the file takes about 90 bytes for each query of eight arms."""
+
+MAX_JUDGEMENTS = 5_000_000
+"""Tables with more judgements of candidates are sampled: each takes about 1.5 bytes."""
 
 _TYPES = (np.uint8, np.uint16, np.uint32, np.float32)
 
@@ -58,15 +62,21 @@ class HeldOut:
     """Mean input tokens, output tokens and seconds on the training queries of each fold, (folds,
     arms, 3)."""
 
-    def write(self, directory: Path) -> None:
-        """Write the file of an artifact, with seconds in single precision; all else is exact."""
-        sampled = self
-        if len(self.folds) > MAX_QUERIES:
-            rows = np.random.default_rng(0).permutation(len(self.folds))[:MAX_QUERIES]
-            sampled = self._take(np.sort(rows))
+    def write(self, directory: Path, judged: JudgedAnswers | None = None) -> None:
+        """Write the file of an artifact, with seconds in single precision; all else is exact.
+
+        `judged` are the verifier's judgements of the same queries.
+        """
+        rows = sample_rows(len(self.folds))
+        if judged is not None:
+            rows = rows[sample_rows(len(rows), MAX_JUDGEMENTS // judged.p_correct.shape[1])]
+        sampled = self._take(rows)
         arrays = {field.name: getattr(sampled, field.name) for field in fields(self)}
         arrays["seconds"] = arrays["seconds"].astype(np.float32)
         packed: dict[str, Any] = {name: _smallest(array) for name, array in arrays.items()}
+        if judged is not None:
+            described = judged.take(rows).arrays()
+            packed |= {f"{_JUDGED}{name}": array for name, array in described.items()}
         with (directory / HELD_OUT).open("wb") as file:
             np.savez_compressed(file, **packed)
 
@@ -80,6 +90,22 @@ class HeldOut:
             raise ArtifactError(path, f"cannot be read: {exc}") from exc
         folds = arrays.pop("folds").astype(np.int64)
         return cls(folds=folds, **{name: each.astype(np.float64) for name, each in arrays.items()})
+
+    def add_judgements(
+        self, directory: Path, judged: JudgedAnswers, correct: Floats, folds: NDArray[np.int64]
+    ) -> bool:
+        """Write the file with the judgements of a verifier, if they are of the same queries.
+
+        `correct`, (judged queries, arms), and `folds`, (judged queries,), identify the queries.
+        Returns whether they are the same.
+        """
+        rows = sample_rows(len(folds))
+        if not (
+            np.array_equal(self.correct, correct[rows]) and np.array_equal(self.folds, folds[rows])
+        ):
+            return False
+        self.write(directory, judged.take(rows))
+        return True
 
     def select_arms(self, columns: Sequence[int]) -> HeldOut:
         """Return the predictions and answers of the arms in these columns, in this order."""
@@ -96,11 +122,15 @@ class HeldOut:
 
     def expected_costs_usd(self, prices: Sequence[Price]) -> Floats:
         """Return the costs that the router expected, (queries, arms), at these prices, (arms,)."""
+        return self.fold_costs_usd(prices)[self.folds]
+
+    def fold_costs_usd(self, prices: Sequence[Price]) -> Floats:
+        """Return the costs that each fold's router expected, (folds, arms), at these prices."""
         by_fold = [
             [price.cost_usd(*usage) for price, usage in zip(prices, arms, strict=True)]
             for arms in self.usage.tolist()
         ]
-        return np.array(by_fold)[self.folds]
+        return np.array(by_fold)
 
     def _take(self, rows: NDArray[np.int64]) -> HeldOut:
         chosen = {name: getattr(self, name)[rows] for name in (*_BY_ARM, "folds")}
@@ -108,6 +138,31 @@ class HeldOut:
 
 
 _BY_ARM = ("probabilities", "correct", "input_tokens", "output_tokens", "seconds")
+
+
+_JUDGED = "judged_"
+"""Beginning of the names of the arrays with a verifier's judgements."""
+
+
+def sample_rows(queries: int, limit: int = MAX_QUERIES) -> NDArray[np.int64]:
+    """Return the rows of all queries, or of a fixed random sample if there are more."""
+    if queries <= limit:
+        return np.arange(queries)
+    return np.sort(np.random.default_rng(0).permutation(queries)[:limit])
+
+
+def read_judgements(path: Path) -> JudgedAnswers | None:
+    """Read the verifier's judgements from a file of held-out predictions; None without them.
+
+    They are of the queries of `HeldOut.read`, in the same order. Raises ArtifactError.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = [name for name in file.files if name.startswith(_JUDGED)]
+            arrays = {name.removeprefix(_JUDGED): file[name] for name in names}
+        return JudgedAnswers.from_arrays(arrays) if arrays else None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as exc:
+        raise ArtifactError(path, f"cannot be read: {exc}") from exc
 
 
 def _smallest(array: NDArray[Any]) -> NDArray[Any]:

@@ -347,12 +347,12 @@ def run_add_verifier(arguments: argparse.Namespace) -> int:
     print("policy  accuracy, %  points vs. best [95%]  cost, % of best  candidates")
     for price_usd, entry in study.entries().items():
         low, high = entry.difference_interval
-        asked = study.by_price[price_usd].asked
+        asked = study.by_price[price_usd].counts
         print(
             f"{entry.name}{'*' if price_usd == study.price_usd else ''}"
             f"  {entry.accuracy.value:.1%}"
             f"  {entry.difference * 100:+.1f} [{low * 100:+.1f}, {high * 100:+.1f}]"
-            f"  {entry.cost_share:.1%}  {sum(map(len, asked)) / len(asked):.2f}"
+            f"  {entry.cost_share:.1%}  {asked.mean():.2f}"
         )
     print(write_verification(verified_figures(study), arguments.out))
     if joined := [*read_manifest(arguments.out / MANIFEST).onboarded]:

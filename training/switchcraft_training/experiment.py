@@ -199,8 +199,9 @@ class CrossValidation:
     """Held-out predictions for the measured rows, in row order.
 
     `branches` are the full-precision logits of each branch, (rows, arms), by name. `probabilities`,
-    (rows, arms), are the uncalibrated predictions of the int8 graph, or None if no graph was
-    exported. `folds`, (rows,), is the fold that tested each row. `expected_costs_usd`,
+    (rows, arms), are the uncalibrated predictions of the int8 graph, and `p_no_call`, (rows,), its
+    probability that a query asks for no call. They are None if no graph was exported, or if it
+    predicts no demand. `folds`, (rows,), is the fold that tested each row. `expected_costs_usd`,
     (rows, arms), are estimated from the training rows of that fold.
     """
 
@@ -208,6 +209,7 @@ class CrossValidation:
     probabilities: Floats | None
     expected_costs_usd: Floats
     folds: NDArray[np.int64]
+    p_no_call: Floats | None = None
 
     def mix(self, shares: Mapping[str, float]) -> Floats:
         """Return full-precision probabilities that mix the branches in `shares` by these shares."""
@@ -272,11 +274,13 @@ class HeldOutPredictions:
     """Predictions of `HeldOutPart.test`, in that order.
 
     `branches` has the full-precision logits of each branch, (rows, arms), and `probabilities` the
-    predictions of the int8 graph, (rows, arms), if it was exported.
+    predictions of the int8 graph, (rows, arms), if it was exported. `p_no_call`, (rows,), is its
+    probability that a query asks for no call, if it predicts that.
     """
 
     branches: Mapping[str, Floats]
     probabilities: Floats | None
+    p_no_call: Floats | None
 
 
 def predict_held_out(data: TrainingData, part: HeldOutPart) -> HeldOutPredictions | None:
@@ -292,13 +296,13 @@ def predict_held_out(data: TrainingData, part: HeldOutPart) -> HeldOutPrediction
         return None
     with step("held-out predictions"):
         branches = branch_logits(model, config, test, workspace)
-    probabilities = None
+    probabilities, demand = None, None
     if part.exported:
         with step("int8 graph"):
             classifier = export_fold(model, config)
         with step("int8 graph's predictions"):
-            probabilities = classifier.predict(test.packed)
-    return HeldOutPredictions(branches, probabilities)
+            probabilities, demand = classifier.predict_with_demand(test.packed)
+    return HeldOutPredictions(branches, probabilities, None if demand is None else demand[:, 0])
 
 
 def train_parts(
@@ -329,6 +333,7 @@ def cross_validate(
     branches = {name: np.full(shape, np.nan) for name in names}
     probabilities = np.full(shape, np.nan) if exported else None
     costs_usd, folds = np.full(shape, np.nan), np.zeros(rows, dtype=np.int64)
+    p_no_call = np.full(rows, np.nan)
     splits = data.folds()
     parts = [
         HeldOutPart(split.train + split.teaching, split.validation, split.test, exported)
@@ -342,11 +347,14 @@ def cross_validate(
             branches[name][held_out] = logits
         if probabilities is not None:
             probabilities[held_out] = predicted.probabilities
+        if predicted.p_no_call is not None:
+            p_no_call[held_out] = predicted.p_no_call
         costs_usd[held_out] = data.expected_costs_usd(splits[number].train)
         folds[held_out] = number
     if not is_main_process():
         return None
-    return CrossValidation(branches, probabilities, costs_usd, folds)
+    known = None if np.isnan(p_no_call).all() else p_no_call
+    return CrossValidation(branches, probabilities, costs_usd, folds, known)
 
 
 @dataclass(frozen=True, slots=True)
