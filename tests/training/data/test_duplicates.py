@@ -64,7 +64,7 @@ def offering(*tools: tuple[str, str]) -> Example:
             "type": "function",
             "function": {
                 "name": name,
-                "parameters": {"type": "object", "properties": dict.fromkeys(names.split(), {})},
+                "parameters": {"type": "object", "properties": {each: {} for each in names.split()}},
             },
         }
         for name, names in tools
