@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Literal
 
 from router_service.core.artifact import Manifest
 from router_service.core.caching import ArmTerms, cache_rule
 from router_service.core.capabilities import Requirements
-from router_service.core.errors import NoCapableModelError
+from router_service.core.errors import NoCapableModelError, NothingToRouteError
+from router_service.core.explanations import arm_label
 from router_service.core.selection import ArmProfile, Price
 from router_service.dialects.parts import Dialect
 from router_service.prices import Listing, look_up
+from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
 from router_service.settings import Deployment, Model, Settings
 from router_service.store.records import UpstreamObject
 
@@ -29,7 +31,7 @@ Obstacles = Callable[[Deployment], tuple[str, ...]]
 APIs of its upstream cannot express."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pool:
     """Models by name and by arm, with their prices as far as they are known."""
 
@@ -46,23 +48,24 @@ class Pool:
     """The model whose price is the reference for savings."""
     terms: Mapping[str, ArmTerms] = field(default_factory=dict)
     """What each arm charges, and when its provider caches prompts."""
+    mapping: ArmMapping = field(default_factory=ArmMapping)
+    """Why each model serves its arm, and why others serve none."""
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
         """Assign models to the artifact's arms, and prices to the models.
 
-        A pool may have fewer models than the artifact has arms; an arm without a model is never
-        chosen. Raises ConfigError if no arm has a model, or if the price of a model is unknown
-        and `router.unknown_prices` does not allow this.
+        A pool may have fewer models than the artifact has arms, and even none; an arm without a
+        model is never chosen. Raises ConfigError if the configuration maps a model to an arm that
+        does not stand for it, or if the price of a model is unknown and `router.unknown_prices`
+        does not allow this.
         """
-        unpriced = _by_name(settings.models, settings)
-        models = _by_name(
-            _priced_models(settings, _assign_arms(settings, manifest, unpriced), manifest), settings
-        )
-        by_arm = _assign_arms(settings, manifest, models)
+        mapping = map_models(settings, manifest)
+        models = _by_name(_priced_models(settings, mapping, manifest), settings)
+        by_arm = {arm: models[name] for arm, name in mapping.models.items()}
         named = _model_named_by(settings, models, "chat_model")
         chat_models = [] if named is None else [named, *(models[n] for n in named.fallbacks)]
-        costs_usd = manifest.costs_usd(arm_prices(settings))
+        costs_usd = manifest.costs_usd(_prices(by_arm))
         by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
         chat_models += (by_arm[arm] for _, arm in by_cost if arm in by_arm)
         pass_through = _model_named_by(settings, models, "pass_through")
@@ -74,7 +77,31 @@ class Pool:
             baseline = by_arm.get(manifest.best_single_arm or "")
         arm_models = _unique(by_arm.values())
         terms = {arm: _terms(model, manifest.profile[arm]) for arm, model in by_arm.items()}
-        return cls(models, by_arm, arm_models, _unique(chat_models), pass_through, baseline, terms)
+        return cls(
+            models,
+            by_arm,
+            arm_models,
+            _unique(chat_models),
+            pass_through,
+            baseline,
+            terms,
+            mapping,
+        )
+
+    @property
+    def prices(self) -> Mapping[str, Price]:
+        """The price of each arm, which is that of its model; an arm without one is left out."""
+        return _prices(self.by_arm)
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """What people read for each arm: the model's name, and the arm's if it differs."""
+        return {arm: arm_label(arm, model.name) for arm, model in self.by_arm.items()}
+
+    def check_routable(self, model_name: str) -> None:
+        """Raise NothingToRouteError if no model can answer a request for the router."""
+        if not self.chat_models:
+            raise NothingToRouteError(model_name, tuple(self.models))
 
     def pinned(self, model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
@@ -149,62 +176,83 @@ def untranslatable(model: Model, obstacles: Obstacles) -> tuple[str, ...]:
     return () if () in found else found[0]
 
 
-def arm_prices(settings: Settings) -> dict[str, Price]:
-    """Return the configured prices by arm; an arm without one is left out."""
-    named = _by_name(settings.models, settings)
-    prices = {name: model.price for name, model in named.items() if model.price is not None}
-    mapped = {arm: prices[name] for arm, name in settings.router.arms.items() if name in prices}
-    unmapped = {name: price for name, price in prices.items() if name not in settings.router.arms}
-    return unmapped | mapped
+def _prices(by_arm: Mapping[str, Model]) -> dict[str, Price]:
+    prices = {arm: model.price for arm, model in by_arm.items()}
+    return {arm: price for arm, price in prices.items() if price is not None}
 
 
-def _assign_arms(
-    settings: Settings, manifest: Manifest, models: Mapping[str, Model]
-) -> dict[str, Model]:
-    """Return the model of each arm that has one.
+@dataclass(frozen=True, slots=True)
+class PoolNote:
+    """Something that an operator should know about the pool, although the gateway serves."""
 
-    Raises ConfigError if none has, or if the configuration names an unknown arm or model.
+    text: str
+    table: tuple[Mapping[str, str], ...]
+    """The models or arms that it is about, one in each row."""
+    is_warning: bool = True
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The note in one line for each row of the table."""
+        rows = (", ".join(f"{name} {value}" for name, value in row.items()) for row in self.table)
+        return tuple(f"{self.text}: {row}" for row in rows) or (self.text,)
+
+
+def pool_notes(pool: Pool, measured_prices: Mapping[str, Price]) -> tuple[PoolNote, ...]:
+    """Return what startup, reloads and `check` say about a pool.
+
+    `measured_prices` are the prices, by arm, that the artifact's figures were measured at.
     """
-    mapping = settings.router.arms
-    problems: dict[str, str] = {}
-    for arm, name in mapping.items():
-        if arm not in manifest.arms:
-            problem = f"the artifact has no such arm; {_instead_of(arm, manifest.arms)}"
-            problems[f"router.arms.{arm}"] = problem
-        elif name not in models:
-            problem = f"there is no model {name!r} in model_list; {_instead_of(name, models)}"
-            problems[f"router.arms.{arm}"] = problem
-    if problems:
-        raise settings.errors(problems)
-    named = {arm: mapping.get(arm, arm) for arm in manifest.arms}
-    by_arm = {arm: models[name] for arm, name in named.items() if name in models}
-    if not by_arm:
-        problem = (
-            f"no arm has a model; map at least one of the arms {', '.join(manifest.arms)} to one "
-            f"of the models {', '.join(sorted(models))}"
+    notes: list[PoolNote] = []
+    if not pool.by_arm:
+        named = pool.chat_models[0].name if pool.chat_models else None
+        instead = "are refused" if named is None else f"go to router.chat_model ({named})"
+        text = f"the router knows none of the models: requests for it {instead}"
+        notes.append(PoolNote(text, ()))
+    if stand_ins := pool.mapping.stand_ins:
+        text = "router.stand_ins: the figures of these arms are those of other models"
+        rows = tuple({"arm": arm, "served by": model} for arm, model in stand_ins.items())
+        notes.append(PoolNote(text, rows))
+    if unrouted := pool.mapping.unrouted:
+        rows = tuple(
+            {"model": each.model, "because": each.reason, "remedy": each.remedy}
+            for each in unrouted
         )
-        raise settings.error("router.arms", problem)
-    return by_arm
+        notes.append(PoolNote("served by name only, never chosen by the router", rows))
+    present = {arm: _in_and_out(price) for arm, price in pool.prices.items()}
+    measured = {arm: _in_and_out(measured_prices[arm]) for arm in present}
+    changed = [arm for arm, price in present.items() if price != measured[arm]]
+    if changed:
+        text = "prices differ from the measured ones (input/output, USD per million tokens)"
+        rows = tuple(
+            {"arm": arm, "measured at": measured[arm], "now": present[arm]} for arm in changed
+        )
+        notes.append(PoolNote(text, rows, is_warning=False))
+    return tuple(notes)
 
 
-def _priced_models(
-    settings: Settings, by_arm: Mapping[str, Model], manifest: Manifest
-) -> list[Model]:
+def _in_and_out(price: Price) -> str:
+    if price.usd_per_hour is not None:
+        return f"{price.usd_per_hour:g} per hour"
+    return f"{price.input_usd_per_mtok:g}/{price.output_usd_per_mtok:g}"
+
+
+def _priced_models(settings: Settings, mapping: ArmMapping, manifest: Manifest) -> list[Model]:
     """Return the models with prices and context windows from the configuration or the price list.
 
-    The last resort is the price that an arm was profiled at, which is a list price too. Raises
-    ConfigError if a model has no price, unless the configuration allows it.
+    This is the only place where prices are found: routing and billing use the same ones. The last
+    resort is the price that an arm was profiled at, which is a list price too, but of the model
+    that the arm stands for. Raises ConfigError if a model has no price, unless the configuration
+    allows it.
     """
     profiled: dict[str, Price] = {}
-    for arm, model in by_arm.items():
-        profiled.setdefault(model.name, manifest.profile[arm].price)
+    for arm, name in mapping.models.items():
+        if mapping.bases[arm] is not Basis.STAND_IN:
+            profiled.setdefault(name, manifest.profile[arm].price)
     now = datetime.now(UTC)
     models: list[Model] = []
     problems: dict[str, str] = {}
     for model in settings.models:
-        listings = (
-            look_up(d.base_url, d.listed_as or d.upstream_model, now) for d in model.deployments
-        )
+        listings = (look_up(d.base_url, d.listed_as, now) for d in model.deployments)
         unlisted = Listing(provider="", price=None, context_window_tokens=None)
         listing = next((found for found in listings if found is not None), unlisted)
         price = model.price or listing.price or profiled.get(model.name)
@@ -218,12 +266,6 @@ def _priced_models(
     if problems:
         raise settings.errors(problems)
     return models
-
-
-def _instead_of(name: str, known: Collection[str]) -> str:
-    """Return what to write instead of an unknown name."""
-    similar = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {similar[0]!r}?" if similar else f"use one of {', '.join(sorted(known))}"
 
 
 def _terms(model: Model, profile: ArmProfile) -> ArmTerms:
@@ -252,7 +294,7 @@ def _model_named_by(
     """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
     name: str | None = getattr(settings.router, field)
     if name is not None and name not in models:
-        problem = f"there is no model {name!r} in model_list; {_instead_of(name, models)}"
+        problem = f"there is no model {name!r} in model_list; {instead_of(name, models)}"
         raise settings.error(f"router.{field}", problem)
     return None if name is None else models[name]
 
