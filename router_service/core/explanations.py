@@ -33,6 +33,9 @@ class ExplainedDecision(DecisionRecord):
     """The arm with the highest probability of a correct answer."""
     qualifying_arms: tuple[str, ...] = ()
     """The arms that reach the threshold, the cheapest first."""
+    labels: Mapping[str, str] = {}
+    """The names of the models that serve the arms now, with the arms' names in parentheses; only
+    arms whose model has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ def explain_record(
         threshold=found and found.threshold,
         best_arm=found and found.best_arm,
         qualifying_arms=found.qualifying_arms if found else (),
+        labels={arm: label for arm, label in labels.items() if arm != label},
     )
 
 

@@ -437,7 +437,7 @@ class EngineBuilder:
         if self._announces and notes != self._announced:
             for note in notes:
                 level = logging.WARNING if note.is_warning else logging.INFO
-                fields = {FIELDS: {"models": list(note.table)}} if note.table else {}
+                fields = {FIELDS: {"models": list(note.rows)}} if note.rows else {}
                 _log.log(level, "%s", note.text, extra=fields)
         self._announced = notes
 

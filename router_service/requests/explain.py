@@ -87,7 +87,7 @@ class Explained(BaseModel):
     arms: tuple[ArmView, ...]
     """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
-    """Arms of the pool that cannot serve the request."""
+    """Arms of the pool that cannot serve the request, with the names of their models."""
     choices: tuple[Choice, ...]
     """The choice of each policy of the measured frontier, in the frontier's order."""
     explanations: tuple[str, ...]
@@ -170,7 +170,11 @@ class Explainer:
             explanation=self._explain(chosen, decision),
             baseline=self._baseline,
             arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
-            excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
+            excluded=tuple(
+                label
+                for arm, label in self._pool.labels.items()
+                if arm not in decision.probabilities
+            ),
             choices=choices_of_frontier,
             explanations=tuple(self._explain(each, decision) for each in choices_of_frontier),
             verification=self._verification(request, rule, decision, prediction),

@@ -41,8 +41,10 @@ class Basis(StrEnum):
     ID = "id"
     """The arm stands for the id of each of the model's deployments."""
     NAME = "name"
-    """The names agree. The address is not that of a known provider, or the artifact does not say
-    which model the arm stands for, or a sandbox answers."""
+    """The model has the arm's name, and the artifact does not say which model the arm stands for,
+    or a sandbox answers."""
+    UNPROVEN = "unproven"
+    """The arm stands for a model of this name, but the address is not that of a known provider."""
     STATED = "stated"
     """`router.arms` says so, and no id contradicts it."""
     STAND_IN = "stand_in"
@@ -314,7 +316,7 @@ def _identify(deployment: Deployment, ids: ArmIds) -> tuple[str, str | None, Bas
         return f"{provider}/{name}", ids.by_id(f"{provider}/{name}"), Basis.ID
     own = ids.by_id(f"{deployment.provider or 'openai'}/{name}") or ids.by_arm(name)
     if own is not None:
-        return name, own, Basis.NAME
+        return name, own, Basis.UNPROVEN
     return name, ids.by_name(name), Basis.STATED
 
 

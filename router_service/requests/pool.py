@@ -186,15 +186,11 @@ class PoolNote:
     """Something that an operator should know about the pool, although the gateway serves."""
 
     text: str
-    table: tuple[Mapping[str, str], ...]
-    """The models or arms that it is about, one in each row."""
+    rows: tuple[Mapping[str, str], ...] = ()
+    """The models or arms that it is about, as the table of a log line."""
+    lines: tuple[str, ...] = ()
+    """The same rows as sentences."""
     is_warning: bool = True
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The note in one line for each row of the table."""
-        rows = (", ".join(f"{name} {value}" for name, value in row.items()) for row in self.table)
-        return tuple(f"{self.text}: {row}" for row in rows) or (self.text,)
 
 
 def pool_notes(pool: Pool, measured_prices: Mapping[str, Price]) -> tuple[PoolNote, ...]:
@@ -203,30 +199,57 @@ def pool_notes(pool: Pool, measured_prices: Mapping[str, Price]) -> tuple[PoolNo
     `measured_prices` are the prices, by arm, that the artifact's figures were measured at.
     """
     notes: list[PoolNote] = []
+    mapping = pool.mapping
     if not pool.by_arm:
         named = pool.chat_models[0].name if pool.chat_models else None
         instead = "are refused" if named is None else f"go to router.chat_model ({named})"
-        text = f"the router knows none of the models: requests for it {instead}"
-        notes.append(PoolNote(text, ()))
-    if stand_ins := pool.mapping.stand_ins:
-        text = "router.stand_ins: the figures of these arms are those of other models"
-        rows = tuple({"arm": arm, "served by": model} for arm, model in stand_ins.items())
-        notes.append(PoolNote(text, rows))
-    if unrouted := pool.mapping.unrouted:
-        rows = tuple(
-            {"model": each.model, "because": each.reason, "remedy": each.remedy}
-            for each in unrouted
+        text = f"the router knows none of the models of model_list: requests for it {instead}"
+        notes.append(PoolNote(text, lines=(text,)))
+    if mapping.stand_ins:
+        notes.append(
+            PoolNote(
+                "router.stand_ins: arms are served by other models than the measured ones",
+                tuple({"arm": arm, "model": model} for arm, model in mapping.stand_ins.items()),
+                tuple(
+                    f"{model} stands in for {arm} (router.stand_ins): the figures of {arm} are "
+                    "those of another model"
+                    for arm, model in mapping.stand_ins.items()
+                ),
+            )
         )
-        notes.append(PoolNote("served by name only, never chosen by the router", rows))
+    if mapping.unrouted:
+        notes.append(
+            PoolNote(
+                "some models are served by name only; the router never chooses them",
+                tuple(
+                    {"model": each.model, "why": each.reason, "remedy": each.remedy}
+                    for each in mapping.unrouted
+                ),
+                tuple(
+                    f"{each.model} is served by name only: {each.reason}; {each.remedy}"
+                    for each in mapping.unrouted
+                ),
+            )
+        )
+    unproven = [arm for arm, basis in mapping.bases.items() if basis is Basis.UNPROVEN]
+    if unproven:
+        models = ", ".join(mapping.models[arm] for arm in unproven)
+        text = (
+            f"recognized by their names only, because their addresses are not those of known "
+            f"providers: {models}"
+        )
+        notes.append(PoolNote(text, lines=(text,), is_warning=False))
     present = {arm: _in_and_out(price) for arm, price in pool.prices.items()}
-    measured = {arm: _in_and_out(measured_prices[arm]) for arm in present}
-    changed = [arm for arm, price in present.items() if price != measured[arm]]
-    if changed:
-        text = "prices differ from the measured ones (input/output, USD per million tokens)"
-        rows = tuple(
-            {"arm": arm, "measured at": measured[arm], "now": present[arm]} for arm in changed
-        )
-        notes.append(PoolNote(text, rows, is_warning=False))
+    changes = {
+        arm: (before, now)
+        for arm, now in present.items()
+        if (before := _in_and_out(measured_prices[arm])) != now
+    }
+    if changes:
+        listed = (f"{arm} {before} -> {now}" for arm, (before, now) in changes.items())
+        text = "costs use other prices than the measured ones"
+        line = f"{text}, in USD per million tokens (input/output): {', '.join(listed)}"
+        notes.append(PoolNote(line, lines=(line,), is_warning=False))
     return tuple(notes)
 
 
