@@ -256,7 +256,7 @@ def policies_command(arguments: argparse.Namespace) -> int:
         from router_service.settings import read_settings  # noqa: PLC0415
 
         settings = read_settings(arguments.config)
-        router, _ = load_first_router(settings, EngineBuilder())
+        router, _ = load_first_router(settings, EngineBuilder(announces=False))
         manifest = router.artifact.manifest
     lines = (
         list_policies(manifest, every=arguments.all)

@@ -156,6 +156,10 @@ class Router:
         """
         self.artifact = artifact
         manifest = artifact.manifest
+        self.measured_prices: Mapping[str, Price] = {
+            arm: usage.price for arm, usage in manifest.profile.items()
+        }
+        """The prices that the artifact's figures were measured at, by arm."""
         chosen = set(manifest.arms if arms is None else arms)
         self._check_arms(chosen)
         self._columns = [column for column, arm in enumerate(manifest.arms) if arm in chosen]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -111,11 +112,25 @@ class Knowledge(_Frozen):
 
     benchmark: str = Field(description="The queries, such as `BFCL v4, single-turn`.")
     answers: str = Field(
-        pattern=r"^\d{4}-\d{2}$", description="Month of the models' answers, `YYYY-MM`."
+        pattern=r"^\d{4}-(0[1-9]|1[0-2])$", description="Month of the models' answers, `YYYY-MM`."
     )
     prices: str = Field(
-        pattern=r"^\d{4}-\d{2}$", description="Month of the list prices, `YYYY-MM`."
+        pattern=r"^\d{4}-(0[1-9]|1[0-2])$", description="Month of the list prices, `YYYY-MM`."
     )
+
+    def __str__(self) -> str:
+        """Return a sentence for people."""
+        answers, prices = (_month(text) for text in (self.answers, self.prices))
+        of = f"answers and list prices of {answers}"
+        if answers != prices:
+            of = f"answers of {answers}, list prices of {prices}"
+        return f"Measured on {self.benchmark}; {of}."
+
+
+def _month(text: str) -> str:
+    """Return the month `YYYY-MM` in words."""
+    year, month = text.split("-")
+    return f"{calendar.month_name[int(month)]} {year}"
 
 
 class Manifest(_Frozen):

@@ -120,6 +120,20 @@ class ModelNotFoundError(InvalidRequestError):
         self.known = known
 
 
+class NothingToRouteError(InvalidRequestError):
+    """A request for the router, which knows none of the configured models."""
+
+    def __init__(self, model_name: str, known: tuple[str, ...]) -> None:
+        super().__init__(
+            f"The model {model_name!r} chooses among the models that this gateway's router has "
+            "measured, and none of the configured models is one of them. Name a model instead: "
+            f"{', '.join(known)}. `switchcraft check` tells the operator how a model joins.",
+            param="model",
+            code="no_routed_model",
+        )
+        self.model_name = model_name
+
+
 class NoCapableModelError(InvalidRequestError):
     """A request that no model can serve.
 

@@ -163,8 +163,9 @@ async def get_decision(request: Request, decision_id: str) -> ExplainedDecision:
 
     An API key can read only the decisions of its own requests; the admin key can read all.
     """
-    feedback = gateway_of(request).feedback
-    return explain_record(await feedback.decision(decision_id[:100], info_of(request).key))
+    gateway = gateway_of(request)
+    record = await gateway.feedback.decision(decision_id[:100], info_of(request).key)
+    return explain_record(record, gateway.engine.pool.labels)
 
 
 @routes.post(
@@ -243,6 +244,8 @@ class Readiness(BaseModel):
     status: Literal["ready", "draining"]
     artifact: str
     store: Literal["ok", "away"]
+    routing: Literal["none"] | None = None
+    """`none` if the router knows none of the configured models; otherwise left out."""
 
 
 class LiteLLMReadiness(BaseModel):
@@ -301,7 +304,13 @@ async def healthz() -> Health:
     return Health()
 
 
-@routes.get("/readyz", responses=_DRAINING, tags=[OPERATIONS], summary="Readiness")
+@routes.get(
+    "/readyz",
+    responses=_DRAINING,
+    response_model_exclude_none=True,
+    tags=[OPERATIONS],
+    summary="Readiness",
+)
 async def readyz(request: Request, response: Response) -> Readiness:
     """Return whether new requests are served, with status 503 once a shutdown has begun.
 
@@ -311,7 +320,9 @@ async def readyz(request: Request, response: Response) -> Readiness:
     store: Literal["ok", "away"] = "ok" if gateway.is_store_reachable else "away"
     status: Literal["ready", "draining"] = "draining" if gateway.drain.has_begun else "ready"
     response.status_code = 503 if gateway.drain.has_begun else 200
-    return Readiness(status=status, artifact=gateway.engine.manifest.name, store=store)
+    engine = gateway.engine
+    routing: Literal["none"] | None = None if engine.pool.by_arm else "none"
+    return Readiness(status=status, artifact=engine.manifest.name, store=store, routing=routing)
 
 
 @routes.get("/health/liveliness", tags=[OPERATIONS], summary="Liveness, as LiteLLM names it")

@@ -246,6 +246,7 @@ class Exchange:
                 decision.policy,
                 decision.probabilities,
                 decision.cost_usd,
+                plan.planner.labels,
             ).sentence
         if plan.unverified is not None:
             values["x-switchcraft-unverified"] = plan.unverified
@@ -386,7 +387,7 @@ class Recorder:
             fields["cause"] = exchange.error.cause
         fields["why"] = exchange.why
         if record.reason in {GatewayReason.FALLBACK, GatewayReason.VERIFIED}:
-            fields["why"] = explain_record(record).explanation
+            fields["why"] = explain_record(record, plan.planner.labels).explanation
         _log(info, {name: value for name, value in fields.items() if value is not None})
 
     def passed(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.answer_features import Question
+from router_service.core.errors import NothingToRouteError
 from router_service.core.explanations import explain_choice
 from router_service.core.held_out import single_accuracies
 from router_service.core.messages import as_list
@@ -86,7 +87,7 @@ class Explained(BaseModel):
     arms: tuple[ArmView, ...]
     """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
-    """Arms of the pool that cannot serve the request."""
+    """Arms of the pool that cannot serve the request, with the names of their models."""
     choices: tuple[Choice, ...]
     """The choice of each policy of the measured frontier, in the frontier's order."""
     explanations: tuple[str, ...]
@@ -113,6 +114,7 @@ class Explainer:
         self._router = router
         self._pool = pool
         self._planner = planner
+        self._model_name = planner.model_name
         self._verified_goals = verified_goals
         frontier = router.artifact.manifest.frontier
         measured = (parse_policy(point.policy) for point in frontier)
@@ -131,6 +133,8 @@ class Explainer:
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
         """Explain a request body; raises the errors of `parse_request` and `Planner.prepare`."""
+        if not self._pool.by_arm:
+            raise NothingToRouteError(self._model_name, tuple(self._pool.models))
         request = parse_request(endpoint, body)
         conversation = request.chat.conversation
         headers = PolicyHeaders(policy, self._verified_goals)
@@ -163,12 +167,16 @@ class Explainer:
             reason=plan.reason,
             candidates=tuple(model.name for model in plan.candidates),
             chosen=chosen,
-            explanation=_explain(chosen, decision),
+            explanation=self._explain(chosen, decision),
             baseline=self._baseline,
             arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
-            excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
+            excluded=tuple(
+                label
+                for arm, label in self._pool.labels.items()
+                if arm not in decision.probabilities
+            ),
             choices=choices_of_frontier,
-            explanations=tuple(_explain(each, decision) for each in choices_of_frontier),
+            explanations=tuple(self._explain(each, decision) for each in choices_of_frontier),
             verification=self._verification(request, rule, decision, prediction),
             view=self._router.view(conversation),
             decided_s=sum(stage.seconds for stage in timer.stages),
@@ -204,15 +212,18 @@ class Explainer:
             requested=None if requested is None else str(requested),
             unverified=unverified,
             instead=instead,
-            explanation=_explain(instead, decision),
+            explanation=self._explain(instead, decision),
             chosen=first_step(requested) if requested is not None and can_verify else None,
             first_steps=tuple(map(first_step, self._verified if can_verify else ())),
         )
 
-
-def _explain(choice: Choice, decision: Decision) -> str:
-    """Return why a policy chooses an arm, in one sentence."""
-    explained = explain_choice(
-        choice.arm, choice.reason, choice.policy, decision.probabilities, decision.cost_usd
-    )
-    return explained.sentence
+    def _explain(self, choice: Choice, decision: Decision) -> str:
+        """Return why a policy chooses an arm, in one sentence."""
+        return explain_choice(
+            choice.arm,
+            choice.reason,
+            choice.policy,
+            decision.probabilities,
+            decision.cost_usd,
+            self._pool.labels,
+        ).sentence

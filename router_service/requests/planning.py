@@ -324,6 +324,8 @@ class GatewayReason(StrEnum):
     """The router failed; the gateway chose the arm with the highest profiled cost as the safest."""
     CONTINUED = "continued"
     """The request continues a response. Only the provider that stored the response can answer."""
+    UNROUTED = "unrouted"
+    """The router knows none of the configured models, so `router.chat_model` answered."""
     VERIFIED = "verified"
     """The answer was accepted among candidate answers, by the verifier's estimate."""
 
@@ -445,13 +447,16 @@ class Planner:
         """
         self.router = router
         self._pool = pool
-        self._model_name = model_name = settings.model_name
+        self.model_name = model_name = settings.model_name
+        """The model name that requests routing."""
         self._default_policy = settings.default_policy
         self._aliases = settings.known_aliases
         self._unverified_policy = choose_once(router.policy())
         self.exploration_share = settings.exploration_share
         self.risk = settings.risk
         self._highest_risk = lru_cache(1000)(settings.risk.rules.highest)
+        self.labels = pool.labels
+        """What people read for each arm."""
         self.terms = pool.terms
         """What each arm charges."""
         self._conversations = settings.conversations
@@ -459,8 +464,8 @@ class Planner:
         policies = [name for name in manifest.policies if name != "default"]
         if manifest.verifier is not None:
             policies.append(VERIFIED)
-        routed = (f"{model_name}:{name}" for name in policies)
-        self.names = (model_name, *routed, *pool.models)
+        routed = (model_name, *(f"{model_name}:{name}" for name in policies))
+        self.names = (*(routed if pool.chat_models else ()), *pool.models)
         """Every model name that a request may have, the router's own first."""
         costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
         by_cost = sorted(pool.by_arm, key=lambda arm: (-costs_usd[arm], arm))
@@ -489,7 +494,7 @@ class Planner:
         pinned = self._pool.models.get(wanted)
         name, _, suffix = wanted.partition(":")
         is_routed = request.endpoint.is_routed
-        if pinned is None and not (is_routed and name == self._model_name):
+        if pinned is None and not (is_routed and name == self.model_name):
             known = self.names if is_routed else tuple(self._pool.models)
             raise ModelNotFoundError(chat.model[:200], known)
         plan = partial(
@@ -504,6 +509,7 @@ class Planner:
                 return plan(candidates=(), reason=GatewayReason.CONTINUED)
             candidates = self._pool.pinned(pinned, needs, request.obstacles)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
+        self._pool.check_routable(self.model_name)
         risk = self._highest_risk(chat.conversation.tools) if self.risk.has_demands else None
         rule = self.policy(suffix or None, headers, risk)
         plan = partial(plan, risk=risk)
@@ -514,9 +520,11 @@ class Planner:
             rule = self.choosing_policy(rule)
         if chat.continues is not None:
             return plan(candidates=(), reason=GatewayReason.CONTINUED)
-        if not chat.conversation.has_tools:
+        if not (chat.conversation.has_tools and self._pool.by_arm):
             candidates = capable_models(self._pool.chat_models, needs, request.obstacles)
-            return plan(candidates=candidates, reason=GatewayReason.CHAT)
+            is_chat = not chat.conversation.has_tools
+            reason = GatewayReason.CHAT if is_chat else GatewayReason.UNROUTED
+            return plan(candidates=candidates, reason=reason, verified=None)
         capable = capable_models(self._pool.arm_models, needs, request.obstacles)
         able = {model.name for model in capable}
         arms = frozenset(arm for arm, model in self._pool.by_arm.items() if model.name in able)
@@ -526,7 +534,7 @@ class Planner:
 
     def unalias(self, model: str) -> str:
         """Return the name that a client's model name stands for, which may be the same."""
-        is_known = model in self._pool.models or model.partition(":")[0] == self._model_name
+        is_known = model in self._pool.models or model.partition(":")[0] == self.model_name
         if not is_known:
             for pattern, target in self._aliases.items():
                 if fnmatchcase(model, pattern):
@@ -538,9 +546,10 @@ class Planner:
         wanted = self.unalias(name)
         if wanted in self._pool.models:
             return (self._pool.models[wanted],)
-        if wanted.partition(":")[0] != self._model_name:
+        if wanted.partition(":")[0] != self.model_name:
             raise ModelNotFoundError(name[:200], self.names)
-        return self._pool.arm_models
+        self._pool.check_routable(self.model_name)
+        return self._pool.arm_models or self._pool.chat_models
 
     def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
         """Return the plan for a request that continues a response which `held` describes.

@@ -143,6 +143,17 @@ class Metrics:
         "encoder",
         "commit",
     )
+    arm_info = _gauge(
+        "arm_info",
+        "1 for each arm that has a model, 0 for an earlier one. The basis `stand_in` means that the"
+        " arm's figures are those of another model.",
+        "arm",
+        "model",
+        "basis",
+    )
+    unrouted_models = _gauge(
+        "unrouted_models", "Models that are served by name only, because no arm stands for them."
+    )
     chosen_probability = _histogram(
         "chosen_probability",
         "Predicted probability that the chosen arm answers correctly.",

@@ -228,7 +228,7 @@ async def recent_decision(request: Request, decision_id: str) -> ExplainedDecisi
     record = record or await gateway.store.get(decision_id[:100])
     if record is None or (own_key is not None and record.key != own_key):
         raise NotFoundError("decision", decision_id[:100])
-    return explain_record(record)
+    return explain_record(record, gateway.engine.pool.labels)
 
 
 def visible_key(request: Request) -> str | None:

@@ -241,6 +241,7 @@ async function showDetails(id) {
 /** @param {api.Details} details */
 function described(details) {
   const { probabilities, cost_usd } = details;
+  const label = (/** @type {string} */ arm) => details.labels[arm] ?? arm;
   const arms = Object.entries(probabilities ?? {}).sort((a, b) => b[1] - a[1]);
   return present([
     h("p", { class: "explanation" }, details.explanation),
@@ -254,6 +255,6 @@ function described(details) {
     ].filter((fact) => Array.isArray(fact))),
     ...steps(details.candidates ?? [], details.reason === "chat" ? null : details.unverified),
     arms.length > 0 && table("Prediction for each arm", ["Arm", "Probability correct", "USD per 1,000"],
-      arms.map(([arm, probability]) => [arm === details.arm ? h("b", {}, arm, " (chosen)") : details.qualifying_arms.includes(arm) ? h("span", {}, arm, " (enough)") : arm, percent(probability), cost_usd ? usdPer1k(cost_usd[arm]) : ""])),
+      arms.map(([arm, probability]) => [arm === details.arm ? h("b", {}, label(arm), " (chosen)") : details.qualifying_arms.includes(arm) ? h("span", {}, label(arm), " (enough)") : label(arm), percent(probability), cost_usd ? usdPer1k(cost_usd[arm]) : ""])),
   ]);
 }
