@@ -19,9 +19,9 @@ from router_service.core.messages import (
     parse_conversation,
     wrong_type,
 )
-from router_service.core.selection import Policy, Verified
+from router_service.core.selection import VERIFIED, Policy, Verified
 from router_service.core.verification import Candidate, VerificationState, why_unverifiable
-from router_service.router import VERIFIED, Router
+from router_service.router import Router
 
 CHAT_PATH = "/chat/completions"
 

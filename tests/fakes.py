@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from router_service.core.answer_features import Question
 from router_service.core.artifact import (
     CANARIES,
+    NO_VERIFIER,
     TOKENIZER,
     Artifact,
     Encoder,
@@ -33,7 +34,7 @@ from router_service.core.selection import (
 )
 from router_service.core.verification import Step, VerificationState
 from router_service.core.verifier import VerifierSpec
-from router_service.router import NO_VERIFIER, Decision, Prediction, decide_among
+from router_service.router import Decision, Prediction, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
 PRICES = {"small": 1.0, "medium": 2.0, "large": 10.0}
