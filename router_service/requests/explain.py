@@ -54,6 +54,8 @@ class VerificationView:
     """The verified policy that the request asks for, if any."""
     unverified: str | None
     """Why the answer to this request cannot be verified, or None if it can be."""
+    expects_text: bool
+    """Whether the first answer is delivered at once, unverified, if it is text."""
     instead: Choice
     """The choice if the answer cannot be verified."""
     explanation: str
@@ -191,7 +193,8 @@ class Explainer:
         prediction: Prediction,
     ) -> VerificationView | None:
         """Return what verified policies do with a request that asks for `policy`."""
-        if self._router.artifact.manifest.verifier is None:
+        spec = self._router.artifact.manifest.verifier
+        if spec is None:
             return None
         requested = policy.rule if isinstance(policy.rule, Verified) else None
         unverified = request.unverifiable
@@ -211,6 +214,7 @@ class Explainer:
         return VerificationView(
             requested=None if requested is None else str(requested),
             unverified=unverified,
+            expects_text=spec.expects_text(prediction.p_no_call),
             instead=instead,
             explanation=_explain(instead, decision),
             chosen=first_step(requested) if requested is not None and can_verify else None,
