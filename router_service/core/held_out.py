@@ -25,7 +25,7 @@ from router_service.core.measurement import Bench, Costs, Outcomes, best_single,
 from router_service.core.measurement import sweep as measure_rules
 from router_service.core.model import Floats
 from router_service.core.resources import return_freed
-from router_service.core.selection import Price
+from router_service.core.selection import Price, choosing_name
 from router_service.core.simulation import JudgedAnswers
 from router_service.core.statistics import auc_measure, mean_measure, resamples
 
@@ -209,7 +209,7 @@ class Figures:
         )
         rules = resolve_policies(policies, frontier, mean_measure(bench.best))
         measured = {
-            "default": route(probabilities, expected_costs_usd, rules["default"]),
+            "default": route(probabilities, expected_costs_usd, rules[choosing_name(rules)]),
             "best_single": np.full(len(probabilities), best_single(outcomes)),
             "oracle": oracle(outcomes),
         }

@@ -282,7 +282,8 @@ class Gauges:
         for agrees in ("yes", "no"):
             metrics.verification_agreement.labels(agrees)
         for arm, model in engine.pool.by_arm.items():
-            metrics.decisions.labels(arm, GatewayReason.VERIFIED)
+            for reason in (GatewayReason.VERIFIED, GatewayReason.TEXT):
+                metrics.decisions.labels(arm, reason)
             for outcome in ("accepted", "rejected", "failed"):
                 metrics.candidates.labels(arm, outcome)
             if model.price is not None:

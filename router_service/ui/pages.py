@@ -112,7 +112,7 @@ class ArtifactCard(BaseModel):
             template=packing.template,
             features=len(packing.features),
             calibration=manifest.calibration.method,
-            policies=manifest.policies,
+            policies=manifest.named_rules,
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),
             frontier=manifest.frontier,

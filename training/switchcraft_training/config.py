@@ -12,8 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from router_service.core.artifact import Knowledge
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.goals import parse_goal
+from router_service.core.model import Probability
 from router_service.core.packing import PackingSpec
-from router_service.core.selection import Price, parse_policy
+from router_service.core.selection import (
+    DEFAULT,
+    VERIFIED,
+    Price,
+    choosing_name,
+    is_verified,
+    parse_policy,
+)
 
 PACKAGE = Path(__file__).parent
 
@@ -356,31 +364,39 @@ class RunConfig(_Frozen):
         " cost. The highest price within it is the policy's operating point. The default is the"
         " share at which the paper's router is as accurate as its best single model.",
     )
+    streams_text_from: Probability | None = Field(
+        default=None,
+        description="With the policy `verified`, probability that a request asks for no tool call"
+        " from which the first answer is delivered unverified if it is text, as it arrives. Without"
+        " it, text is verified like calls.",
+    )
     policies: Mapping[str, str] = Field(
-        default_factory=lambda: {"default": "theta=0.5"},
+        default_factory=lambda: {DEFAULT: "theta=0.5"},
         description="Rules by name, such as `drift=0.05`. A goal such as `accuracy=best-1` stands"
         " for the rule that reaches it on held-out queries; for a pool with fewer arms or other"
-        " prices, a gateway looks for that rule again.",
+        " prices, a gateway looks for that rule again. If `default` is `verified`, `fast` is the"
+        " policy for requests that cannot be verified.",
     )
     seed: int = 42
 
     @field_validator("policies")
     @classmethod
     def _parsed(cls, policies: Mapping[str, str]) -> Mapping[str, str]:
-        if "default" not in policies:
-            raise ValueError("one policy must be named 'default'")
-        for rule in policies.values():
-            try:
-                if parse_goal(rule, param="policies") is None:
+        try:
+            choosing_name(policies)
+            for rule in policies.values():
+                if rule != VERIFIED and parse_goal(rule, param="policies") is None:
                     parse_policy(rule)
-            except PolicyError as exc:
-                raise ValueError(str(exc)) from exc
+        except PolicyError as exc:
+            raise ValueError(str(exc)) from exc
         return policies
 
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
         if self.verifier and self.evaluation.protocol == "split":
             raise ValueError("`verifier` requires the protocol `folds`")
+        if is_verified(self.policies[DEFAULT]) and not self.verifier:
+            raise ValueError("the default policy `verified` requires `verifier: true`")
         if self.evaluation.baseline_encoder == "distilled" and self.encoder.distilled is None:
             raise ValueError("`baseline_encoder: distilled` requires `encoder.distilled`")
         is_weak = any(source.weak_evidence for source in (self.source, *self.also))
@@ -405,6 +421,11 @@ class RunConfig(_Frozen):
             name: RunConfig.model_validate(merge_settings(values, changes))
             for name, changes in self.sweep.variants.items()
         }
+
+    @property
+    def choosing_rule(self) -> str:
+        """The rule or goal of requests whose answers are not verified."""
+        return self.policies[choosing_name(self.policies)]
 
     @property
     def arms(self) -> tuple[str, ...]:

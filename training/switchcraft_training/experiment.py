@@ -405,7 +405,7 @@ def run_experiment(
 
     def variant(name: str, source: CrossValidation, shares: Mapping[str, float]) -> Entrant:
         probabilities = calibrate(source.mix(shares))
-        choices = route(probabilities, source.expected_costs_usd, config.policies["default"])
+        choices = route(probabilities, source.expected_costs_usd, config.choosing_rule)
         return Entrant("router", name, choices, probabilities)
 
     data = data.with_rules(
@@ -508,7 +508,7 @@ def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | N
     variants = []
     if truncated is not None:
         found = calibration.apply(_predict(*truncated, rows))
-        choices = route(found, costs_usd, config.policies["default"])
+        choices = route(found, costs_usd, config.choosing_rule)
         variants.append(Entrant("router", NAIVE_TRUNCATION, choices, found))
     # The baselines are fitted once and predict the rows of both parts.
     entrants = []
@@ -571,7 +571,7 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
     views = Views(config.packing, encoder.tokenizer)
     embed = EncoderEmbedder(encoder, data.workspace / "frozen")
     table = data.table.measured(config.arms)
-    rule = config.policies["default"]
+    rule = config.choosing_rule
     profiles = None if config.unprofiled_arms else config.profiles
     truncated = config.evaluation.truncated
     fitted = baselines_to_fit(

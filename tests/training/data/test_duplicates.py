@@ -64,7 +64,10 @@ def offering(*tools: tuple[str, str]) -> Example:
             "type": "function",
             "function": {
                 "name": name,
-                "parameters": {"type": "object", "properties": {each: {} for each in names.split()}},
+                "parameters": {
+                    "type": "object",
+                    "properties": {each: {} for each in names.split()},
+                },
             },
         }
         for name, names in tools
