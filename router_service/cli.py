@@ -249,7 +249,7 @@ def policies_command(arguments: argparse.Namespace) -> int:
     from router_service.offline import explain_goal, list_policies  # noqa: PLC0415
 
     if arguments.config is None:
-        manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
+        artifact = Artifact.load(arguments.artifact or SHIPPED)
     else:
         from router_service.lifecycle.engine import EngineBuilder  # noqa: PLC0415
         from router_service.lifecycle.reloading import load_first_router  # noqa: PLC0415
@@ -257,11 +257,11 @@ def policies_command(arguments: argparse.Namespace) -> int:
 
         settings = read_settings(arguments.config)
         router, _ = load_first_router(settings, EngineBuilder())
-        manifest = router.artifact.manifest
+        artifact = router.artifact
     lines = (
-        list_policies(manifest, every=arguments.all)
+        list_policies(artifact, every=arguments.all)
         if arguments.goal is None
-        else explain_goal(arguments.goal, manifest, verified_goals=arguments.verified_goals)
+        else explain_goal(arguments.goal, artifact, verified_goals=arguments.verified_goals)
     )
     print("\n".join(lines))
     return 0

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import orjson
 
 from router_service.core.answer_features import Question
 from router_service.core.answers import parse_answer
-from router_service.core.artifact import FrontierPoint, Interval, Manifest, Measure
+from router_service.core.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
 from router_service.core.capabilities import read_requirements
 from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.core.goals import goal_point, goal_policy, pareto_front, parse_goal
+from router_service.core.held_out import verified_points
 from router_service.core.messages import (
     Json,
     as_list,
@@ -110,19 +112,22 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
     }
 
 
-def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
-    """Yield the frontier as a table by increasing cost, then the best single model.
+def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
+    """Yield the policies as a table by increasing cost, then the best single model.
 
-    A rule is left out if a cheaper one is as accurate, unless it has a name or `every` is set.
+    A rule is left out if a cheaper one of its kind is as accurate, unless it has a name or `every`
+    is set. The rules that choose once come first, and then the verified ones.
     """
+    manifest, verified = artifact.manifest, verified_points(artifact)
     if not manifest.frontier:
         yield "No policy was measured for these arms at these prices."
         return
-    front = pareto_front(manifest.frontier)
-    named = set(manifest.policies.values())
+    front = (*pareto_front(manifest.frontier), *pareto_front(verified))
+    named = _named_rules(manifest).values()
     shown = [
         point
-        for point in sorted(manifest.frontier, key=lambda point: point.cost_usd.value)
+        for points in (manifest.frontier, verified)
+        for point in sorted(points, key=lambda point: point.cost_usd.value)
         if every or point in front or point.policy in named
     ]
     rows = [HEAD, *(_row(point, manifest, is_matched=point not in front) for point in shown)]
@@ -132,7 +137,7 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
         paid = "" if cost is None else _with_error(cost, None, 1_000, ".3f")
         rows.append(("best single model", _with_error(accuracy, None, 100, ".1f"), "", paid, ""))
     yield from _aligned(rows)
-    left_out = len(manifest.frontier) - len(shown)
+    left_out = len(manifest.frontier) + len(verified) - len(shown)
     if left_out:
         yield f"{left_out} rules are left out: a cheaper rule is as accurate. --all shows them."
     if any(point not in front for point in shown):
@@ -140,20 +145,27 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
     yield _legend(manifest)
 
 
-def explain_goal(text: str, manifest: Manifest, *, verified_goals: bool = False) -> Iterator[str]:
+def _named_rules(manifest: Manifest) -> dict[str, str]:
+    """Return the rule of each named policy."""
+    operating = {} if manifest.verifier is None else {VERIFIED: manifest.verifier.price_usd}
+    return {**manifest.policies, **{name: str(Verified(usd)) for name, usd in operating.items()}}
+
+
+def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False) -> Iterator[str]:
     """Yield the rule that reaches a goal, and its measured results.
 
     With `verified_goals`, it may be a verified policy. Then the rule for requests that cannot be
     verified follows. Raises PolicyError if the text is not a goal, or if no rule reaches it.
     """
+    manifest, verified = artifact.manifest, partial(verified_points, artifact)
     goal = parse_goal(text, param="--goal")
     if goal is None:
         problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5; @95 may be appended"
         raise PolicyError(text, problem, param="--goal")
-    point = goal_point(goal, manifest, param="--goal", verified_goals=verified_goals)
+    point = goal_point(goal, manifest, verified, param="--goal", verified_goals=verified_goals)
     cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
     rows = [("goal", str(goal)), *((name, cell) for name, cell in cells if cell)]
-    policy = goal_policy(goal, manifest, param="--goal", verified_goals=verified_goals)
+    policy = goal_policy(goal, manifest, verified, param="--goal", verified_goals=verified_goals)
     if isinstance(policy, Verified) and policy.otherwise is not None:
         rows.append(("if not verifiable", str(policy.otherwise)))
     yield from _aligned(rows)
@@ -161,7 +173,7 @@ def explain_goal(text: str, manifest: Manifest, *, verified_goals: bool = False)
 
 
 def _row(point: FrontierPoint, manifest: Manifest, *, is_matched: bool) -> tuple[str, ...]:
-    names = [name for name, rule in manifest.policies.items() if rule == point.policy]
+    names = [name for name, rule in _named_rules(manifest).items() if rule == point.policy]
     called = f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip()
     versus = point.versus_best
     share = versus.cost_share if versus else None

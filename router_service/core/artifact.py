@@ -238,6 +238,9 @@ class Artifact:
     tokenizer: Tokenizer
     sha256: str = ""
     """Hash of the manifest, which holds the hashes of all other files."""
+    pool: tuple[str, ...] | None = None
+    """The arms that the manifest's figures are about, at its profile's prices; None if they are
+    those that training measured."""
 
     @classmethod
     def load(cls, directory: Path, relatives: Iterable[Artifact] = ()) -> Artifact:

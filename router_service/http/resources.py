@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -147,7 +148,8 @@ async def list_policies(request: Request) -> PolicyList:
     rules = {name: rule for name, rule in manifest.policies.items() if name != "default"}
     if manifest.verifier is not None:
         rules[VERIFIED] = str(Verified(manifest.verifier.price_usd))
-    points = {p.policy: p for p in (*manifest.frontier, *manifest.verified_frontier)}
+    verified = await asyncio.to_thread(engine.explainer.verified_points)
+    points = {p.policy: p for p in (*manifest.frontier, *verified)}
     cards = [
         PolicyCard(
             name=name, rule=rule, goal=manifest.policy_goals.get(name), measured=points.get(rule)
