@@ -1,4 +1,4 @@
-"""The commands `switchcraft route` and `switchcraft policies`: decisions without a gateway."""
+"""The commands `route`, `policies` and `advise`: decisions and figures without a gateway."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 import orjson
 
+from router_service.core.advice import Advice, PoolFigures
 from router_service.core.answer_features import Question
 from router_service.core.answers import parse_answer
 from router_service.core.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
@@ -172,9 +173,76 @@ def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False)
     yield _legend(manifest)
 
 
+ADVICE_HEAD = ("models", "pool", "rule", *HEAD[1:3], "USD per 1,000", "% of best")
+
+
+def explain_advice(advice: Advice, *, every: bool = False) -> Iterator[str]:
+    """Yield which pools to use for each number of models, and with `every` all efficient pools."""
+    yield f"The most accurate of {len(advice.arms)} models alone is {advice.best_single}."
+    limit = f"at no more than {advice.cost_share:.0%} of its cost"
+    for heading, kind in (("Choosing once", "once"), ("Verified answers", "verified")):
+        recommended = [each for each in advice.recommended if each.kind == kind]
+        if not recommended:
+            continue
+        yield ""
+        if every:
+            efficient = [each for each in advice.efficient if each.kind == kind]
+            yield f"{heading}, all efficient pools:"
+            yield from _aligned(
+                [ADVICE_HEAD, *(_pool_row(each, " + ".join(each.arms)) for each in efficient)]
+            )
+            yield ""
+        yield f"{heading}, {limit}:"
+        names = _added_arms([each.figures.arms for each in recommended])
+        rows = (
+            (*_pool_row(each.figures, name), f"{each.unseen_accuracy.value:.1%}")
+            for each, name in zip(recommended, names, strict=True)
+        )
+        yield from _aligned([(*ADVICE_HEAD, "elsewhere"), *rows])
+    yield ""
+    yield f"Measured on {advice.queries} queries held out from training; brackets: 95% intervals."
+    yield (
+        f"{advice.pools} pools were compared, and rules picked, on {advice.searched} of these"
+        " queries. Picking favours what was lucky there:"
+    )
+    yield "`elsewhere` is the accuracy on the other queries."
+    if not advice.has_verified:
+        yield "The artifact has no judgements of a verifier, so verified answers have no figures."
+
+
+def _added_arms(pools: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a name for each pool: what it adds to the one before if it contains that, or all."""
+    before: set[str] = set()
+    for arms in pools:
+        added = [arm for arm in arms if arm not in before]
+        is_larger = bool(before) and before < set(arms)
+        yield f"adding {', '.join(added)}" if is_larger else " + ".join(arms)
+        before = set(arms)
+
+
+def _pool_row(figures: PoolFigures, name: str) -> tuple[str, ...]:
+    point = figures.point
+    rule = "alone" if len(figures.arms) == 1 else point.policy
+    _, accuracy, versus, _, _ = _cells(rule, point)
+    share = point.versus_best.cost_share if point.versus_best else None
+    return (
+        str(len(figures.arms)),
+        name,
+        rule,
+        accuracy,
+        versus,
+        f"{point.cost_usd.value * 1_000:.3f}",
+        "" if share is None else f"{share:.1%}",
+    )
+
+
 def _row(point: FrontierPoint, manifest: Manifest, *, is_matched: bool) -> tuple[str, ...]:
     names = [name for name, rule in _named_rules(manifest).items() if rule == point.policy]
-    called = f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip()
+    return _cells(f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip(), point)
+
+
+def _cells(called: str, point: FrontierPoint) -> tuple[str, str, str, str, str]:
+    """Return the cells of `HEAD` for a point."""
     versus = point.versus_best
     share = versus.cost_share if versus else None
     return (
