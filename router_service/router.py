@@ -27,7 +27,7 @@ from router_service.core.answer_features import Candidates, Question, decode_cal
 from router_service.core.artifact import NO_VERIFIER, SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import goal_policy, parse_goal
-from router_service.core.held_out import describe_pool
+from router_service.core.held_out import describe_pool, verified_points
 from router_service.core.messages import (
     Conversation,
     Json,
@@ -189,7 +189,10 @@ class Router:
         self._verifier = None if spec is None else Verifier(artifact.directory, spec)
         manifest = self.artifact.manifest
         # Agents ask for the same goal with every request, and finding its rule takes 0.2 ms.
-        self._goal_policy = lru_cache(1000)(partial(goal_policy, manifest=manifest))
+        verified = partial(verified_points, self.artifact)
+        self._goal_policy = lru_cache(1000)(
+            partial(goal_policy, manifest=manifest, verified=verified)
+        )
         same_predictions = [
             relative
             for relative in same_model

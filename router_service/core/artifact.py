@@ -34,7 +34,7 @@ from router_service.core.verifier import VerifierSpec
 
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 """Folder of the artifacts that the package ships."""
-SHIPPED = ARTIFACTS / "reference-pool"
+SHIPPED = ARTIFACTS / "frontier-2025-12"
 """The shipped artifact that the service runs with by default."""
 
 SCHEMA_VERSION = 1
@@ -299,6 +299,9 @@ class Artifact:
     tokenizer: Tokenizer
     sha256: str = ""
     """Hash of the manifest, which holds the hashes of all other files."""
+    pool: tuple[str, ...] | None = None
+    """The arms that the manifest's figures are about, at its profile's prices; None if they are
+    those that training measured."""
 
     @classmethod
     def load(cls, directory: Path, relatives: Iterable[Artifact] = ()) -> Artifact:

@@ -8,7 +8,7 @@ the random choice of queries, but not for the rule being picked on the same quer
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -83,6 +83,9 @@ class MeasuredPoint(Protocol):
 
 P = TypeVar("P", bound=MeasuredPoint)
 
+MeasuredPoints = Callable[[], Sequence[FrontierPoint]]
+"""Returns measured points, which may take a second."""
+
 
 def parse_goal(text: str, *, param: str) -> Goal | None:
     """Read `accuracy=0.87`, `accuracy=best`, `accuracy=best-1` or `usd_per_1k=0.5`.
@@ -132,14 +135,20 @@ def name_policy(text: str | None, policy: Policy | Verified) -> NamedPolicy[Poli
 
 
 def goal_policy(
-    goal: Goal, manifest: Manifest, *, param: str, verified_goals: bool = False
+    goal: Goal,
+    manifest: Manifest,
+    verified: MeasuredPoints,
+    *,
+    param: str,
+    verified_goals: bool = False,
 ) -> Policy | Verified:
     """Return the measured policy that reaches a goal; a verified one only if `verified_goals`.
 
+    `verified` returns the measured points of verified policies, and is called only if needed.
     Requests that cannot be verified get the policy that comes nearest to the goal among those that
     choose once. Raises PolicyError if no policy reaches the goal.
     """
-    point = goal_point(goal, manifest, param=param, verified_goals=verified_goals)
+    point = goal_point(goal, manifest, verified, param=param, verified_goals=verified_goals)
     policy = parse_policy(point.policy)
     if isinstance(policy, Verified) and manifest.frontier:
         best_single = manifest.best_single_accuracy
@@ -149,20 +158,25 @@ def goal_policy(
 
 
 def goal_point(
-    goal: Goal, manifest: Manifest, *, param: str, verified_goals: bool = False
+    goal: Goal,
+    manifest: Manifest,
+    verified: MeasuredPoints,
+    *,
+    param: str,
+    verified_goals: bool = False,
 ) -> FrontierPoint:
     """Return the measured point that reaches a goal; a verified one only if `verified_goals`.
 
+    `verified` returns the measured points of verified policies, and is called only if needed.
     Raises PolicyError if no point reaches the goal. If a verified point would, the error says so.
     """
     best_single = manifest.best_single_accuracy
-    verified = manifest.verified_frontier if manifest.verifier is not None else ()
     if verified_goals:
-        return find_point(goal, (*manifest.frontier, *verified), best_single, param=param)
+        return find_point(goal, (*manifest.frontier, *verified()), best_single, param=param)
     try:
         return find_point(goal, manifest.frontier, best_single, param=param)
     except PolicyError as exc:
-        if not any(_margin(goal, point, best_single) >= 0 for point in verified):
+        if not any(_margin(goal, point, best_single) >= 0 for point in verified()):
             raise
         problem = (
             f"{exc.problem}; verified answers reach it: allow them for goals with the header "

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,21 @@ from numpy.typing import NDArray
 from router_service.core.artifact import Artifact, FrontierPoint, Measure
 from router_service.core.errors import ArtifactError
 from router_service.core.goals import resolve_policies
-from router_service.core.measurement import Bench, Costs, Outcomes, best_single, oracle, pick, route
+from router_service.core.measurement import (
+    Bench,
+    Costs,
+    Outcomes,
+    best_single,
+    oracle,
+    pick,
+    prices_in_usd,
+    route,
+)
 from router_service.core.measurement import sweep as measure_rules
 from router_service.core.model import Floats
 from router_service.core.resources import return_freed
-from router_service.core.selection import Price, choosing_name
-from router_service.core.simulation import JudgedAnswers
+from router_service.core.selection import Price, Verified, choosing_name
+from router_service.core.simulation import PRICES, JudgedAnswers, Simulation
 from router_service.core.statistics import auc_measure, mean_measure, resamples
 
 HELD_OUT = "held-out.npz"
@@ -229,8 +239,9 @@ def describe_pool(
 
     The prices of its profile are the new ones. The figures are the frontier, the metrics, and the
     rules of the policies that were chosen by a goal. Without held-out predictions there are no
-    figures, and the policies keep their rules. Verified answers depend on the answers of all arms,
-    so their figures are left out. Raises ArtifactError if the file cannot be read.
+    figures, and the policies keep their rules. The figures of verified answers take longer, so
+    `verified_points` computes them when they are needed. Raises ArtifactError if the file cannot be
+    read.
     """
     manifest = artifact.manifest
     profile = {
@@ -250,7 +261,74 @@ def describe_pool(
         policies = tuple({**manifest.policies, **manifest.policy_goals}.items())
         figures = _measure_pool(path, manifest.files[HELD_OUT], columns, listed, policies)
         changed |= {name: getattr(figures, name) for name in ("frontier", "metrics", "policies")}
-    return replace(artifact, manifest=manifest.model_copy(update=changed))
+    pool = tuple(arm for arm in manifest.arms if arm in arms)
+    return replace(artifact, manifest=manifest.model_copy(update=changed), pool=pool)
+
+
+def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
+    """Return the measured points of the policy `verified` for an artifact's pool, by rising price.
+
+    They are those of the manifest, unless `describe_pool` has changed the arms or the prices. Then
+    the first call simulates them, which takes 0.5 s for eight arms, and later calls return the same
+    points. Without a verifier's judgements, there are none. Raises ArtifactError if the file cannot
+    be read.
+    """
+    manifest = artifact.manifest
+    if manifest.verifier is None:
+        return ()
+    if artifact.pool is None:
+        return manifest.verified_frontier
+    if HELD_OUT not in manifest.files or len(artifact.pool) < 2:
+        return ()
+    with _MEASURING:  # A second caller waits for the first one's points.
+        return _simulate_pool(
+            artifact.directory / HELD_OUT,
+            manifest.files[HELD_OUT],
+            tuple(manifest.arms.index(arm) for arm in artifact.pool),
+            tuple(manifest.profile[arm].price for arm in manifest.arms),
+            manifest.verifier.price_usd,
+            manifest.verifier.gain_features,
+        )
+
+
+_MEASURING = Lock()
+
+
+@lru_cache(maxsize=8)
+def _simulate_pool(
+    path: Path,
+    _sha256: str,
+    columns: tuple[int, ...],
+    prices: tuple[Price, ...],
+    operating_usd: float,
+    gain_features: tuple[str, ...],
+) -> tuple[FrontierPoint, ...]:
+    """Return the points of some columns; `prices` are those of all arms.
+
+    Every second of the prices that training measures is simulated, and the operating point.
+    """
+    judged = read_judgements(path)
+    if judged is None:
+        return ()
+    held_out = HeldOut.read(path)
+    pool = held_out.select_arms(columns)
+    outcomes = PricedOutcomes(
+        pool.correct, pool.recorded_costs_usd([prices[column] for column in columns])
+    )
+    simulation = Simulation(judged, gain_features)
+    fold_costs_usd = held_out.fold_costs_usd(prices)
+    best_usd = float(outcomes.cost_usd[:, best_single(outcomes)].mean())
+    results = []
+    for price_usd in sorted({*prices_in_usd(PRICES[::2], best_usd), operating_usd}):
+        answers = simulation.answer(fold_costs_usd, price_usd, columns)
+        correct, cost_usd, _ = answers.outcome(outcomes.correct, outcomes.cost_usd, pool.seconds)
+        results.append((str(Verified(price_usd)), correct, cost_usd))
+    try:
+        entries = Bench.of(outcomes).measure_all("router", results)
+        return tuple(entry.point for entry in entries)
+    finally:
+        resamples.cache_clear()
+        return_freed()
 
 
 @lru_cache(maxsize=8)

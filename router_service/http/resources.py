@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -143,7 +144,8 @@ async def list_policies(request: Request) -> PolicyList:
     """List the named policies, with their rules and figures for the mapped arms."""
     engine = gateway_of(request).engine
     manifest = engine.manifest
-    points = {p.policy: p for p in (*manifest.frontier, *manifest.verified_frontier)}
+    verified = await asyncio.to_thread(engine.explainer.verified_points)
+    points = {p.policy: p for p in (*manifest.frontier, *verified)}
     cards = [
         PolicyCard(
             name=name, rule=rule, goal=manifest.policy_goals.get(name), measured=points.get(rule)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.answer_features import Question
+from router_service.core.artifact import FrontierPoint
 from router_service.core.errors import NothingToRouteError
 from router_service.core.explanations import explain_choice
-from router_service.core.held_out import single_accuracies
+from router_service.core.held_out import single_accuracies, verified_points
 from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
@@ -128,12 +129,14 @@ class Explainer:
         frontier = router.artifact.manifest.frontier
         measured = (parse_policy(point.policy) for point in frontier)
         self._policies = tuple(p for p in measured if not isinstance(p, Verified))
-        verified = (parse_policy(p.policy) for p in router.artifact.manifest.verified_frontier)
-        self._verified = tuple(p for p in verified if isinstance(p, Verified))
         of_baseline = (arm for arm, model in pool.by_arm.items() if model is pool.baseline)
         self._baseline = next(of_baseline, router.artifact.manifest.best_single_arm)
         self.accuracies = single_accuracies(router.artifact)
         """Held-out accuracy of each arm alone; empty without held-out predictions."""
+
+    def verified_points(self) -> tuple[FrontierPoint, ...]:
+        """Return the measured points of verified policies; the first call may take a second."""
+        return verified_points(self._router.artifact)
 
     @property
     def default_policy(self) -> Policy | Verified:
@@ -219,6 +222,8 @@ class Explainer:
         verified = policy if requested else NamedPolicy(self._router.policy(VERIFIED))
         instead = next(choices(decision, (self._planner.choosing_policy(verified).rule,)))
         can_verify = unverified is None
+        policies = (parse_policy(point.policy) for point in self.verified_points())
+        measured = [policy for policy in policies if isinstance(policy, Verified)]
         return VerificationView(
             requested=None if requested is None else str(requested),
             unverified=unverified,
@@ -226,7 +231,7 @@ class Explainer:
             instead=instead,
             explanation=self._explain(instead, decision),
             chosen=first_step(requested) if requested is not None and can_verify else None,
-            first_steps=tuple(map(first_step, self._verified if can_verify else ())),
+            first_steps=tuple(map(first_step, measured if can_verify else ())),
         )
 
     def _explain(self, choice: Choice, decision: Decision) -> str:

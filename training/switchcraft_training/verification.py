@@ -31,10 +31,11 @@ from router_service.core.artifact import (
 from router_service.core.calls.toolbox import Call
 from router_service.core.errors import ConfigError
 from router_service.core.held_out import HELD_OUT, HeldOut
-from router_service.core.measurement import PRICE_DIGITS, Bench, Entry, best_single
+from router_service.core.measurement import Bench, Entry, best_single, prices_in_usd
 from router_service.core.selection import Verified
 from router_service.core.simulation import (
     MAX_CANDIDATES,
+    PRICES,
     JudgedAnswers,
     Simulation,
     VerifiedAnswers,
@@ -77,12 +78,6 @@ log = logging.getLogger(__name__)
 NESTED_ROUTERS = "routers for the verifier"
 VERIFIER = "verifier"
 """Names of the stages of `study_verifier`."""
-
-PRICES = (
-    *(0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0),
-    *(5.0, 6.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0, 40.0),
-)
-"""Prices of a correct answer that are measured, in units of the best single model's mean cost."""
 
 
 def outcome(answers: VerifiedAnswers, table: Table) -> tuple[Floats, Floats, Floats]:
@@ -291,7 +286,7 @@ def study_verifier(
         costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
         groups=table.groups,
     )
-    prices_usd = tuple(float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES)
+    prices_usd = prices_in_usd(PRICES, best_usd)
     parts = []
     for fold in range(config.evaluation.folds):
         train, test = np.flatnonzero(table.folds != fold), np.flatnonzero(table.folds == fold)
