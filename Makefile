@@ -11,7 +11,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL ?= -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Recorded answers; `make train` downloads those that are missing.
 DATA ?= $(or $(SWITCHCRAFT_DATA),$(firstword $(wildcard ../shared/data) data))
-RECORDINGS := bfcl-2024-08 bfcl-v3-8b
+RECORDINGS := bfcl-v4-2025-12 bfcl-2024-08 bfcl-v3-8b bfcl-v4-gptoss
 MISSING = $(filter-out $(notdir $(wildcard $(RECORDINGS:%=$(DATA)/%))),$(RECORDINGS))
 
 VENV := .venv
@@ -71,10 +71,10 @@ types: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
-## train: the shipped artifact, from the recorded answers in $(DATA); downloads 28 MB if it has none
+## train: the shipped artifact, from the recorded answers in $(DATA); downloads 44 MB if it has none
 train: $(VENV)/.dev
 	$(if $(MISSING),$(BIN)/switchcraft-train fetch $(MISSING) --data $(DATA))
-	$(BIN)/switchcraft-train run configs/reference-pool.yaml --data $(DATA) --out runs/reference-pool
+	$(BIN)/switchcraft-train run configs/frontier-2025-12.yaml --data $(DATA) --out runs/frontier-2025-12
 
 ## lock: requirements/*.lock from pyproject.toml; UPGRADE=--upgrade takes the newest versions
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -25,14 +25,14 @@ from switchcraft_training.dataset import load_dataset
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "accuracy-and-cost.svg"
 NAMES = {
-    "gpt-4o-2024-08-06-FC": "GPT-4o",
-    "gpt-4-turbo-2024-04-09-FC": "GPT-4 Turbo",
-    "gpt-4o-mini-2024-07-18-FC": "GPT-4o mini",
-    "gpt-3.5-turbo-0125-FC": "GPT-3.5 Turbo",
-    "claude-3-5-sonnet-20240620-FC": "Claude 3.5 Sonnet",
-    "claude-3-haiku-20240307-FC": "Claude 3 Haiku",
-    "gemini-1.5-flash-preview-0514": "Gemini 1.5 Flash",
-    "open-mistral-nemo-2407-FC-Auto": "Mistral Nemo",
+    "claude-opus-4.5": "Claude Opus 4.5",
+    "claude-sonnet-4.5": "Claude Sonnet 4.5",
+    "claude-haiku-4.5": "Claude Haiku 4.5",
+    "gpt-5.2": "GPT-5.2",
+    "gpt-5-mini": "GPT-5 mini",
+    "gpt-4.1-mini": "GPT-4.1 mini",
+    "gemini-2.5-flash-lite": "Gemini 2.5 Flash-Lite",
+    "grok-4.1-fast": "Grok 4.1 Fast",
 }
 GREY, BLUE, GREEN = "#6b7280", "#2563eb", "#047857"
 
@@ -45,15 +45,17 @@ def main() -> None:
     arguments = parser.parse_args()
     plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10})
     figure, axes = plt.subplots(figsize=(8.4, 4.2), layout="constrained")
-    axes.set_ylim(0.73, 0.96)
+    axes.set_ylim(0.76, 0.935)
     draw_models(axes, arguments.data)
     draw_policies(axes, Artifact.load(SHIPPED).manifest)
     axes.set_xscale("log")
-    axes.set_xlim(0.05, 14)
+    axes.set_xlim(0.05, 20)
     axes.yaxis.set_major_locator(MultipleLocator(0.05))
     axes.set_xlabel("cost, USD per 1,000 requests (log scale)")
     axes.set_ylabel("correct answers")
-    axes.set_title("Tool calls of the Berkeley leaderboard: 1,384 queries, 8 models", loc="left")
+    axes.set_title(
+        "Tool calls with unseen tools: 2,297 queries of BFCL v4, December 2025", loc="left"
+    )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"${value:g}"))
     axes.grid(visible=True, which="major", color="#e5e7eb", linewidth=0.8)
@@ -64,7 +66,7 @@ def main() -> None:
 
 def draw_models(axes: Axes, data: Path) -> None:
     """Draw a grey point for each model, used for every query."""
-    config = load_config(Path("configs/reference-pool.yaml"))
+    config = load_config(Path("configs/frontier-2025-12.yaml"))
     table = load_dataset(config, data).measured(config.arms)
     accuracy = np.nanmean(table.correct, axis=0)
     cost_usd_per_1k = 1000 * np.nanmean(table.cost_usd, axis=0)
@@ -82,16 +84,16 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
         axes, pareto_front(manifest.frontier), BLUE, "Switchcraft, one model for each request"
     )
     draw_frontier(axes, manifest.verified_frontier, GREEN, "Switchcraft, verified answers")
-    by_policy = {point.policy: point for point in manifest.frontier}
-    places = {"economy": (36.0, -16.0), "balanced": (-16.0, -38.0), "quality": (26.0, -28.0)}
-    for name, place in places.items():
-        draw_point(axes, by_policy[manifest.policies[name]], name, BLUE, place)
-    if manifest.verifier is not None:
-        by_price = {point.policy: point for point in manifest.verified_frontier}
-        point = by_price[str(Verified(manifest.verifier.price_usd))]
-        draw_point(axes, point, "verified", GREEN, (-4, 24))
+    points = (*manifest.frontier, *manifest.verified_frontier)
+    by_policy = {point.policy: point for point in points}
+    assert manifest.verifier is not None
+    operating = str(Verified(manifest.verifier.price_usd))
+    named = {"fast": (BLUE, (30, -22)), "economy": (GREEN, (-26, 26)), "quality": (GREEN, (-4, 24))}
+    for name, (color, place) in named.items():
+        draw_point(axes, by_policy[manifest.policies[name]], name, color, place)
+    draw_point(axes, by_policy[operating], "switchcraft", GREEN, (4, 28))
     axes.plot([], [], color=GREY, marker="o", linestyle="", label="one model for every query")
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(frameon=False, loc="lower right")
 
 
 def draw_frontier(axes: Axes, points: Sequence[FrontierPoint], color: str, label: str) -> None:

@@ -1,6 +1,6 @@
 """Decide in your own program which model to use, without the gateway.
 
-The shipped router knows eight models of 2024. To use your own router, pass the directory of its
+The shipped router knows eight models of December 2025. To use your own router, pass the directory of its
 artifact to `Router.load`. `arms` limits the choice to the models that you have.
 """
 
@@ -26,7 +26,7 @@ decision = router.decide(
         ],
     },
     policy="drift=0.05",
-    arms=["gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC"],
+    arms=["gpt-5.2", "gpt-4.1-mini"],
 )
 print(f"{decision.arm}: {decision.reason}")
 for arm, probability in decision.probabilities.items():

@@ -48,12 +48,12 @@ callback = SwitchcraftCallback()
 async def main() -> None:
     """Send one request to the group `routed`, which has a deployment for each arm."""
     litellm.callbacks = [callback]
-    arms = ("gpt-4o-2024-08-06", "gpt-4o-mini-2024-07-18")
+    arms = ("gpt-5.2", "gpt-4.1-mini")
     group = [
         {
             "model_name": "routed",
             "litellm_params": {"model": f"openai/{name}"},
-            "model_info": {"arm": f"{name}-FC"},
+            "model_info": {"arm": name},
         }
         for name in arms
     ]

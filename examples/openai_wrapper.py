@@ -10,8 +10,8 @@ from router_service import Router
 
 ROUTER = Router.load()
 MODELS = {  # arms of the artifact -> your models
-    "gpt-4o-2024-08-06-FC": "gpt-4o-2024-08-06",
-    "gpt-4o-mini-2024-07-18-FC": "gpt-4o-mini-2024-07-18",
+    "gpt-5.2": "gpt-5.2-2025-12-11",
+    "gpt-4.1-mini": "gpt-4.1-mini-2025-04-14",
 }
 
 

@@ -103,9 +103,11 @@ def explain_candidate(arm: str, reason: str, count: int, p_correct: float | None
     if reason == "text":
         asked = "the first model that was asked" if count == 1 else "the first model that answered"
         return f"{arm}: {asked}; the router expected text, which is delivered without verification."
-    estimate = "" if p_correct is None else f" ({p_correct:.0%} correct)"
-    among = "the only candidate" if count == 1 else f"the best of {count} candidates"
-    return f"{arm}: {among} by the verifier's estimate{estimate}."
+    if count == 1:
+        likely = "" if p_correct is None else f" {p_correct:.0%}"
+        return f"{arm}: its answer is{likely} likely to be correct, by the verifier's estimate."
+    likely = "" if p_correct is None else f" ({p_correct:.0%})"
+    return f"{arm}: the likeliest of {count} models' answers{likely}, by the verifier's estimate."
 
 
 def explain_choice(  # noqa: PLR0912

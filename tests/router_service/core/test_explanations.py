@@ -172,7 +172,7 @@ def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
                     candidate("big", is_accepted=True),
                 ),
             },
-            "big: the best of 2 candidates by the verifier's estimate (90% correct).",
+            "big: the likeliest of 2 models' answers (90%), by the verifier's estimate.",
         ),
     ],
 )
