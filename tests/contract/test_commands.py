@@ -48,8 +48,9 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
     [
         (None, "gateway.yaml: cannot be read"),
         (
-            "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k}}]",
-            "router.arms: no arm has a model",
+            "model_list: [{model_name: m, litellm_params: {model: openai/gpt-4o, api_key: k}}]\n"
+            "router: {arms: {claude-3-haiku-20240307-FC: m}}",
+            "router.arms.claude-3-haiku-20240307-FC: the model 'm' is openai/gpt-4o",
         ),
     ],
     ids=["missing", "arms"],
