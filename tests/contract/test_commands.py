@@ -48,9 +48,11 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
     [
         (None, "gateway.yaml: cannot be read"),
         (
-            "model_list: [{model_name: m, litellm_params: {model: openai/gpt-4o, api_key: k}}]\n"
-            "router: {arms: {claude-3-haiku-20240307-FC: m}}",
-            "router.arms.claude-3-haiku-20240307-FC: the model 'm' is openai/gpt-4o",
+            (
+                "model_list: [{model_name: m, litellm_params: {model: openai/o3, api_key: k}}]\n"
+                "router: {arms: {claude-3-haiku-20240307-FC: m}}"
+            ),
+            "router.arms.claude-3-haiku-20240307-FC: the model 'm' is openai/o3",
         ),
     ],
     ids=["missing", "arms"],
