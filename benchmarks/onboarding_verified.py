@@ -34,12 +34,17 @@ from benchmarks.onboarding import (
 from benchmarks.stamp import stamp
 from router_service.core.answer_features import Candidates
 from router_service.core.measurement import Choices, best_single
-from router_service.core.verifier import Verifier
+from router_service.core.simulation import Simulation
 from switchcraft_training.data.table import Table
 from switchcraft_training.evaluation.calibration import fit_platt
 from switchcraft_training.evaluation.metrics import paired_interval
 from switchcraft_training.models.verifier import VerifierData, fit_verifier, read_candidates
-from switchcraft_training.verification import answer_verified, recorded_calls, require_answers
+from switchcraft_training.verification import (
+    judge_answers,
+    outcome,
+    recorded_calls,
+    require_answers,
+)
 
 ANSWERS = 100
 PRICES = (2.0, 6.0, 20.0)
@@ -118,11 +123,14 @@ def answer(fold: HeldOutFold, arm: int | None, new: Joined | None, accuracy: flo
     with TemporaryDirectory() as folder:
         spec = fitted.export(Path(folder), fold.best_usd)
         shares = spec.reliabilities if new is None else (*spec.reliabilities, accuracy)
-        verifier = Verifier(Path(folder), spec.model_copy(update={"reliabilities": shares}))
-        for price in PRICES:
-            outcome = answer_verified(verifier, asked, price * fold.best_usd).outcome(table)
-            correct.append(outcome[0])
-            paid.append(outcome[1])
+        spec = spec.model_copy(update={"reliabilities": shares})
+        judged = judge_answers(Path(folder), spec, asked)
+    simulation = Simulation(judged, spec.gain_features)
+    for price in PRICES:
+        answers = simulation.answer(asked.costs_usd[None], price * fold.best_usd)
+        picked, cost_usd, _ = outcome(answers, table)
+        correct.append(picked)
+        paid.append(cost_usd)
     print("all answers" if arm is None else fold.table.arms[arm], flush=True)
     return {"correct": np.array(correct), "paid": np.array(paid)}
 

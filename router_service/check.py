@@ -136,8 +136,8 @@ def _describe_router(settings: Settings, notes: list[PoolNote]) -> str:
     place = "published" if publication else str(router.artifact.directory)
     without = f"; without a model, so never chosen: {missing}" if missing else ""
     measured = f". {manifest.knowledge}" if manifest.knowledge else ""
-    arms = f"{len(pool.by_arm)} of {len(manifest.arms)} arms: {served or 'none'}"
-    return f"{place}: {arms}{without}{measured}"
+    count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
+    return f"{place}: {count}: {served or 'none'}{without}{measured}"
 
 
 async def _ping_redis(settings: Settings) -> str:

@@ -7,10 +7,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from router_service import __version__, signals
 from router_service.core.addresses import read_port
 from router_service.core.errors import SwitchcraftError
+
+if TYPE_CHECKING:
+    from router_service.core.artifact import Artifact
 
 # Each command imports what it needs, so that `--help` does not load the model's runtime.
 
@@ -107,7 +111,8 @@ def _create_parser() -> argparse.ArgumentParser:
     )
     route.add_argument(
         "--policy",
-        help="the name of a policy (see `switchcraft policies`), a rule or a goal. Rules:"
+        help="the name of a policy (see `switchcraft policies`), a rule or a goal; by default, the"
+        " policy of requests whose answers are not verified. Rules:"
         " theta=0.5, the cheapest model with at least this probability of a correct answer;"
         " drift=0.1, the cheapest model at most this far below the most probable one;"
         " utility=0.002, the best"
@@ -153,6 +158,8 @@ def _create_parser() -> argparse.ArgumentParser:
         help="also show rules that are not more accurate than a cheaper rule",
     )
     policies.set_defaults(command=policies_command)
+
+    _add_advise(commands)
 
     metrics = commands.add_parser(
         "metrics",
@@ -224,6 +231,7 @@ def check_command(arguments: argparse.Namespace) -> int:
 def route_command(arguments: argparse.Namespace) -> int:
     """Print a decision for each request body on standard input."""
     from router_service.core.artifact import SHIPPED  # noqa: PLC0415
+    from router_service.core.selection import Policy, Verified  # noqa: PLC0415
     from router_service.offline import decide_lines  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
 
@@ -234,34 +242,115 @@ def route_command(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     router = Router.load(arguments.artifact or SHIPPED)
-    policy = router.policy(
-        arguments.policy, param="--policy", verified_goals=arguments.verified_goals
-    )
+    policy: Policy | Verified = router.artifact.manifest.choose_once.rule
+    if arguments.policy is not None:
+        policy = router.policy(
+            arguments.policy, param="--policy", verified_goals=arguments.verified_goals
+        )
     for line in decide_lines(router, policy, sys.stdin.buffer):
         sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
     return 0
 
 
-def policies_command(arguments: argparse.Namespace) -> int:
-    """Show the measured results of policies, or of the rule that reaches a goal."""
+def _add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command `advise`."""
+    advise = commands.add_parser(
+        "advise",
+        help="show which few of your models are enough, with measured accuracy and cost",
+        description="Show the smallest pools of models that reach an accuracy at a cost, measured"
+        " on queries that the router had not seen: with the router that chooses once, and with"
+        " verified answers. Takes some seconds.",
+        epilog="example: switchcraft advise --models grok-4.1-fast claude-haiku-4.5 gpt-5.2",
+    )
+    of = advise.add_mutually_exclusive_group()
+    of.add_argument(
+        "--artifact", type=Path, help="directory of a trained router (default: the shipped one)"
+    )
+    of.add_argument(
+        "--config", type=Path, help="a gateway's configuration: its artifact, arms and prices"
+    )
+    advise.add_argument(
+        "--models",
+        nargs="+",
+        metavar="MODEL",
+        help="models that you can use: names of arms, or ids such as openai/gpt-5.2 (default: all)",
+    )
+    advise.add_argument(
+        "--max-models", type=_count, default=4, metavar="N", help="largest pool (default: 4)"
+    )
+    advise.add_argument(
+        "--max-providers",
+        type=_count,
+        metavar="N",
+        help="largest number of companies whose models a pool has",
+    )
+    advise.add_argument(
+        "--cost-share",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="largest cost of a recommended pool, relative to the best single model (default: 0.2)",
+    )
+    advise.add_argument(
+        "--all", action="store_true", help="also show every pool that is efficient at any cost"
+    )
+    advise.add_argument("--json", action="store_true", help="print the advice as JSON")
+    advise.set_defaults(command=advise_command)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return number
+
+
+def advise_command(arguments: argparse.Namespace) -> int:
+    """Show which pools of models to use."""
+    from router_service.core.advice import advise, arms_of  # noqa: PLC0415
+    from router_service.offline import explain_advice  # noqa: PLC0415
+
+    artifact = _artifact_of(arguments)
+    arms = None if arguments.models is None else arms_of(artifact, arguments.models)
+    advice = advise(
+        artifact,
+        arms,
+        max_models=arguments.max_models,
+        max_providers=arguments.max_providers,
+        cost_share=arguments.cost_share,
+    )
+    if arguments.json:
+        print(advice.model_dump_json(indent=2))
+    else:
+        print("\n".join(explain_advice(advice, every=arguments.all)))
+    return 0
+
+
+def _artifact_of(arguments: argparse.Namespace) -> Artifact:
+    """Return the artifact of `--artifact` or `--config`, with the configuration's figures."""
     from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
-    from router_service.offline import explain_goal, list_policies  # noqa: PLC0415
 
     if arguments.config is None:
-        manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
-    else:
-        from router_service.lifecycle.engine import EngineBuilder  # noqa: PLC0415
-        from router_service.lifecycle.reloading import load_first_router  # noqa: PLC0415
-        from router_service.settings import read_settings  # noqa: PLC0415
+        return Artifact.load(arguments.artifact or SHIPPED)
+    from router_service.lifecycle.engine import EngineBuilder  # noqa: PLC0415
+    from router_service.lifecycle.reloading import load_first_router  # noqa: PLC0415
+    from router_service.settings import read_settings  # noqa: PLC0415
 
-        settings = read_settings(arguments.config)
-        router, _ = load_first_router(settings, EngineBuilder(announces=False))
-        manifest = router.artifact.manifest
+    settings = read_settings(arguments.config)
+    router, _ = load_first_router(settings, EngineBuilder(announces=False))
+    return router.artifact
+
+
+def policies_command(arguments: argparse.Namespace) -> int:
+    """Show the measured results of policies, or of the rule that reaches a goal."""
+    from router_service.offline import explain_goal, list_policies  # noqa: PLC0415
+
+    artifact = _artifact_of(arguments)
     lines = (
-        list_policies(manifest, every=arguments.all)
+        list_policies(artifact, every=arguments.all)
         if arguments.goal is None
-        else explain_goal(arguments.goal, manifest, verified_goals=arguments.verified_goals)
+        else explain_goal(arguments.goal, artifact, verified_goals=arguments.verified_goals)
     )
     print("\n".join(lines))
     return 0

@@ -1,17 +1,20 @@
-"""The commands `switchcraft route` and `switchcraft policies`: decisions without a gateway."""
+"""The commands `route`, `policies` and `advise`: decisions and figures without a gateway."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import orjson
 
+from router_service.core.advice import Advice, PoolFigures
 from router_service.core.answer_features import Question
 from router_service.core.answers import parse_answer
-from router_service.core.artifact import FrontierPoint, Interval, Manifest, Measure
+from router_service.core.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
 from router_service.core.capabilities import read_requirements
 from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.core.goals import goal_point, goal_policy, pareto_front, parse_goal
+from router_service.core.held_out import verified_points
 from router_service.core.messages import (
     Json,
     as_list,
@@ -19,9 +22,9 @@ from router_service.core.messages import (
     parse_conversation,
     wrong_type,
 )
-from router_service.core.selection import Policy, Verified
+from router_service.core.selection import VERIFIED, Policy, Verified
 from router_service.core.verification import Candidate, VerificationState, why_unverifiable
-from router_service.router import VERIFIED, Router
+from router_service.router import Router
 
 CHAT_PATH = "/chat/completions"
 
@@ -56,8 +59,8 @@ def decide_lines(
 def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, object]:
     """Return the next step for a request and its candidates so far.
 
-    If a goal chose the policy, a request that cannot be verified gets the arm of the policy that
-    chooses once for that goal, and the field `unverified` says why.
+    A request that cannot be verified gets the arm of the policy that chooses once, and the field
+    `unverified` says why. So does a first answer that is accepted because it is text.
 
     Raises InvalidRequestError, for example if `answers` names an unknown arm.
     """
@@ -81,8 +84,8 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
     prediction = router.predict(conversation)
     features = read_requirements(body, conversation, CHAT_PATH).features
     unverified = why_unverifiable(body, conversation, features)
-    if unverified is not None and policy.otherwise is not None:
-        decision = router.choose(conversation, prediction, policy.otherwise)
+    decision = router.choose(conversation, prediction, policy.otherwise)
+    if unverified is not None:
         return {
             "action": "accept" if decision.arm in answers else "ask",
             "arm": decision.arm,
@@ -97,7 +100,6 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
     question = Question(conversation, as_list(body.get("tools")))
     state = VerificationState(policy, router.arms, candidates)
     step = router.next_step(question, prediction, state)
-    decision = router.choose(conversation, prediction)
     return {
         "action": "ask" if step.accept is None else "accept",
         "arm": step.ask[0] if step.accept is None else step.accept,
@@ -105,24 +107,28 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
         "probabilities": decision.probabilities,
         "cost_usd": decision.cost_usd,
         "policy": str(policy),
-        "reason": VERIFIED,
+        "reason": step.unverified or VERIFIED,
         "packed_tokens": decision.packed_tokens,
+        **({} if step.unverified is None else {"unverified": step.unverified}),
     }
 
 
-def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
-    """Yield the frontier as a table by increasing cost, then the best single model.
+def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
+    """Yield the policies as a table by increasing cost, then the best single model.
 
-    A rule is left out if a cheaper one is as accurate, unless it has a name or `every` is set.
+    A rule is left out if a cheaper one of its kind is as accurate, unless it has a name or `every`
+    is set. The rules that choose once come first, and then the verified ones.
     """
+    manifest, verified = artifact.manifest, verified_points(artifact)
     if not manifest.frontier:
         yield "No policy was measured for these arms at these prices."
         return
-    front = pareto_front(manifest.frontier)
-    named = set(manifest.policies.values())
+    front = (*pareto_front(manifest.frontier), *pareto_front(verified))
+    named = _named_rules(manifest).values()
     shown = [
         point
-        for point in sorted(manifest.frontier, key=lambda point: point.cost_usd.value)
+        for points in (manifest.frontier, verified)
+        for point in sorted(points, key=lambda point: point.cost_usd.value)
         if every or point in front or point.policy in named
     ]
     rows = [HEAD, *(_row(point, manifest, is_matched=point not in front) for point in shown)]
@@ -132,7 +138,7 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
         paid = "" if cost is None else _with_error(cost, None, 1_000, ".3f")
         rows.append(("best single model", _with_error(accuracy, None, 100, ".1f"), "", paid, ""))
     yield from _aligned(rows)
-    left_out = len(manifest.frontier) - len(shown)
+    left_out = len(manifest.frontier) + len(verified) - len(shown)
     if left_out:
         yield f"{left_out} rules are left out: a cheaper rule is as accurate. --all shows them."
     if any(point not in front for point in shown):
@@ -140,29 +146,103 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
     yield _legend(manifest)
 
 
-def explain_goal(text: str, manifest: Manifest, *, verified_goals: bool = False) -> Iterator[str]:
+def _named_rules(manifest: Manifest) -> dict[str, str]:
+    """Return the rule of each named policy."""
+    operating = {} if manifest.verifier is None else {VERIFIED: manifest.verifier.price_usd}
+    return {**manifest.policies, **{name: str(Verified(usd)) for name, usd in operating.items()}}
+
+
+def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False) -> Iterator[str]:
     """Yield the rule that reaches a goal, and its measured results.
 
     With `verified_goals`, it may be a verified policy. Then the rule for requests that cannot be
     verified follows. Raises PolicyError if the text is not a goal, or if no rule reaches it.
     """
+    manifest, verified = artifact.manifest, partial(verified_points, artifact)
     goal = parse_goal(text, param="--goal")
     if goal is None:
         problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5; @95 may be appended"
         raise PolicyError(text, problem, param="--goal")
-    point = goal_point(goal, manifest, param="--goal", verified_goals=verified_goals)
+    point = goal_point(goal, manifest, verified, param="--goal", verified_goals=verified_goals)
     cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
     rows = [("goal", str(goal)), *((name, cell) for name, cell in cells if cell)]
-    policy = goal_policy(goal, manifest, param="--goal", verified_goals=verified_goals)
+    policy = goal_policy(goal, manifest, verified, param="--goal", verified_goals=verified_goals)
     if isinstance(policy, Verified) and policy.otherwise is not None:
         rows.append(("if not verifiable", str(policy.otherwise)))
     yield from _aligned(rows)
     yield _legend(manifest)
 
 
+ADVICE_HEAD = ("models", "pool", "rule", *HEAD[1:3], "USD per 1,000", "% of best")
+
+
+def explain_advice(advice: Advice, *, every: bool = False) -> Iterator[str]:
+    """Yield which pools to use for each number of models, and with `every` all efficient pools."""
+    yield f"The most accurate of {len(advice.arms)} models alone is {advice.best_single}."
+    limit = f"at no more than {advice.cost_share:.0%} of its cost"
+    for heading, kind in (("Choosing once", "once"), ("Verified answers", "verified")):
+        recommended = [each for each in advice.recommended if each.kind == kind]
+        if not recommended:
+            continue
+        yield ""
+        if every:
+            efficient = [each for each in advice.efficient if each.kind == kind]
+            yield f"{heading}, all efficient pools:"
+            yield from _aligned(
+                [ADVICE_HEAD, *(_pool_row(each, " + ".join(each.arms)) for each in efficient)]
+            )
+            yield ""
+        yield f"{heading}, {limit}:"
+        names = _added_arms([each.figures.arms for each in recommended])
+        rows = (
+            (*_pool_row(each.figures, name), f"{each.unseen_accuracy.value:.1%}")
+            for each, name in zip(recommended, names, strict=True)
+        )
+        yield from _aligned([(*ADVICE_HEAD, "elsewhere"), *rows])
+    yield ""
+    yield f"Measured on {advice.queries} queries held out from training; brackets: 95% intervals."
+    yield (
+        f"{advice.pools} pools were compared, and rules picked, on {advice.searched} of these"
+        " queries. Picking favours what was lucky there:"
+    )
+    yield "`elsewhere` is the accuracy on the other queries."
+    if not advice.has_verified:
+        yield "The artifact has no judgements of a verifier, so verified answers have no figures."
+
+
+def _added_arms(pools: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a name for each pool: what it adds to the one before if it contains that, or all."""
+    before: set[str] = set()
+    for arms in pools:
+        added = [arm for arm in arms if arm not in before]
+        is_larger = bool(before) and before < set(arms)
+        yield f"adding {', '.join(added)}" if is_larger else " + ".join(arms)
+        before = set(arms)
+
+
+def _pool_row(figures: PoolFigures, name: str) -> tuple[str, ...]:
+    point = figures.point
+    rule = "alone" if len(figures.arms) == 1 else point.policy
+    _, accuracy, versus, _, _ = _cells(rule, point)
+    share = point.versus_best.cost_share if point.versus_best else None
+    return (
+        str(len(figures.arms)),
+        name,
+        rule,
+        accuracy,
+        versus,
+        f"{point.cost_usd.value * 1_000:.3f}",
+        "" if share is None else f"{share:.1%}",
+    )
+
+
 def _row(point: FrontierPoint, manifest: Manifest, *, is_matched: bool) -> tuple[str, ...]:
-    names = [name for name, rule in manifest.policies.items() if rule == point.policy]
-    called = f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip()
+    names = [name for name, rule in _named_rules(manifest).items() if rule == point.policy]
+    return _cells(f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip(), point)
+
+
+def _cells(called: str, point: FrontierPoint) -> tuple[str, str, str, str, str]:
+    """Return the cells of `HEAD` for a point."""
     versus = point.versus_best
     share = versus.cost_share if versus else None
     return (

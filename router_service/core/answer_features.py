@@ -29,7 +29,7 @@ from router_service.core.calls.schema import ANY_SCHEMA, JsonType, Schema
 from router_service.core.calls.toolbox import Call, Toolbox, read_function, same_calls
 from router_service.core.errors import SchemaError
 from router_service.core.messages import Conversation, Json, unwrap_tool
-from router_service.core.model import Floats, logit
+from router_service.core.model import Floats
 from router_service.core.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
 
 MAX_SAID_CHARACTERS = 40_000
@@ -604,7 +604,10 @@ RELATION_FEATURES = (
 
 def clipped_logit(probabilities: Floats) -> Floats:
     """Return log-odds between -7 and 7, so that no single arm outweighs all others."""
-    return logit(np.clip(probabilities, 0.001, 0.999))
+    # For a few numbers, `np.clip` takes 10 us, and these two functions 2 us.
+    inside = np.minimum(np.maximum(probabilities, 0.001), 0.999)
+    odds: Floats = np.log(inside) - np.log1p(-inside)
+    return odds
 
 
 def _weight(logits: Floats, column: int) -> float:

@@ -537,6 +537,16 @@ class DataError(SwitchcraftError):
         self.problem = problem
 
 
+class FetchError(SwitchcraftError):
+    """A public repository or package that cannot be downloaded. `source` is its address."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        """Create the message; `problem` is a verb phrase after the address, with a remedy."""
+        super().__init__(f"{source} {problem}")
+        self.source = source
+        self.problem = problem
+
+
 class StorageError(SwitchcraftError):
     """A file that cannot be written, because a disk is full or because a folder is read-only.
 

@@ -82,13 +82,12 @@ def explain_record(
         choice = labels.get(arm, arm)
         chosen = f"the router's choice, {choice}," if choice else "the model before it"
         sentence = f"{record.model}: the next choice, because {chosen} failed."
-    elif record.reason == "verified" and record.candidates:
+    elif record.reason in {"verified", "text"} and record.candidates:
         accepted = next((c for c in record.candidates if c.is_accepted), record.candidates[-1])
-        count = len(record.candidates)
-        estimate = "" if accepted.p_correct is None else f" ({accepted.p_correct:.0%} correct)"
-        among = "the only candidate" if count == 1 else f"the best of {count} candidates"
         label = arm_label(accepted.arm, accepted.model)
-        sentence = f"{label}: {among} by the verifier's estimate{estimate}."
+        sentence = explain_candidate(
+            label, record.reason, len(record.candidates), accepted.p_correct
+        )
     return ExplainedDecision(
         **dict(record),
         explanation=sentence,
@@ -97,6 +96,16 @@ def explain_record(
         qualifying_arms=found.qualifying_arms if found else (),
         labels={arm: label for arm, label in labels.items() if arm != label},
     )
+
+
+def explain_candidate(arm: str, reason: str, count: int, p_correct: float | None) -> str:
+    """Return why the answer of `arm` was accepted among `count` candidates, in one sentence."""
+    if reason == "text":
+        asked = "the first model that was asked" if count == 1 else "the first model that answered"
+        return f"{arm}: {asked}; the router expected text, which is delivered without verification."
+    estimate = "" if p_correct is None else f" ({p_correct:.0%} correct)"
+    among = "the only candidate" if count == 1 else f"the best of {count} candidates"
+    return f"{arm}: {among} by the verifier's estimate{estimate}."
 
 
 def explain_choice(  # noqa: PLR0912

@@ -8,13 +8,21 @@ the random choice of queries, but not for the rule being picked on the same quer
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from router_service.core.artifact import FrontierPoint, Manifest, Measure
 from router_service.core.errors import PolicyError
-from router_service.core.selection import Policy, Verified, choose_once, parse_policy
+from router_service.core.selection import (
+    DEFAULT,
+    NamedPolicy,
+    Policy,
+    Verified,
+    choose_once,
+    is_verified,
+    parse_policy,
+)
 
 INTERVAL_SUFFIX = "@95"
 
@@ -75,6 +83,9 @@ class MeasuredPoint(Protocol):
 
 P = TypeVar("P", bound=MeasuredPoint)
 
+MeasuredPoints = Callable[[], Sequence[FrontierPoint]]
+"""Returns measured points, which may take a second."""
+
 
 def parse_goal(text: str, *, param: str) -> Goal | None:
     """Read `accuracy=0.87`, `accuracy=best`, `accuracy=best-1` or `usd_per_1k=0.5`.
@@ -109,15 +120,35 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
     return goal_type(number, uses_interval)
 
 
+def name_policy(text: str | None, policy: Policy | Verified) -> NamedPolicy[Policy | Verified]:
+    """Return the policy that a text stands for, with the text as its name if it is no rule.
+
+    The text is known to be valid. The default policy, and a rule, stay without a name.
+    """
+    goal = None if text is None else parse_goal(text, param="policy")
+    if goal is not None:
+        return NamedPolicy(policy, str(goal))
+    is_name = (
+        text not in {None, DEFAULT} and "=" not in (text or "") and not is_verified(text or "")
+    )
+    return NamedPolicy(policy, text if is_name else None)
+
+
 def goal_policy(
-    goal: Goal, manifest: Manifest, *, param: str, verified_goals: bool = False
+    goal: Goal,
+    manifest: Manifest,
+    verified: MeasuredPoints,
+    *,
+    param: str,
+    verified_goals: bool = False,
 ) -> Policy | Verified:
     """Return the measured policy that reaches a goal; a verified one only if `verified_goals`.
 
+    `verified` returns the measured points of verified policies, and is called only if needed.
     Requests that cannot be verified get the policy that comes nearest to the goal among those that
     choose once. Raises PolicyError if no policy reaches the goal.
     """
-    point = goal_point(goal, manifest, param=param, verified_goals=verified_goals)
+    point = goal_point(goal, manifest, verified, param=param, verified_goals=verified_goals)
     policy = parse_policy(point.policy)
     if isinstance(policy, Verified) and manifest.frontier:
         best_single = manifest.best_single_accuracy
@@ -127,20 +158,25 @@ def goal_policy(
 
 
 def goal_point(
-    goal: Goal, manifest: Manifest, *, param: str, verified_goals: bool = False
+    goal: Goal,
+    manifest: Manifest,
+    verified: MeasuredPoints,
+    *,
+    param: str,
+    verified_goals: bool = False,
 ) -> FrontierPoint:
     """Return the measured point that reaches a goal; a verified one only if `verified_goals`.
 
+    `verified` returns the measured points of verified policies, and is called only if needed.
     Raises PolicyError if no point reaches the goal. If a verified point would, the error says so.
     """
     best_single = manifest.best_single_accuracy
-    verified = manifest.verified_frontier if manifest.verifier is not None else ()
     if verified_goals:
-        return find_point(goal, (*manifest.frontier, *verified), best_single, param=param)
+        return find_point(goal, (*manifest.frontier, *verified()), best_single, param=param)
     try:
         return find_point(goal, manifest.frontier, best_single, param=param)
     except PolicyError as exc:
-        if not any(_margin(goal, point, best_single) >= 0 for point in verified):
+        if not any(_margin(goal, point, best_single) >= 0 for point in verified()):
             raise
         problem = (
             f"{exc.problem}; verified answers reach it: allow them for goals with the header "

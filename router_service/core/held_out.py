@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,21 @@ from numpy.typing import NDArray
 from router_service.core.artifact import Artifact, FrontierPoint, Measure
 from router_service.core.errors import ArtifactError
 from router_service.core.goals import resolve_policies
-from router_service.core.measurement import Bench, Costs, Outcomes, best_single, oracle, pick, route
+from router_service.core.measurement import (
+    Bench,
+    Costs,
+    Outcomes,
+    best_single,
+    oracle,
+    pick,
+    prices_in_usd,
+    route,
+)
 from router_service.core.measurement import sweep as measure_rules
 from router_service.core.model import Floats
 from router_service.core.resources import return_freed
-from router_service.core.selection import Price
+from router_service.core.selection import Price, Verified, choosing_name
+from router_service.core.simulation import PRICES, JudgedAnswers, Simulation
 from router_service.core.statistics import auc_measure, mean_measure, resamples
 
 HELD_OUT = "held-out.npz"
@@ -33,6 +44,9 @@ HELD_OUT = "held-out.npz"
 
 MAX_QUERIES = 20_000
 """Larger tables are sampled: the file takes about 90 bytes for each query of eight arms."""
+
+MAX_JUDGEMENTS = 5_000_000
+"""Tables with more judgements of candidates are sampled: each takes about 1.5 bytes."""
 
 _TYPES = (np.uint8, np.uint16, np.uint32, np.float32)
 
@@ -58,15 +72,21 @@ class HeldOut:
     """Mean input tokens, output tokens and seconds on the training queries of each fold, (folds,
     arms, 3)."""
 
-    def write(self, directory: Path) -> None:
-        """Write the file of an artifact, with seconds in single precision; all else is exact."""
-        sampled = self
-        if len(self.folds) > MAX_QUERIES:
-            rows = np.random.default_rng(0).permutation(len(self.folds))[:MAX_QUERIES]
-            sampled = self._take(np.sort(rows))
+    def write(self, directory: Path, judged: JudgedAnswers | None = None) -> None:
+        """Write the file of an artifact, with seconds in single precision; all else is exact.
+
+        `judged` are the verifier's judgements of the same queries.
+        """
+        rows = sample_rows(len(self.folds))
+        if judged is not None:
+            rows = rows[sample_rows(len(rows), MAX_JUDGEMENTS // judged.p_correct.shape[1])]
+        sampled = self._take(rows)
         arrays = {field.name: getattr(sampled, field.name) for field in fields(self)}
         arrays["seconds"] = arrays["seconds"].astype(np.float32)
         packed: dict[str, Any] = {name: _smallest(array) for name, array in arrays.items()}
+        if judged is not None:
+            described = judged.take(rows).arrays()
+            packed |= {f"{_JUDGED}{name}": array for name, array in described.items()}
         with (directory / HELD_OUT).open("wb") as file:
             np.savez_compressed(file, **packed)
 
@@ -80,6 +100,22 @@ class HeldOut:
             raise ArtifactError(path, f"cannot be read: {exc}") from exc
         folds = arrays.pop("folds").astype(np.int64)
         return cls(folds=folds, **{name: each.astype(np.float64) for name, each in arrays.items()})
+
+    def add_judgements(
+        self, directory: Path, judged: JudgedAnswers, correct: Floats, folds: NDArray[np.int64]
+    ) -> bool:
+        """Write the file with the judgements of a verifier, if they are of the same queries.
+
+        `correct`, (judged queries, arms), and `folds`, (judged queries,), identify the queries.
+        Returns whether they are the same.
+        """
+        rows = sample_rows(len(folds))
+        if not (
+            np.array_equal(self.correct, correct[rows]) and np.array_equal(self.folds, folds[rows])
+        ):
+            return False
+        self.write(directory, judged.take(rows))
+        return True
 
     def select_arms(self, columns: Sequence[int]) -> HeldOut:
         """Return the predictions and answers of the arms in these columns, in this order."""
@@ -96,11 +132,15 @@ class HeldOut:
 
     def expected_costs_usd(self, prices: Sequence[Price]) -> Floats:
         """Return the costs that the router expected, (queries, arms), at these prices, (arms,)."""
+        return self.fold_costs_usd(prices)[self.folds]
+
+    def fold_costs_usd(self, prices: Sequence[Price]) -> Floats:
+        """Return the costs that each fold's router expected, (folds, arms), at these prices."""
         by_fold = [
             [price.cost_usd(*usage) for price, usage in zip(prices, arms, strict=True)]
             for arms in self.usage.tolist()
         ]
-        return np.array(by_fold)[self.folds]
+        return np.array(by_fold)
 
     def _take(self, rows: NDArray[np.int64]) -> HeldOut:
         chosen = {name: getattr(self, name)[rows] for name in (*_BY_ARM, "folds")}
@@ -108,6 +148,31 @@ class HeldOut:
 
 
 _BY_ARM = ("probabilities", "correct", "input_tokens", "output_tokens", "seconds")
+
+
+_JUDGED = "judged_"
+"""Beginning of the names of the arrays with a verifier's judgements."""
+
+
+def sample_rows(queries: int, limit: int = MAX_QUERIES) -> NDArray[np.int64]:
+    """Return the rows of all queries, or of a fixed random sample if there are more."""
+    if queries <= limit:
+        return np.arange(queries)
+    return np.sort(np.random.default_rng(0).permutation(queries)[:limit])
+
+
+def read_judgements(path: Path) -> JudgedAnswers | None:
+    """Read the verifier's judgements from a file of held-out predictions; None without them.
+
+    They are of the queries of `HeldOut.read`, in the same order. Raises ArtifactError.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = [name for name in file.files if name.startswith(_JUDGED)]
+            arrays = {name.removeprefix(_JUDGED): file[name] for name in names}
+        return JudgedAnswers.from_arrays(arrays) if arrays else None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as exc:
+        raise ArtifactError(path, f"cannot be read: {exc}") from exc
 
 
 def _smallest(array: NDArray[Any]) -> NDArray[Any]:
@@ -154,7 +219,7 @@ class Figures:
         )
         rules = resolve_policies(policies, frontier, mean_measure(bench.best))
         measured = {
-            "default": route(probabilities, expected_costs_usd, rules["default"]),
+            "default": route(probabilities, expected_costs_usd, rules[choosing_name(rules)]),
             "best_single": np.full(len(probabilities), best_single(outcomes)),
             "oracle": oracle(outcomes),
         }
@@ -174,8 +239,9 @@ def describe_pool(
 
     The prices of its profile are the new ones. The figures are the frontier, the metrics, and the
     rules of the policies that were chosen by a goal. Without held-out predictions there are no
-    figures, and the policies keep their rules. Verified answers depend on the answers of all arms,
-    so their figures are left out. Raises ArtifactError if the file cannot be read.
+    figures, and the policies keep their rules. The figures of verified answers take longer, so
+    `verified_points` computes them when they are needed. Raises ArtifactError if the file cannot be
+    read.
     """
     manifest = artifact.manifest
     profile = {
@@ -195,7 +261,74 @@ def describe_pool(
         policies = tuple({**manifest.policies, **manifest.policy_goals}.items())
         figures = _measure_pool(path, manifest.files[HELD_OUT], columns, listed, policies)
         changed |= {name: getattr(figures, name) for name in ("frontier", "metrics", "policies")}
-    return replace(artifact, manifest=manifest.model_copy(update=changed))
+    pool = tuple(arm for arm in manifest.arms if arm in arms)
+    return replace(artifact, manifest=manifest.model_copy(update=changed), pool=pool)
+
+
+def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
+    """Return the measured points of the policy `verified` for an artifact's pool, by rising price.
+
+    They are those of the manifest, unless `describe_pool` has changed the arms or the prices. Then
+    the first call simulates them, which takes 0.5 s for eight arms, and later calls return the same
+    points. Without a verifier's judgements, there are none. Raises ArtifactError if the file cannot
+    be read.
+    """
+    manifest = artifact.manifest
+    if manifest.verifier is None:
+        return ()
+    if artifact.pool is None:
+        return manifest.verified_frontier
+    if HELD_OUT not in manifest.files or len(artifact.pool) < 2:
+        return ()
+    with _MEASURING:  # A second caller waits for the first one's points.
+        return _simulate_pool(
+            artifact.directory / HELD_OUT,
+            manifest.files[HELD_OUT],
+            tuple(manifest.arms.index(arm) for arm in artifact.pool),
+            tuple(manifest.profile[arm].price for arm in manifest.arms),
+            manifest.verifier.price_usd,
+            manifest.verifier.gain_features,
+        )
+
+
+_MEASURING = Lock()
+
+
+@lru_cache(maxsize=8)
+def _simulate_pool(
+    path: Path,
+    _sha256: str,
+    columns: tuple[int, ...],
+    prices: tuple[Price, ...],
+    operating_usd: float,
+    gain_features: tuple[str, ...],
+) -> tuple[FrontierPoint, ...]:
+    """Return the points of some columns; `prices` are those of all arms.
+
+    Every second of the prices that training measures is simulated, and the operating point.
+    """
+    judged = read_judgements(path)
+    if judged is None:
+        return ()
+    held_out = HeldOut.read(path)
+    pool = held_out.select_arms(columns)
+    outcomes = PricedOutcomes(
+        pool.correct, pool.recorded_costs_usd([prices[column] for column in columns])
+    )
+    simulation = Simulation(judged, gain_features)
+    fold_costs_usd = held_out.fold_costs_usd(prices)
+    best_usd = float(outcomes.cost_usd[:, best_single(outcomes)].mean())
+    results = []
+    for price_usd in sorted({*prices_in_usd(PRICES[::2], best_usd), operating_usd}):
+        answers = simulation.answer(fold_costs_usd, price_usd, columns)
+        correct, cost_usd, _ = answers.outcome(outcomes.correct, outcomes.cost_usd, pool.seconds)
+        results.append((str(Verified(price_usd)), correct, cost_usd))
+    try:
+        entries = Bench.of(outcomes).measure_all("router", results)
+        return tuple(entry.point for entry in entries)
+    finally:
+        resamples.cache_clear()
+        return_freed()
 
 
 @lru_cache(maxsize=8)

@@ -6,7 +6,7 @@ its configuration maps, at the configured prices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -61,6 +61,11 @@ class Outcomes(Protocol):
     def cost_usd(self) -> Floats:
         """Cost of each answer, (queries, arms)."""
         ...
+
+
+def prices_in_usd(prices: Iterable[float], unit_usd: float) -> tuple[float, ...]:
+    """Return prices in USD, rounded as in a policy's name."""
+    return tuple(float(f"{price * unit_usd:.{PRICE_DIGITS}g}") for price in prices)
 
 
 def pick(outcomes: Outcomes, choices: Choices) -> tuple[Floats, Floats]:

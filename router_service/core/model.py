@@ -176,19 +176,20 @@ MAX_BATCH_TOKENS = 32_768
 
 
 class Graph:
-    """One ONNX file in an inference session.
+    """One ONNX graph in an inference session.
 
     May be shared by threads. Releases the GIL while it runs.
     """
 
-    def __init__(self, path: Path, *, device: str = "cpu", threads: int = 1) -> None:
-        """Load the graph. Raises ArtifactError if it does not load on the device.
+    def __init__(self, source: Path | bytes, *, device: str = "cpu", threads: int = 1) -> None:
+        """Load a file, or its content. Raises ArtifactError if it does not load on the device.
 
         Each run uses one thread by default, because decisions run concurrently. With 64 concurrent
         decisions, each takes 8% less CPU time than with two threads per run. A single run at 512
         tokens takes 6.1 ms with one thread and 5.0 ms with two; at 64 and 200 tokens, both take the
         same time.
         """
+        path = source if isinstance(source, Path) else Path("graph in memory")
         if device == "cuda":
             if not has_cuda():
                 raise ArtifactError(path, NO_CUDA)
@@ -204,7 +205,7 @@ class Graph:
         options.log_severity_level = 3
         try:
             session = ort.InferenceSession(
-                str(path),
+                str(source) if isinstance(source, Path) else source,
                 sess_options=options,
                 providers=PROVIDERS[device],
                 # The fused kernel takes 118 us for 220 tokens, its two parts take 19 us.

@@ -8,12 +8,12 @@ arm is asked only if its expected gain is worth its cost.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from router_service.core.answer_features import (
@@ -55,6 +55,12 @@ class VerifierSpec(BaseModel):
     price_usd: float = Field(
         gt=0, allow_inf_nan=False, description="Price of the policy `verified` without a number."
     )
+    streams_text_from: Probability | None = Field(
+        default=None,
+        description="Probability, predicted by the router, that a request asks for no tool call,"
+        " from which the first answer is delivered unverified if it is text. Without it, text is"
+        " verified like calls.",
+    )
 
     @model_validator(mode="after")
     def _check_names(self) -> VerifierSpec:
@@ -66,22 +72,97 @@ class VerifierSpec(BaseModel):
             raise ValueError("the calibration of a verifier must be for one output")
         return self
 
+    def expects_text(self, p_no_call: float | None) -> bool:
+        """Return whether the first answer is delivered unverified if it is text.
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What is known when the next arm is chosen.
+        `p_no_call` is the probability that the request asks for no tool call, if it is known.
+        """
+        if self.streams_text_from is None or p_no_call is None:
+            return False
+        return p_no_call >= self.streams_text_from
 
-    `p_correct` is the probability that each candidate in hand is correct, by column. `costs` are
-    the expected costs of all arms divided by the price of a correct answer, (arms,). `askable` are
-    the columns of the arms that may still be asked.
+
+Columns = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArmBeliefs:
+    """What is known of the arms before one of them is asked, for some requests.
+
+    `probabilities` and their log-odds `logits` are (requests, arms), and `reliabilities` are
+    log-odds, (arms,). `pool`, (requests, 2), has the largest and the mean log-odds of all of the
+    artifact's arms, even if some of them cannot be asked.
     """
 
-    beliefs: Beliefs
-    p_correct: Mapping[int, float]
-    candidates: Candidates
-    costs: Floats
-    askable: Sequence[int]
+    probabilities: Floats
+    logits: Floats
+    reliabilities: Floats
+    pool: Floats
 
+    @classmethod
+    def of(cls, probabilities: Floats, reliabilities: Floats) -> ArmBeliefs:
+        """Return the beliefs for probabilities, (requests, arms), and reliabilities, (arms,)."""
+        logits = clipped_logit(probabilities)
+        pool = np.column_stack([logits.max(axis=1), logits.mean(axis=1)])
+        return cls(probabilities, logits, clipped_logit(reliabilities), pool)
+
+    def take(self, rows: Columns) -> ArmBeliefs:
+        """Return some of the requests."""
+        return ArmBeliefs(
+            self.probabilities[rows], self.logits[rows], self.reliabilities, self.pool[rows]
+        )
+
+    def select_arms(self, columns: Sequence[int]) -> ArmBeliefs:
+        """Return some of the arms; `pool` still describes all of them."""
+        chosen = list(columns)
+        return ArmBeliefs(
+            self.probabilities[:, chosen],
+            self.logits[:, chosen],
+            self.reliabilities[chosen],
+            self.pool,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What is known of some requests when the next arm is chosen; all have as many candidates.
+
+    `costs` are the expected costs of the arms divided by the price of a correct answer, (arms,).
+    `askable`, (requests, arms), says which arms may still be asked. `candidates`, (requests,
+    candidates), are the columns of the arms that have answered. `p_correct`, (requests,
+    candidates), are the probabilities that their answers are correct, and `is_same`, (requests,
+    candidates, candidates), says which of their answers are the same.
+    """
+
+    beliefs: ArmBeliefs
+    costs: Floats
+    askable: Flags
+    candidates: Columns
+    p_correct: Floats
+    is_same: Flags
+
+    def take(self, rows: Columns) -> State:
+        """Return some of the requests."""
+        return State(
+            self.beliefs.take(rows),
+            self.costs,
+            self.askable[rows],
+            self.candidates[rows],
+            self.p_correct[rows],
+            self.is_same[rows],
+        )
+
+    def best_places(self) -> Columns:
+        """Return the place of each request's best candidate: the cheapest of the most probable."""
+        is_top = self.p_correct == self.p_correct.max(axis=1, keepdims=True)
+        # An arm outside the pool costs infinity; it must still come before the less probable ones.
+        costs = np.minimum(self.costs[self.candidates], _LARGEST)
+        places: Columns = np.where(is_top, costs, np.inf).argmin(axis=1)
+        return places
+
+
+_LARGEST = float(np.finfo(np.float64).max)
 
 GAIN_FEATURES = (
     "candidates", "probability", "reliability", "cost", "best_pool_logit", "mean_pool_logit",
@@ -95,46 +176,111 @@ _NO_OTHER = 9.0
 """Feature for the cost of an arm that does not exist, in units of a correct answer's price."""
 
 
-def gain_features(state: State, columns: Sequence[int]) -> Floats:
-    """Return `GAIN_FEATURES` of asking the arm of each of these columns, (columns, features)."""
-    _, probabilities, reliabilities = state.beliefs
-    logits, reliable = clipped_logit(probabilities), clipped_logit(reliabilities)
-    in_hand, relations = state.p_correct, state.candidates.relations
-    pool = (float(logits.max()), float(logits.mean()))
-    log_cheapest = math.log(max(1e-9, min(float(state.costs[c]) for c in state.askable)))
-    best = max(in_hand, key=in_hand.__getitem__, default=None)
-    rows = []
-    for column in columns:
-        others = [other for other in state.askable if other != column]
-        row = [
-            len(in_hand),
-            float(probabilities[column]),
-            float(reliable[column]),
-            float(state.costs[column]),
-            *pool,
-            min((float(state.costs[c]) for c in others), default=_NO_OTHER),
-            max((float(probabilities[c] - state.costs[c]) for c in others), default=0.0),
-            max((float(probabilities[c]) for c in others), default=0.0),
-            log_cheapest,
+def gain_features(state: State) -> Floats:
+    """Return `GAIN_FEATURES` of asking each arm, (requests, arms, features)."""
+    beliefs, askable = state.beliefs, state.askable
+    probabilities, costs = beliefs.probabilities, state.costs
+    requests, arms = askable.shape
+    cheapest = np.where(askable, costs, np.inf).min(axis=1)
+    features: list[Floats | float] = [
+        float(state.candidates.shape[1]),
+        probabilities,
+        beliefs.reliabilities,
+        costs,
+        *beliefs.pool.T[:, :, None],
+        -_largest_other(-costs, askable, -_NO_OTHER),
+        _largest_other(probabilities - costs, askable, 0.0),
+        _largest_other(probabilities, askable, 0.0),
+        np.log(np.maximum(cheapest, 1e-9))[:, None],
+    ]
+    if state.candidates.shape[1]:
+        rows, place = np.arange(requests), state.best_places()
+        best, best_p = state.candidates[rows, place], state.p_correct[rows, place]
+        is_rival = ~state.is_same[rows, place]
+        is_rival[rows, place] = False
+        best_logits = beliefs.logits[rows, best][:, None]
+        features += [
+            best_p[:, None],
+            np.where(is_rival, state.p_correct, 0.0).max(axis=1)[:, None],
+            (~is_rival).sum(axis=1)[:, None].astype(np.float64),
+            best_logits,
+            beliefs.logits - best_logits,
+            beliefs.reliabilities - beliefs.reliabilities[best][:, None],
+            probabilities - best_p[:, None],
+            state.p_correct.min(axis=1)[:, None],
+            np.take_along_axis(beliefs.logits, state.candidates, 1).max(axis=1)[:, None],
         ]
-        if best is None:
-            row += [0.0] * (len(GAIN_FEATURES) - len(row))
-        else:
-            rest = [c for c in in_hand if c != best]
-            rivals = [c for c in rest if not relations[best, c].is_same]
-            row += [
-                in_hand[best],
-                max((in_hand[c] for c in rivals), default=0.0),
-                1 + len(rest) - len(rivals),
-                float(logits[best]),
-                float(logits[column] - logits[best]),
-                float(reliable[column] - reliable[best]),
-                float(probabilities[column]) - in_hand[best],
-                min(in_hand.values()),
-                max(float(logits[c]) for c in in_hand),
-            ]
-        rows.append(row)
-    return np.array(rows, dtype=np.float64)
+    found = np.zeros((requests, arms, len(GAIN_FEATURES)))
+    for number, values in enumerate(features):
+        found[:, :, number] = values
+    return found
+
+
+def _largest_other(values: Floats, askable: Flags, default: float) -> Floats:
+    """Return the largest value of the other askable arms for each arm, (requests, arms).
+
+    Without another arm, it is the default.
+    """
+    ordered = np.full((len(askable), askable.shape[1] + 1), -np.inf)
+    ordered[:, 1:] = np.where(askable, values, -np.inf)
+    counted = ordered[:, 1:].copy()
+    ordered.sort(axis=1)
+    largest, second = ordered[:, -1:], ordered[:, -2:-1]
+    found = np.where(counted == largest, second, largest)
+    found[found == -np.inf] = default
+    return found
+
+
+class GainModel:
+    """What asking one more arm gains, and whether that is worth its cost; for many requests.
+
+    May be shared by threads.
+    """
+
+    def __init__(self, graph: Graph, features: Sequence[str]) -> None:
+        """Use a graph that reads these `GAIN_FEATURES`, in this order."""
+        self._graph = graph
+        self._places = [GAIN_FEATURES.index(name) for name in features]
+
+    def gains(self, state: State) -> Floats:
+        """Return what asking each arm gains, (requests, arms); negative infinity if not askable.
+
+        Without candidates, this is the probability of a correct answer in the end. With candidates,
+        it is the increase of this probability. The cost of the arm itself is not subtracted, but
+        the cost of arms that may be asked after it is.
+        """
+        rows = gain_features(state)[state.askable][:, self._places].astype(np.float32)
+        gains = np.full(state.askable.shape, -np.inf)
+        gains[state.askable] = self._graph.evaluate({"features": rows})[:, 0]
+        return gains
+
+    def choose_arms(self, state: State) -> tuple[Columns, Floats]:
+        """Return the arm to ask next and what that gains, (requests,) each.
+
+        The arm is `NO_ARM` and the gain 0 if the best candidate should be accepted: no arm is worth
+        its cost, none may be asked, or a candidate is surely correct. Without candidates, an arm is
+        asked at any cost.
+        """
+        has_candidates = state.candidates.shape[1] > 0
+        is_open = state.askable.any(axis=1)
+        if has_candidates:
+            is_open &= state.p_correct.max(axis=1) < SURELY_CORRECT
+        chosen = np.full(len(is_open), NO_ARM)
+        gain = np.zeros(len(is_open))
+        if not is_open.any():
+            return chosen, gain
+        rows = np.flatnonzero(is_open)
+        gains = self.gains(state if len(rows) == len(is_open) else state.take(rows))
+        best = (gains - state.costs).argmax(axis=1)
+        gained = gains[np.arange(len(rows)), best]
+        is_worth = (gained > state.costs[best]) | (not has_candidates)
+        chosen[rows[is_worth]] = best[is_worth]
+        gain[rows[is_worth]] = gained[is_worth]
+        return chosen, gain
+
+
+NO_ARM = -1
+"""Column of no arm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +302,10 @@ class Verifier:
         self.spec = spec
         self._reliabilities = np.array(spec.reliabilities)
         self._graph = Graph(directory / spec.graph)
-        self._gain_graph = Graph(directory / spec.gain_graph)
+        self._gain_model = GainModel(Graph(directory / spec.gain_graph), spec.gain_features)
         self._candidate_places = [
             CANDIDATE_FEATURES.index(name) for name in spec.candidate_features
         ]
-        self._gain_places = [GAIN_FEATURES.index(name) for name in spec.gain_features]
 
     def beliefs(self, features: Sequence[float], probabilities: Sequence[float]) -> Beliefs:
         """Return what is known of a request before an arm is asked."""
@@ -168,23 +313,28 @@ class Verifier:
 
     def p_correct(self, beliefs: Beliefs, candidates: Candidates) -> dict[int, float]:
         """Return the probability that each candidate is correct, by the column of its arm."""
-        if not candidates.answers:
-            return {}
-        rows = candidate_features(beliefs, candidates)[:, self._candidate_places]
-        inputs = np.hstack([np.tile(beliefs.features, (len(rows), 1)), rows]).astype(np.float32)
-        raw = self._graph.evaluate({"features": inputs}).astype(np.float64)
-        found = self.spec.calibration.apply(raw)[:, 0].tolist()
+        found = self.judge([(beliefs, candidates)]).tolist()
         return dict(zip(candidates.answers, found, strict=True))
 
-    def gains(self, state: State, columns: Sequence[int]) -> Floats:
-        """Return what asking the arm of each of these columns gains, (columns,).
+    def judge(self, requests: Iterable[tuple[Beliefs, Candidates]]) -> Floats:
+        """Return the probability that each candidate of some requests is correct, in their order.
 
-        Without candidates, this is the probability of a correct answer in the end. With candidates,
-        it is the increase of this probability. The cost of the arm itself is not subtracted, but
-        the cost of arms that may be asked after it is.
+        The graph runs once for all of them.
         """
-        rows = gain_features(state, columns)[:, self._gain_places].astype(np.float32)
-        return self._gain_graph.evaluate({"features": rows}).astype(np.float64)[:, 0]
+        inputs = [
+            np.hstack(
+                [
+                    np.tile(beliefs.features, (len(candidates.answers), 1)),
+                    candidate_features(beliefs, candidates)[:, self._candidate_places],
+                ]
+            )
+            for beliefs, candidates in requests
+            if candidates.answers
+        ]
+        if not inputs:
+            return np.empty(0)
+        raw = self._graph.evaluate({"features": np.vstack(inputs).astype(np.float32)})
+        return self.spec.calibration.apply(raw.astype(np.float64))[:, 0]
 
     def choose_step(
         self,
@@ -203,20 +353,36 @@ class Verifier:
         the first step asks two arms at once if the second is worth its cost.
         """
         p_correct = self.p_correct(beliefs, candidates)
-        best = max(p_correct, key=lambda c: (p_correct[c], -costs[c]), default=None)
-        if not askable or (best is not None and p_correct[best] >= SURELY_CORRECT):
+        columns = list(p_correct)
+        is_askable = np.zeros((1, len(costs)), dtype=np.bool_)
+        is_askable[0, list(askable)] = True
+        is_same = [
+            [c == other or candidates.relations[c, other].is_same for other in columns]
+            for c in columns
+        ]
+        state = State(
+            beliefs=ArmBeliefs.of(beliefs.probabilities[None], beliefs.reliabilities),
+            costs=costs,
+            askable=is_askable,
+            candidates=np.array([columns], dtype=np.int64),
+            p_correct=np.array([[*p_correct.values()]]),
+            is_same=np.array([is_same], dtype=np.bool_).reshape(1, len(columns), len(columns)),
+        )
+        arms, gains = self._gain_model.choose_arms(state)
+        first, gain = int(arms[0]), float(gains[0])
+        if first == NO_ARM:
+            best = columns[state.best_places()[0]] if columns else None
             return NextStep(best, (), p_correct, 0.0)
-        gains = self.gains(State(beliefs, p_correct, candidates, costs, askable), askable)
-        place = int((gains - costs[list(askable)]).argmax())
-        first, gain = askable[place], float(gains[place])
-        if best is not None and gain <= costs[first]:
-            return NextStep(best, (), p_correct, 0.0)
-        others = [column for column in askable if column != first]
-        if best is None and is_last and others:
+        if not columns and is_last:
             # The first answer is not known yet, so it counts as probable as the router expects.
-            expected = {first: float(beliefs.probabilities[first])}
-            more = self.gains(State(beliefs, expected, candidates, costs, others), others)
-            second = int((more - costs[others]).argmax())
-            if more[second] > costs[others[second]]:
-                return NextStep(None, (first, others[second]), p_correct, gain)
+            is_askable[0, first] = False
+            expected = replace(
+                state,
+                candidates=arms[None],
+                p_correct=state.beliefs.probabilities[:, arms],
+                is_same=np.ones((1, 1, 1), dtype=np.bool_),
+            )
+            second = int(self._gain_model.choose_arms(expected)[0][0])
+            if second != NO_ARM:
+                return NextStep(None, (first, second), p_correct, gain)
         return NextStep(None, (first,), p_correct, gain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from router_service.core.errors import InvalidRequestError, ModelNotFoundError
 from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.core.messages import decode_object
 from router_service.core.releases import Publication
-from router_service.core.selection import Verified
+from router_service.core.selection import DEFAULT
 from router_service.http.auth import UI_PATH
 from router_service.http.schemas import DECISIONS, OPERATIONS, feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
@@ -24,7 +25,6 @@ from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
 from router_service.requests.feedback import ClientFeedback, Verdict
 from router_service.requests.planning import Track
-from router_service.router import VERIFIED
 from router_service.telemetry.metrics import CONTENT_TYPE
 
 MAX_FEEDBACK_BYTES = 1024 * 1024
@@ -144,15 +144,14 @@ async def list_policies(request: Request) -> PolicyList:
     """List the named policies, with their rules and figures for the mapped arms."""
     engine = gateway_of(request).engine
     manifest = engine.manifest
-    rules = {name: rule for name, rule in manifest.policies.items() if name != "default"}
-    if manifest.verifier is not None:
-        rules[VERIFIED] = str(Verified(manifest.verifier.price_usd))
-    points = {p.policy: p for p in (*manifest.frontier, *manifest.verified_frontier)}
+    verified = await asyncio.to_thread(engine.explainer.verified_points)
+    points = {p.policy: p for p in (*manifest.frontier, *verified)}
     cards = [
         PolicyCard(
             name=name, rule=rule, goal=manifest.policy_goals.get(name), measured=points.get(rule)
         )
-        for name, rule in rules.items()
+        for name, rule in manifest.named_rules.items()
+        if name != DEFAULT
     ]
     return PolicyList(default=str(engine.explainer.default_policy), data=cards)
 

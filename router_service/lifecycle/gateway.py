@@ -142,11 +142,20 @@ class Gateway:
         retired, self.engine = self.engine, engine
         self.breakers.reconfigure(engine.settings.upstreams.breaker)
         self._gauges.show_engine(engine)
+        self._measure()
         await retired.retire()
 
     def refresh_gauges(self) -> None:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
+
+    def _measure(self) -> None:
+        """Compute the figures of verified policies in a thread, before a goal asks for them.
+
+        They take about a second if the configuration changes the arms or the prices.
+        """
+        measured = asyncio.to_thread(self.engine.explainer.verified_points)
+        self._measuring = asyncio.create_task(measured)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -154,12 +163,13 @@ class Gateway:
         self.background.start()
         self.history.start()
         syncing = asyncio.create_task(self.syncer.run())
+        self._measure()
         try:
             with self.reloader.on_hang_up():
                 yield
         finally:
             self.syncer.stop()
-            await asyncio.wait([syncing])
+            await asyncio.wait([syncing, self._measuring])
             await self.aclose()
 
     async def aclose(self) -> None:
@@ -282,7 +292,8 @@ class Gauges:
         for agrees in ("yes", "no"):
             metrics.verification_agreement.labels(agrees)
         for arm, model in engine.pool.by_arm.items():
-            metrics.decisions.labels(arm, GatewayReason.VERIFIED)
+            for reason in (GatewayReason.VERIFIED, GatewayReason.TEXT):
+                metrics.decisions.labels(arm, reason)
             for outcome in ("accepted", "rejected", "failed"):
                 metrics.candidates.labels(arm, outcome)
             if model.price is not None:

@@ -11,13 +11,21 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.answer_features import Question
+from router_service.core.artifact import FrontierPoint
 from router_service.core.errors import NothingToRouteError
 from router_service.core.explanations import explain_choice
-from router_service.core.held_out import single_accuracies
+from router_service.core.held_out import single_accuracies, verified_points
 from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
-from router_service.core.selection import Policy, Reason, Verified, parse_policy
+from router_service.core.selection import (
+    VERIFIED,
+    NamedPolicy,
+    Policy,
+    Reason,
+    Verified,
+    parse_policy,
+)
 from router_service.core.verification import VerificationState
 from router_service.requests.planning import (
     DecidingRouter,
@@ -29,7 +37,7 @@ from router_service.requests.planning import (
     parse_request,
 )
 from router_service.requests.pool import Pool
-from router_service.router import VERIFIED, Choice, Decision, Prediction, choices
+from router_service.router import Choice, Decision, Prediction, choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class VerificationView:
     """The verified policy that the request asks for, if any."""
     unverified: str | None
     """Why the answer to this request cannot be verified, or None if it can be."""
+    expects_text: bool
+    """Whether the first answer is delivered at once, unverified, if it is text."""
     instead: Choice
     """The choice if the answer cannot be verified."""
     explanation: str
@@ -119,17 +129,20 @@ class Explainer:
         frontier = router.artifact.manifest.frontier
         measured = (parse_policy(point.policy) for point in frontier)
         self._policies = tuple(p for p in measured if not isinstance(p, Verified))
-        verified = (parse_policy(p.policy) for p in router.artifact.manifest.verified_frontier)
-        self._verified = tuple(p for p in verified if isinstance(p, Verified))
         of_baseline = (arm for arm, model in pool.by_arm.items() if model is pool.baseline)
         self._baseline = next(of_baseline, router.artifact.manifest.best_single_arm)
         self.accuracies = single_accuracies(router.artifact)
         """Held-out accuracy of each arm alone; empty without held-out predictions."""
 
+    def verified_points(self) -> tuple[FrontierPoint, ...]:
+        """Return the measured points of verified policies; the first call may take a second."""
+        return verified_points(self._router.artifact)
+
     @property
     def default_policy(self) -> Policy | Verified:
         """The policy of requests that do not select one."""
-        return self._planner.policy(None, PolicyHeaders(verified_goals=self._verified_goals))
+        headers = PolicyHeaders(verified_goals=self._verified_goals)
+        return self._planner.policy(None, headers).rule
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
         """Explain a request body; raises the errors of `parse_request` and `Planner.prepare`."""
@@ -148,8 +161,8 @@ class Explainer:
             plan = self._planner.choose(plan, prediction)
         is_pinned = plan.reason is GatewayReason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
-        rule = self._planner.policy(suffix, headers, plan.risk)
-        chosen_by = plan.policy or self._planner.choosing_policy(rule)
+        asked = self._planner.policy(suffix, headers, plan.risk)
+        chosen_by = (plan.policy or self._planner.choosing_policy(asked)).rule
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )
@@ -177,7 +190,7 @@ class Explainer:
             ),
             choices=choices_of_frontier,
             explanations=tuple(self._explain(each, decision) for each in choices_of_frontier),
-            verification=self._verification(request, rule, decision, prediction),
+            verification=self._verification(request, asked, decision, prediction),
             view=self._router.view(conversation),
             decided_s=sum(stage.seconds for stage in timer.stages),
             unread=conversation.unread,
@@ -186,14 +199,15 @@ class Explainer:
     def _verification(
         self,
         request: ParsedRequest,
-        rule: Policy | Verified,
+        policy: NamedPolicy[Policy | Verified],
         decision: Decision,
         prediction: Prediction,
     ) -> VerificationView | None:
-        """Return what verified policies do with a request whose policy is `rule`."""
-        if self._router.artifact.manifest.verifier is None:
+        """Return what verified policies do with a request that asks for `policy`."""
+        spec = self._router.artifact.manifest.verifier
+        if spec is None:
             return None
-        requested = rule if isinstance(rule, Verified) else None
+        requested = policy.rule if isinstance(policy.rule, Verified) else None
         unverified = request.unverifiable
         conversation = request.chat.conversation
         tools = as_list(request.decoded().get("tools"))
@@ -205,16 +219,19 @@ class Explainer:
             step = self._router.next_step(question, prediction, state)
             return FirstStep(str(verified), step.ask[0])
 
-        choosing = self._planner.choosing_policy(requested or self._router.policy(VERIFIED))
-        instead = next(choices(decision, (choosing,)))
+        verified = policy if requested else NamedPolicy(self._router.policy(VERIFIED))
+        instead = next(choices(decision, (self._planner.choosing_policy(verified).rule,)))
         can_verify = unverified is None
+        policies = (parse_policy(point.policy) for point in self.verified_points())
+        measured = [policy for policy in policies if isinstance(policy, Verified)]
         return VerificationView(
             requested=None if requested is None else str(requested),
             unverified=unverified,
+            expects_text=spec.expects_text(prediction.p_no_call),
             instead=instead,
             explanation=self._explain(instead, decision),
             chosen=first_step(requested) if requested is not None and can_verify else None,
-            first_steps=tuple(map(first_step, self._verified if can_verify else ())),
+            first_steps=tuple(map(first_step, measured if can_verify else ())),
         )
 
     def _explain(self, choice: Choice, decision: Decision) -> str:

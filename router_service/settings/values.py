@@ -34,7 +34,7 @@ from router_service.core.addresses import (
     check_redis_address,
     read_port,
 )
-from router_service.core.artifact import SHIPPED
+from router_service.core.artifact import SHIPPED, find_artifact
 from router_service.core.caching import SwitchRule
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
@@ -418,10 +418,11 @@ class ConversationSettings(Frozen):
 class RouterSettings(Frozen):
     """The routing decision, and the models it can choose."""
 
-    artifact: Path = Field(
+    artifact: Annotated[Path, AfterValidator(find_artifact)] = Field(
         default_factory=lambda: SHIPPED, json_schema_extra={"x-default": "the shipped artifact"}
     )
-    """Directory of the artifact; a relative path starts at the working directory."""
+    """Directory of the artifact, or the name of one that the package ships: `frontier-2025-12`,
+    which is the default, or `reference-pool`. A relative path starts at the working directory."""
     publication: Literal["redis"] | Path | None = None
     """Where `switchcraft-train publish` announces a new artifact: a directory, or `redis` to use
     `server.redis_url`. Until a usable artifact is published there, `router.artifact` serves."""

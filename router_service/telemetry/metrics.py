@@ -125,9 +125,9 @@ class Metrics:
     # Requests and decisions.
     requests = _counter(
         "requests",
-        "Requests to models that have ended, by the model that was called, the kind of policy that "
-        "chose it (theta, drift, utility, verified or none), and the HTTP status; 499 if the "
-        "client left.",
+        "Requests to models that have ended, by the model that was called, the policy (its "
+        "name, such as economy, or else the kind of its rule or goal: theta, drift, utility, "
+        "verified, accuracy, usd_per_1k; or none), and the HTTP status; 499 if the client left.",
         "model",
         "policy",
         "status",
@@ -298,7 +298,7 @@ class Metrics:
         "unverified_requests",
         "Requests for a verified answer that were answered without verification, by reason: "
         "no_tools, several_choices, stored, background, server_tools, attachments, continued, "
-        "unread, router_failed, overloaded, candidates_failed.",
+        "unread, router_failed, overloaded, candidates_failed, text.",
         "reason",
     )
     # Upstreams.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -85,12 +86,12 @@ class ArtifactCard(BaseModel):
 
     @classmethod
     def describe(cls, engine: Engine) -> ArtifactCard:
-        """Describe an engine's artifact."""
+        """Describe an engine's artifact; the first call may take a second."""
         manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
         mapping = engine.pool.mapping
         costs_usd = manifest.costs_usd(engine.pool.prices)
         verifier = manifest.verifier
-        verified = manifest.verified_frontier if verifier else ()
+        verified = engine.explainer.verified_points()
         arms = (
             ArmCard(
                 arm=arm,
@@ -112,7 +113,7 @@ class ArtifactCard(BaseModel):
             template=packing.template,
             features=len(packing.features),
             calibration=manifest.calibration.method,
-            policies=manifest.policies,
+            policies=manifest.named_rules,
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),
             frontier=manifest.frontier,
@@ -176,4 +177,4 @@ async def ask(request: Request, api: Api) -> Response:
 @routes.get("/api/artifact")
 async def artifact(request: Request) -> ArtifactCard:
     """Return the artifact that makes decisions now, with its provenance and measured results."""
-    return ArtifactCard.describe(gateway_of(request).engine)
+    return await asyncio.to_thread(ArtifactCard.describe, gateway_of(request).engine)

@@ -13,7 +13,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -140,7 +140,8 @@ class RecentDecision(BaseModel):
     model: str
     arm: str | None
     reason: str
-    policy: str | None
+    policy: Annotated[str | None, Field(validation_alias="policy_label")]
+    """How the policy is shown: its name, if it has one, and its rule."""
     status: int
     ending: str
     latency_s: float

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from router_service.core.artifact import SHIPPED, Manifest
 from router_service.core.messages import parse_conversation
-from router_service.core.verifier import Verifier
+from router_service.core.simulation import Simulation, VerifiedAnswers
 from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import DecisionLogSettings, Settings
@@ -33,7 +33,7 @@ from switchcraft_training.decisions.log import read_log
 from switchcraft_training.models.verifier import VerifierData, read_candidates
 from switchcraft_training.records import Answer, Example
 from switchcraft_training.replay.replay import replay_log
-from switchcraft_training.verification import VerifiedAnswers, answer_verified, recorded_calls
+from switchcraft_training.verification import judge_answers, recorded_calls
 from tests.conftest import DATA
 from tests.serving import ONE_TRY, served, wait_for
 
@@ -53,7 +53,7 @@ class Recording:
     def cost_usd(self, row: int) -> float:
         """Return the recorded cost of the candidates of a query."""
         example, total = self.examples[row], 0.0
-        for column in self.offline.asked[row]:
+        for column in self.offline.decided(row)[0]:
             arm = self.manifest.arms[column]
             answer = self.answers[key_of(example.request), arm]
             price = self.manifest.profile[arm].price
@@ -94,8 +94,9 @@ def recording(recorded_data: Path) -> Recording:
         costs_usd=np.array(manifest.costs_usd()),
         groups=np.arange(QUERIES),
     )
-    verifier = Verifier(router.artifact.directory, manifest.verifier)
-    offline = answer_verified(verifier, data, manifest.verifier.price_usd)
+    judged = judge_answers(router.artifact.directory, manifest.verifier, data)
+    simulation = Simulation(judged, manifest.verifier.gain_features)
+    offline = simulation.answer(data.costs_usd[None], manifest.verifier.price_usd)
     answers = {
         (key_of(example.request), arm): by_arm[arm][example.id]
         for example in examples
@@ -193,7 +194,7 @@ def test_gateway_accepts_what_the_offline_evaluation_accepts(
             wait_for(partial(is_found, http, path), "the decision is recorded")
             record = http.get(path).json()
             asked = [candidate["arm"] for candidate in record["candidates"]]
-            assert asked == [arms[column] for column in recording.offline.asked[row]]
+            assert asked == [arms[column] for column in recording.offline.decided(row)[0]]
             total_usd = sum(candidate["cost_usd"] for candidate in record["candidates"])
             assert total_usd == pytest.approx(recording.cost_usd(row), abs=1e-12)
 

@@ -9,6 +9,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,11 @@ def test_policies_are_listed_by_cost(capsys: pytest.CaptureFixture[str]) -> None
     assert len(rules(useful)) < len(by_cost)
     (default,) = [line for line in useful.splitlines() if " default" in line]
     assert default.startswith(manifest.policies["default"])
-    footer = useful.splitlines()[1 + len(rules(useful)) :]
+    verified = [line for line in useful.splitlines() if line.startswith("verified=")]
+    footer = useful.splitlines()[1 + len(rules(useful)) + len(verified) :]
     assert footer[0].startswith("best single model")
+    (operating,) = [line for line in verified if " verified" in line]
+    assert operating.startswith(f"verified={Artifact.load(SHIPPED).manifest.verifier.price_usd:g}")
 
 
 def test_goal_is_explained_with_its_intervals() -> None:
@@ -169,7 +173,8 @@ def test_goal_is_explained_with_its_intervals() -> None:
     )
     metrics = {"best_single_accuracy": Measure(value=0.859, stderr=0.01, n=1384)}
     manifest = fake_manifest().model_copy(update={"frontier": (point,), "metrics": metrics})
-    lines = list(explain_goal("accuracy=best", manifest))
+    artifact = replace(Artifact.load(SHIPPED), manifest=manifest)
+    lines = list(explain_goal("accuracy=best", artifact))
     assert lines[0].split() == ["goal", "accuracy=best"]
     for part in (
         "theta=0.2 economy",
@@ -180,7 +185,7 @@ def test_goal_is_explained_with_its_intervals() -> None:
         "1384 queries",
     ):
         assert part in "\n".join(lines)
-        assert part in "\n".join(list_policies(manifest))
+        assert part in "\n".join(list_policies(artifact))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +254,7 @@ def test_policies_of_a_configuration_are_those_of_its_arms(
         arm: Price(input_usd_per_mtok=usd, output_usd_per_mtok=usd)
         for arm, usd in zip(arms, (10, 1), strict=True)
     }
-    expected = describe_pool(Artifact.load(SHIPPED), arms, prices).manifest
+    expected = describe_pool(Artifact.load(SHIPPED), arms, prices)
     assert shown.splitlines() == list(list_policies(expected, every=True))
 
 

@@ -13,24 +13,18 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from router_service.core.calls.toolbox import Call
-from router_service.core.verifier import Verifier
+from router_service.core.simulation import JudgedAnswers, Simulation
+from router_service.core.verifier import GAIN_FEATURES
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.verifier import (
     FitEffort,
+    TrainedVerifier,
     VerifierData,
     fit_verifier,
     read_candidates,
 )
 from switchcraft_training.records import Example
-from switchcraft_training.verification import (
-    Evidence,
-    VerifiedAnswers,
-    VerifierStudy,
-    answer_cheapest,
-    answer_verified,
-    in_row_order,
-    judge_alone,
-)
+from switchcraft_training.verification import Evidence, VerifierStudy, judge_answers
 from tests.candidates import request
 
 ARMS = ("cheap", "middle", "dear")
@@ -97,28 +91,24 @@ def invented_study(queries: int = 240) -> VerifierStudy:
     """Return a study of these queries in two folds."""
     table = invented_table(queries)
     data = invented_data(table)
-    tests, cheapest = [], []
-    by_price: dict[float, list[VerifiedAnswers]] = {price: [] for price in PRICES_USD}
-    alone = np.empty(table.correct.shape)
+    tests, parts = [], []
     for fold in range(2):
-        test = np.flatnonzero(table.folds == fold)
-        tests.append(test)
-        with one_thread(), TemporaryDirectory() as folder:
+        tests.append(np.flatnonzero(table.folds == fold))
+        with one_thread():
             fitted = fit_verifier(data.take(np.flatnonzero(table.folds != fold)), 0, LITTLE)
-            verifier = Verifier(Path(folder), fitted.export(Path(folder), 1e-3))
-            for price, answers in by_price.items():
-                answers.append(answer_verified(verifier, data.take(test), price))
-            cheapest.append(answer_cheapest(verifier, data.take(test)))
-            alone[test] = judge_alone(verifier, data.take(test))
-    evidence = Evidence(
-        candidates=data.candidates,
-        probabilities=data.probabilities,
-        expected_costs_usd=np.tile(COSTS_USD, (queries, 1)),
-        cheapest=in_row_order(tests, cheapest),
-        alone=alone,
-    )
-    rows_by_price = {price: in_row_order(tests, each) for price, each in by_price.items()}
-    return VerifierStudy(table, rows_by_price, fitted, PRICES_USD[1], 0.16, evidence)
+            parts.append(judgements(fitted, data.take(tests[-1])))
+    judged = JudgedAnswers.join(parts, tests)
+    costs_usd = np.tile(COSTS_USD, (queries, 1))
+    evidence = Evidence.of(data.candidates, data.probabilities, costs_usd, judged)
+    simulation = Simulation(judged, GAIN_FEATURES)
+    by_price = {price: simulation.answer(costs_usd[:2], price) for price in PRICES_USD}
+    return VerifierStudy(table, judged, by_price, fitted, PRICES_USD[1], 0.16, evidence)
+
+
+def judgements(fitted: TrainedVerifier, data: VerifierData) -> JudgedAnswers:
+    """Return a verifier's judgements of these queries."""
+    with TemporaryDirectory() as folder:
+        return judge_answers(Path(folder), fitted.export(Path(folder), 1e-3), data)
 
 
 def _skill(queries: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -33,8 +33,8 @@ from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines_to_fit
 from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
-from switchcraft_training.config import RunConfig
-from switchcraft_training.data.splits import Split, fold_table, split_table
+from switchcraft_training.config import Grouping, RunConfig
+from switchcraft_training.data.splits import Split, fold_table, group_table, split_table
 from switchcraft_training.data.table import Flags, Floats, Table, profile_arms
 from switchcraft_training.evaluation.calibration import (
     CalibrationStudy,
@@ -130,6 +130,12 @@ class TrainingData:
         """Return the same data with another seed for folds and branches."""
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
 
+    def grouped_by(self, grouping: Grouping) -> TrainingData:
+        """Return the same data with folds that are grouped in another way."""
+        settings = self.config.evaluation.model_copy(update={"grouped_by": grouping})
+        config = self.config.model_copy(update={"evaluation": settings})
+        return replace(self, config=config, table=group_table(self.table, grouping))
+
     def folds(self) -> tuple[Split, ...]:
         """Return the folds; without early stopping, validation rows are also used for training."""
         folds, seed = self.config.evaluation.folds, self.config.seed
@@ -193,8 +199,9 @@ class CrossValidation:
     """Held-out predictions for the measured rows, in row order.
 
     `branches` are the full-precision logits of each branch, (rows, arms), by name. `probabilities`,
-    (rows, arms), are the uncalibrated predictions of the int8 graph, or None if no graph was
-    exported. `folds`, (rows,), is the fold that tested each row. `expected_costs_usd`,
+    (rows, arms), are the uncalibrated predictions of the int8 graph, and `p_no_call`, (rows,), its
+    probability that a query asks for no call. They are None if no graph was exported, or if it
+    predicts no demand. `folds`, (rows,), is the fold that tested each row. `expected_costs_usd`,
     (rows, arms), are estimated from the training rows of that fold.
     """
 
@@ -202,6 +209,7 @@ class CrossValidation:
     probabilities: Floats | None
     expected_costs_usd: Floats
     folds: NDArray[np.int64]
+    p_no_call: Floats | None = None
 
     def mix(self, shares: Mapping[str, float]) -> Floats:
         """Return full-precision probabilities that mix the branches in `shares` by these shares."""
@@ -266,11 +274,13 @@ class HeldOutPredictions:
     """Predictions of `HeldOutPart.test`, in that order.
 
     `branches` has the full-precision logits of each branch, (rows, arms), and `probabilities` the
-    predictions of the int8 graph, (rows, arms), if it was exported.
+    predictions of the int8 graph, (rows, arms), if it was exported. `p_no_call`, (rows,), is its
+    probability that a query asks for no call, if it predicts that.
     """
 
     branches: Mapping[str, Floats]
     probabilities: Floats | None
+    p_no_call: Floats | None
 
 
 def predict_held_out(data: TrainingData, part: HeldOutPart) -> HeldOutPredictions | None:
@@ -286,13 +296,13 @@ def predict_held_out(data: TrainingData, part: HeldOutPart) -> HeldOutPrediction
         return None
     with step("held-out predictions"):
         branches = branch_logits(model, config, test, workspace)
-    probabilities = None
+    probabilities, demand = None, None
     if part.exported:
         with step("int8 graph"):
             classifier = export_fold(model, config)
         with step("int8 graph's predictions"):
-            probabilities = classifier.predict(test.packed)
-    return HeldOutPredictions(branches, probabilities)
+            probabilities, demand = classifier.predict_with_demand(test.packed)
+    return HeldOutPredictions(branches, probabilities, None if demand is None else demand[:, 0])
 
 
 def train_parts(
@@ -323,6 +333,7 @@ def cross_validate(
     branches = {name: np.full(shape, np.nan) for name in names}
     probabilities = np.full(shape, np.nan) if exported else None
     costs_usd, folds = np.full(shape, np.nan), np.zeros(rows, dtype=np.int64)
+    p_no_call = np.full(rows, np.nan)
     splits = data.folds()
     parts = [
         HeldOutPart(split.train + split.teaching, split.validation, split.test, exported)
@@ -336,11 +347,14 @@ def cross_validate(
             branches[name][held_out] = logits
         if probabilities is not None:
             probabilities[held_out] = predicted.probabilities
+        if predicted.p_no_call is not None:
+            p_no_call[held_out] = predicted.p_no_call
         costs_usd[held_out] = data.expected_costs_usd(splits[number].train)
         folds[held_out] = number
     if not is_main_process():
         return None
-    return CrossValidation(branches, probabilities, costs_usd, folds)
+    known = None if np.isnan(p_no_call).all() else p_no_call
+    return CrossValidation(branches, probabilities, costs_usd, folds, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +405,7 @@ def run_experiment(
 
     def variant(name: str, source: CrossValidation, shares: Mapping[str, float]) -> Entrant:
         probabilities = calibrate(source.mix(shares))
-        choices = route(probabilities, source.expected_costs_usd, config.policies["default"])
+        choices = route(probabilities, source.expected_costs_usd, config.choosing_rule)
         return Entrant("router", name, choices, probabilities)
 
     data = data.with_rules(
@@ -494,7 +508,7 @@ def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | N
     variants = []
     if truncated is not None:
         found = calibration.apply(_predict(*truncated, rows))
-        choices = route(found, costs_usd, config.policies["default"])
+        choices = route(found, costs_usd, config.choosing_rule)
         variants.append(Entrant("router", NAIVE_TRUNCATION, choices, found))
     # The baselines are fitted once and predict the rows of both parts.
     entrants = []
@@ -557,7 +571,7 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
     views = Views(config.packing, encoder.tokenizer)
     embed = EncoderEmbedder(encoder, data.workspace / "frozen")
     table = data.table.measured(config.arms)
-    rule = config.policies["default"]
+    rule = config.choosing_rule
     profiles = None if config.unprofiled_arms else config.profiles
     truncated = config.evaluation.truncated
     fitted = baselines_to_fit(

@@ -30,9 +30,20 @@ from router_service.core.artifact import (
 )
 from router_service.core.calls.toolbox import Call
 from router_service.core.errors import ConfigError
-from router_service.core.measurement import PRICE_DIGITS, Bench, Choices, Entry, best_single
+from router_service.core.held_out import HELD_OUT, HeldOut
+from router_service.core.measurement import Bench, Entry, best_single, prices_in_usd
 from router_service.core.selection import Verified
-from router_service.core.verifier import Verifier
+from router_service.core.simulation import (
+    MAX_CANDIDATES,
+    PRICES,
+    JudgedAnswers,
+    Simulation,
+    VerifiedAnswers,
+    candidate_sets,
+    count_judgements,
+    quantize,
+)
+from router_service.core.verifier import GAIN_FEATURES, Verifier, VerifierSpec
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.learned import LearnedQueries
@@ -52,7 +63,6 @@ from switchcraft_training.experiment import (
 from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
-    MAX_CANDIDATES,
     FitEffort,
     TrainedVerifier,
     VerifierData,
@@ -69,95 +79,55 @@ NESTED_ROUTERS = "routers for the verifier"
 VERIFIER = "verifier"
 """Names of the stages of `study_verifier`."""
 
-PRICES = (
-    *(0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0),
-    *(5.0, 6.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0, 40.0),
-)
-"""Prices of a correct answer that are measured, in units of the best single model's mean cost."""
 
+def outcome(answers: VerifiedAnswers, table: Table) -> tuple[Floats, Floats, Floats]:
+    """Return correctness, cost in USD and seconds of each query, (queries,) each.
 
-@dataclass(frozen=True, slots=True)
-class VerifiedAnswers:
-    """What a verified policy did with each query.
-
-    `asked` are the columns of the arms in the order in which they were asked. `accepted`,
-    (queries,), is the column of the accepted answer, and `p_correct`, (queries,), its probability.
-    `judged` holds the probability of every candidate by column, after each of the steps.
+    Costs and seconds that were not recorded count as 0.
     """
+    costs_usd, seconds = np.nan_to_num(table.cost_usd), np.nan_to_num(table.seconds)
+    return answers.outcome(table.correct, costs_usd, seconds)
 
-    asked: tuple[tuple[int, ...], ...]
-    accepted: Choices
-    p_correct: Floats
-    judged: tuple[tuple[Mapping[int, float], ...], ...]
 
-    def outcome(self, table: Table) -> tuple[Floats, Floats, Floats]:
-        """Return correctness, cost in USD and seconds, (queries,) each; candidates are added up."""
-        correct = table.correct[np.arange(len(self.accepted)), self.accepted]
-        costs, seconds = (
-            np.array([layer[row, list(asked)].sum() for row, asked in enumerate(self.asked)])
-            for layer in (np.nan_to_num(table.cost_usd), np.nan_to_num(table.seconds))
+CHUNK_QUERIES = 64
+"""Queries whose sets of candidates are judged at once: with eight arms, 15,000 candidates."""
+
+
+def judge_answers(
+    directory: Path, spec: VerifierSpec, data: VerifierData, p_no_call: Floats | None = None
+) -> JudgedAnswers:
+    """Return the judgements of a verifier in a directory of all sets of candidates.
+
+    `p_no_call`, (queries,), is the router's probability that a query asks for no call, if known.
+    """
+    verifier = Verifier(directory, spec)
+    queries, arms = data.correct.shape
+    # What is stored is what decides, so that a gateway finds the decisions of the study.
+    probabilities = data.probabilities.astype(np.float32)
+    sets, pairs = candidate_sets(arms), [*combinations(range(arms), 2)]
+    p_correct = np.empty((queries, count_judgements(arms)), dtype=np.uint16)
+    for start in range(0, queries, CHUNK_QUERIES):
+        chunk = range(start, min(start + CHUNK_QUERIES, queries))
+        judged = verifier.judge(
+            (verifier.beliefs(data.features[query], probabilities[query]), candidates.only(each))
+            for query, candidates in ((query, data.candidates[query]) for query in chunk)
+            for each in sets
         )
-        return correct, costs, seconds
-
-
-def answer_verified(
-    verifier: Verifier, data: VerifierData, price_usd: float, max_candidates: int = MAX_CANDIDATES
-) -> VerifiedAnswers:
-    """Answer every query as the gateway would with the policy `verified` at this price."""
-    costs = data.costs_usd / price_usd
-    asked, accepted, p_correct, judged = [], [], [], []
-    for query, candidates in enumerate(data.candidates):
-        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
-        present: tuple[int, ...] = ()
-        history = []
-        while True:
-            askable = [column for column in range(len(costs)) if column not in present]
-            if len(present) >= max_candidates:
-                askable = []
-            step = verifier.choose_step(beliefs, candidates.only(present), costs, askable)
-            history.append(step.p_correct)
-            if step.accept is not None:
-                break
-            present += step.ask
-        asked.append(present)
-        accepted.append(step.accept)
-        p_correct.append(step.p_correct[step.accept])
-        judged.append(tuple(history[1:]))
-    return VerifiedAnswers(tuple(asked), np.array(accepted), np.array(p_correct), tuple(judged))
-
-
-def answer_cheapest(
-    verifier: Verifier, data: VerifierData, max_candidates: int = MAX_CANDIDATES
-) -> VerifiedAnswers:
-    """Ask the cheapest arms for every query, regardless of the verifier's estimates."""
-    order: list[int] = np.argsort(data.costs_usd, kind="stable").tolist()
-    asked = tuple(order[:max_candidates])
-    judged: list[tuple[Mapping[int, float], ...]] = []
-    for query, candidates in enumerate(data.candidates):
-        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
-        history = [
-            verifier.p_correct(beliefs, candidates.only(asked[: size + 1]))
-            for size in range(len(asked))
-        ]
-        judged.append(tuple(history))
-    best = [max(steps[-1], key=steps[-1].__getitem__) for steps in judged]
-    return VerifiedAnswers(
-        asked=(asked,) * len(judged),
-        accepted=np.array(best),
-        p_correct=np.array([steps[-1][arm] for steps, arm in zip(judged, best, strict=True)]),
-        judged=tuple(judged),
+        p_correct[chunk.start : chunk.stop] = quantize(judged).reshape(len(chunk), -1)
+    relations = [candidates.relations for candidates in data.candidates]
+    is_same = [[found[pair].is_same for pair in pairs] for found in relations]
+    is_text = [[each.answers[arm].calls == () for arm in range(arms)] for each in data.candidates]
+    unknown = np.full(queries, np.nan)
+    return JudgedAnswers(
+        p_correct=p_correct,
+        is_same=np.array(is_same, dtype=np.bool_).reshape(queries, len(pairs)),
+        is_text=np.array(is_text, dtype=np.bool_).reshape(queries, arms),
+        probabilities=probabilities,
+        p_no_call=(unknown if p_no_call is None else p_no_call).astype(np.float32),
+        folds=np.zeros(queries, dtype=np.int64),
+        reliabilities=np.array([spec.reliabilities]),
+        gain_graphs=((directory / spec.gain_graph).read_bytes(),),
     )
-
-
-def judge_alone(verifier: Verifier, data: VerifierData) -> Floats:
-    """Return the probability of each answer without knowledge of the others, (queries, arms)."""
-    alone = np.empty(data.correct.shape)
-    for query, candidates in enumerate(data.candidates):
-        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
-        for column in range(len(data.costs_usd)):
-            judged = verifier.p_correct(beliefs, candidates.only([column]))
-            alone[query, column] = judged[column]
-    return alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +135,8 @@ class Evidence:
     """What other rules could decide by: answers, and held-out probabilities of all queries.
 
     `probabilities` and `expected_costs_usd`, (queries, arms), are those by which the router
-    chooses. `cheapest` are the verifier's judgements of the cheapest arms' answers, and `alone`,
-    (queries, arms), those of each answer without the others.
+    chooses. `cheapest` are the answers if the cheapest arms are asked for every query, and `alone`,
+    (queries, arms), the verifier's judgements of each answer without the others.
     """
 
     candidates: Sequence[Candidates]
@@ -175,28 +145,52 @@ class Evidence:
     cheapest: VerifiedAnswers
     alone: Floats
 
+    @classmethod
+    def of(
+        cls,
+        candidates: Sequence[Candidates],
+        probabilities: Floats,
+        expected_costs_usd: Floats,
+        judged: JudgedAnswers,
+    ) -> Evidence:
+        """Return the evidence that a verifier's judgements of all candidates give."""
+        order = np.argsort(expected_costs_usd, axis=1, kind="stable")
+        arms = [np.full((len(candidates), 1), arm) for arm in range(judged.arms)]
+        rows = np.arange(len(candidates))
+        return cls(
+            candidates=candidates,
+            probabilities=probabilities,
+            expected_costs_usd=expected_costs_usd,
+            cheapest=judged.ask_in_order(order[:, :MAX_CANDIDATES]),
+            alone=np.hstack([judged.judge(rows, arm) for arm in arms]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class VerifierStudy:
     """Held-out results of verified policies by price (USD), and the verifier that ships.
 
-    `table` has the measured rows. `price_usd` is the operating point of the policy `verified`,
+    `table` has the measured rows, and `judged` the verifiers' judgements of their answers.
+    `price_usd` is the operating point of the policy `verified`,
     chosen among the prices at which it costs at most `cost_share` of the best single model.
     """
 
     table: Table
+    judged: JudgedAnswers
     by_price: Mapping[float, VerifiedAnswers]
     verifier: TrainedVerifier
     price_usd: float
     cost_share: float
     evidence: Evidence
+    streams_text_from: float | None = None
+    """The verifier's setting of the same name."""
 
     def entries(self) -> dict[float, Entry]:
         """Return the measured accuracy and cost of each price."""
         bench = Bench.of(self.table)
         measured = {}
         for price_usd, answers in self.by_price.items():
-            correct, cost_usd, _ = answers.outcome(self.table)
+            correct, cost_usd, _ = outcome(answers, self.table)
             name = str(Verified(price_usd))
             measured[price_usd] = bench.measure("router", name, correct, cost_usd)
         return measured
@@ -204,15 +198,21 @@ class VerifierStudy:
     def add_to(self, directory: Path) -> Manifest:
         """Add the verifier and its measured frontier to an artifact, and return its manifest.
 
-        No answers are recorded of arms that joined the artifact later. The verifier expects their
+        The judgements join the artifact's held-out predictions if they are of the same queries. No
+        answers are recorded of arms that joined the artifact later. The verifier expects their
         estimated accuracy of them, and the frontier, which was measured without them, is left out.
         """
         spec = self.verifier.export(directory, self.price_usd)
+        spec = spec.model_copy(update={"streams_text_from": self.streams_text_from})
         manifest = read_manifest(directory / MANIFEST)
         joined = {arm: facts.accuracy.value for arm, facts in manifest.onboarded.items()}
         shares = dict(zip(self.table.arms, spec.reliabilities, strict=True)) | joined
         points = () if joined else tuple(entry.point for entry in self.entries().values())
         reliabilities = tuple(shares[arm] for arm in manifest.arms)
+        if HELD_OUT in manifest.files and manifest.arms == self.table.arms:
+            HeldOut.read(directory / HELD_OUT).add_judgements(
+                directory, self.judged, self.table.correct, self.table.folds
+            )
         changed = manifest.model_copy(
             update={
                 "verifier": spec.model_copy(update={"reliabilities": reliabilities}),
@@ -286,34 +286,41 @@ def study_verifier(
         costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
         groups=table.groups,
     )
-    prices_usd = tuple(float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES)
+    prices_usd = prices_in_usd(PRICES, best_usd)
     parts = []
     for fold in range(config.evaluation.folds):
         train, test = np.flatnonzero(table.folds != fold), np.flatnonzero(table.folds == fold)
         calibration = fit_platt(table.correct[train], nested[fold][train])
         costs_usd = validation.expected_costs_usd[test[0]]
-        parts.append(VerifierPart(train, test, calibration.apply(nested[fold]), costs_usd))
+        p_no_call = None if validation.p_no_call is None else validation.p_no_call[test]
+        parts.append(
+            VerifierPart(train, test, calibration.apply(nested[fold]), costs_usd, p_no_call)
+        )
     # The verifier that ships learns from all queries, and is tested on none.
     rows = np.arange(len(table))
     parts.append(VerifierPart(rows, rows[:0], calibrated, everything.costs_usd))
-    settings = VerifierSettings(everything, config.seed, effort, best_usd, prices_usd)
+    settings = VerifierSettings(everything, config.seed, effort, best_usd)
     with stage(VERIFIER):
         *tested, final = workers.map(study_part, settings, parts, "verifier")
-    tests = [part.test for part in parts[:-1]]
-    by_price = {
-        price: in_row_order(tests, [each.by_price[price] for each in tested])
-        for price in prices_usd
-    }
-    alone = np.concatenate([each.alone for each in tested])[np.argsort(np.concatenate(tests))]
-    evidence = Evidence(
-        candidates=everything.candidates,
-        probabilities=calibrated,
-        expected_costs_usd=validation.expected_costs_usd,
-        cheapest=in_row_order(tests, [each.cheapest for each in tested]),
-        alone=alone,
-    )
+        judged = JudgedAnswers.join(
+            [each.judged for each in tested], [part.test for part in parts[:-1]]
+        )
+        with step("answers by price"):
+            simulation = Simulation(judged, GAIN_FEATURES)
+            fold_costs_usd = np.array([part.costs_usd for part in parts[:-1]])
+            by_price = {price: simulation.answer(fold_costs_usd, price) for price in prices_usd}
+    evidence = Evidence.of(candidates, calibrated, validation.expected_costs_usd, judged)
     cost_share = config.verified_cost_share
-    study = VerifierStudy(table, by_price, final.verifier, best_usd, cost_share, evidence)
+    study = VerifierStudy(
+        table,
+        judged,
+        by_price,
+        final.verifier,
+        best_usd,
+        cost_share,
+        evidence,
+        config.streams_text_from,
+    )
     return replace(study, price_usd=operating_price(study.entries(), cost_share))
 
 
@@ -322,52 +329,43 @@ class VerifierPart:
     """Queries that a verifier learns from, and those that it is tested on, by row.
 
     `probabilities`, (all queries, arms), are the router's, and `costs_usd` the arms' expected
-    costs, (arms,).
+    costs, (arms,). `p_no_call`, (tested queries,), is the router's probability that a query asks
+    for no call, if known.
     """
 
     train: NDArray[np.int64]
     test: NDArray[np.int64]
     probabilities: Floats
     costs_usd: Floats
+    p_no_call: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
-    """What all parts of a study share; prices are in USD."""
+    """What all parts of a study share. `best_usd` is the best single model's mean cost."""
 
     data: VerifierData
     seed: int
     effort: FitEffort
     best_usd: float
-    prices_usd: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StudiedPart:
-    """A fitted verifier, and what it did with the tested queries, in their order."""
+    """A fitted verifier, and its judgements of the tested queries, in their order."""
 
     verifier: TrainedVerifier
-    by_price: Mapping[float, VerifiedAnswers]
-    cheapest: VerifiedAnswers
-    alone: Floats
+    judged: JudgedAnswers
 
 
 def study_part(settings: VerifierSettings, part: VerifierPart) -> StudiedPart:
-    """Fit a verifier, and let it answer the tested queries at every price."""
+    """Fit a verifier, and let it judge all sets of answers to the tested queries."""
     data = replace(settings.data, probabilities=part.probabilities, costs_usd=part.costs_usd)
     fitted = fit_verifier(data.take(part.train), settings.seed, settings.effort)
-    tested = data.take(part.test)
-    with TemporaryDirectory() as folder, step("answers by price"):
-        verifier = Verifier(Path(folder), fitted.export(Path(folder), settings.best_usd))
-        return StudiedPart(
-            verifier=fitted,
-            by_price={
-                price_usd: answer_verified(verifier, tested, price_usd)
-                for price_usd in settings.prices_usd
-            },
-            cheapest=answer_cheapest(verifier, tested),
-            alone=judge_alone(verifier, tested),
-        )
+    with TemporaryDirectory() as folder, step("judgements"):
+        spec = fitted.export(Path(folder), settings.best_usd)
+        judged = judge_answers(Path(folder), spec, data.take(part.test), part.p_no_call)
+    return StudiedPart(fitted, judged)
 
 
 def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:
@@ -470,18 +468,3 @@ def with_current_pool(config: RunConfig, manifest: Manifest) -> RunConfig:
         )
         raise ConfigError(manifest.name, "pool", problem)
     return config.model_copy(update={"pool": pool})
-
-
-def in_row_order(
-    rows: Sequence[NDArray[np.int64]], found: Sequence[VerifiedAnswers]
-) -> VerifiedAnswers:
-    """Return the answers of all folds as one, in the order of the table's rows."""
-    order = np.argsort(np.concatenate(rows))
-    asked = [each for answers in found for each in answers.asked]
-    judged = [each for answers in found for each in answers.judged]
-    return VerifiedAnswers(
-        asked=tuple(asked[row] for row in order),
-        accepted=np.concatenate([answers.accepted for answers in found])[order],
-        p_correct=np.concatenate([answers.p_correct for answers in found])[order],
-        judged=tuple(judged[row] for row in order),
-    )

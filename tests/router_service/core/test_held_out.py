@@ -19,9 +19,13 @@ from router_service.core.held_out import (
     HeldOut,
     PricedOutcomes,
     describe_pool,
+    read_judgements,
+    verified_points,
 )
 from router_service.core.selection import Price, Verified, choose_once, parse_policy
+from router_service.core.simulation import JudgedAnswers
 from router_service.router import Router
+from tests.judgements import invented_judgements, judged_artifact
 
 LARGE, SMALL = "gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC"
 
@@ -132,15 +136,93 @@ def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
     assert changed["drift=0.1"].cost_usd != by_rule(manifest)["drift=0.1"].cost_usd
 
 
-def test_verified_answers_have_no_figures_in_part_of_a_pool(
+def test_verified_answers_need_judgements_for_figures_of_a_part(
     artifact: Artifact, pair: Router
 ) -> None:
-    """They were measured with the answers of all arms; the policy itself still works."""
-    assert artifact.manifest.verified_frontier
-    assert pair.artifact.manifest.verified_frontier == ()
+    """Without a verifier's judgements, a part of the pool has no verified figures.
+
+    The policy itself still works.
+    """
+    without = artifact.manifest.model_copy(update={"files": {}})
+    assert verified_points(artifact) == artifact.manifest.verified_frontier != ()
+    assert verified_points(replace(pair.artifact, manifest=without)) == ()
     assert isinstance(pair.policy("verified"), Verified)
-    with_verified = pair.policy("accuracy=best", verified_goals=True)
-    assert with_verified == pair.policy("accuracy=best")
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Return the shipped artifact with judgements."""
+    return judged_artifact(tmp_path_factory.mktemp("judged") / "artifact")
+
+
+def test_part_of_a_pool_has_verified_figures(judged: Artifact) -> None:
+    """They are measured for its arms: a higher price costs more, and asks for more accuracy.
+
+    The operating point is among them, and goals may choose them.
+    """
+    router = Router(judged, arms=[LARGE, SMALL])
+    assert judged.manifest.verifier is not None
+    points = verified_points(router.artifact)
+    assert points == verified_points(Router(judged, arms=[SMALL, LARGE]).artifact)
+    prices = [float(point.policy.removeprefix("verified=")) for point in points]
+    assert prices == sorted(prices)
+    assert judged.manifest.verifier.price_usd in prices
+    assert points[-1].cost_usd.value > points[0].cost_usd.value
+    assert points[-1].accuracy.value > points[0].accuracy.value
+    low, high = points[-1].accuracy_interval or (0, 0)
+    assert low < points[-1].accuracy.value < high
+    best = router.artifact.manifest.metrics["best_single_cost_usd"].value
+    assert points[0].cost_usd.value < best
+    assert isinstance(router.policy("accuracy=best+1", verified_goals=True), Verified)
+
+
+def test_other_prices_change_verified_figures(judged: Artifact) -> None:
+    """At twice the prices, twice the price of a correct answer asks the same arms."""
+    manifest = judged.manifest
+    doubled = {
+        arm: Price(
+            input_usd_per_mtok=2 * (usage.price.input_usd_per_mtok or 0),
+            output_usd_per_mtok=2 * (usage.price.output_usd_per_mtok or 0),
+        )
+        for arm, usage in manifest.profile.items()
+    }
+    usual = describe_pool(judged, manifest.arms, {})
+    changed = describe_pool(judged, manifest.arms, doubled)
+    by_name = {point.policy: point for point in verified_points(changed)}
+    compared = 0
+    for point in verified_points(usual):
+        other = by_name.get(str(Verified(2 * float(point.policy.removeprefix("verified=")))))
+        if other is not None:
+            assert other.accuracy == point.accuracy
+            assert other.cost_usd.value == pytest.approx(2 * point.cost_usd.value)
+            compared += 1
+    assert compared >= 3
+
+
+def test_judgements_of_other_queries_are_refused(judged: Artifact, tmp_path: Path) -> None:
+    """They must have the same labels and folds as the predictions that they join."""
+    read, held_out = (read(judged.directory / HELD_OUT) for read in (read_judgements, HeldOut.read))
+    assert isinstance(read, JudgedAnswers)
+    assert isinstance(held_out, HeldOut)
+    others = 1 - held_out.correct
+    assert not held_out.add_judgements(tmp_path, read, others, held_out.folds)
+    assert not (tmp_path / HELD_OUT).exists()
+
+
+def test_judgements_are_read_as_written(judged: Artifact, tmp_path: Path) -> None:
+    """The file keeps every number, and stays small. Files without judgements have none."""
+    path = judged.directory / HELD_OUT
+    read, held_out = read_judgements(path), HeldOut.read(path)
+    assert read is not None
+    written = invented_judgements(held_out.correct, held_out.probabilities, read.gain_graphs[0])
+    for name, array in written.arrays().items():
+        assert_array_equal(read.arrays()[name], array)
+    assert path.stat().st_size < 1_500_000
+    held_out.write(tmp_path)
+    assert read_judgements(tmp_path / HELD_OUT) is None
+    (tmp_path / HELD_OUT).write_bytes(b"no archive")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        read_judgements(tmp_path / HELD_OUT)
 
 
 def test_one_arm_is_its_own_pool(artifact: Artifact) -> None:

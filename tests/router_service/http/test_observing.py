@@ -295,7 +295,7 @@ def test_default_policy_and_model_name_can_be_configured(sandbox: Sandbox) -> No
     settings = base.model_copy(update={"router": section})
     with served(create_app(settings, FakeRouter())) as url:
         response = httpx.post(url + CHAT, json=BODY | {"model": "auto"})
-        assert response.headers["x-switchcraft-policy"] == "theta=0.8"
+        assert response.headers["x-switchcraft-policy"] == "quality (theta=0.8)"
         assert httpx.post(url + CHAT, json=BODY).status_code == 404
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from router_service.core.simulation import VerifiedAnswers
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.report import (
     Report,
@@ -23,7 +24,7 @@ from switchcraft_training.evaluation.verified import (
     VerifiedRow,
     verified_figures,
 )
-from switchcraft_training.verification import VerifiedAnswers, VerifierStudy
+from switchcraft_training.verification import VerifierStudy, outcome
 from tests.training.evaluation.cases import NEW, PROVENANCE, minimal_experiment
 from tests.training.verifiers import COSTS_USD, PRICES_USD, SECONDS, invented_data, invented_table
 
@@ -52,7 +53,7 @@ def test_every_price_has_a_row(figures: VerifiedFigures, verifier_study: Verifie
         assert len(values) == len(PRICES_USD)
         assert values == sorted(values)
     answers = verifier_study.by_price[PRICES_USD[1]]
-    later = [asked[0] != a for asked, a in zip(answers.asked, answers.accepted, strict=True)]
+    later = answers.asked[:, 0] != answers.accepted
     assert figures.operating.is_later.value == pytest.approx(np.mean(later))
 
 
@@ -66,16 +67,20 @@ def scripted(study: VerifierStudy, correct: Floats, alone: Floats | None = None)
         probabilities=correct,
         expected_costs_usd=np.tile(COSTS_USD, (queries, 1)),
         cheapest=VerifiedAnswers(
-            ((0, 1, 2),) * queries,
+            np.tile([0, 1, 2], (queries, 1)),
             np.zeros(queries, dtype=np.int64),
-            np.ones(queries),
-            (({0: 0.5}, {0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5, 2: 0.5}),) * queries,
+            np.where(np.tri(3, dtype=np.bool_), 0.5, np.nan)[None].repeat(queries, axis=0),
         ),
         alone=correct if alone is None else alone,
     )
-    none = np.zeros(queries, dtype=np.int64)
-    first = VerifiedAnswers(((0,),) * queries, none, np.ones(queries), (({0: 0.5},),) * queries)
-    return replace(study, table=table, by_price={1.0: first}, price_usd=1.0, evidence=evidence)
+    by_price = {1.0: one_arm(0, queries)}
+    return replace(study, table=table, by_price=by_price, price_usd=1.0, evidence=evidence)
+
+
+def one_arm(arm: int, queries: int) -> VerifiedAnswers:
+    """Return answers of one arm that was asked alone."""
+    asked = np.full((queries, 1), arm)
+    return VerifiedAnswers(asked, asked[:, 0], np.full((queries, 1, 1), 0.5))
 
 
 PATTERNS = np.array([[1, 1, 1], [1, 0, 1], [0, 1, 1], [0, 0, 1], [1, 1, 0], [0, 0, 1]], float)
@@ -165,12 +170,7 @@ def test_price_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:
     study = replace(
         scripted_study,
         table=replace(scripted_study.table, cost_usd=np.tile(costs, (10, 1))),
-        by_price={
-            **scripted_study.by_price,
-            2.0: VerifiedAnswers(
-                ((1,),) * 20, np.ones(20, dtype=np.int64), np.ones(20), (({1: 0.5},),) * 20
-            ),
-        },
+        by_price={**scripted_study.by_price, 2.0: one_arm(1, 20)},
         cost_share=0.1,
     )
     row = other(verified_figures(study), "verified, price from other folds")
@@ -183,7 +183,7 @@ def test_wrong_answers_are_counted_by_agreement_and_category(
 ) -> None:
     """The groups contain every query once, and together all wrong answers."""
     answers = verifier_study.by_price[PRICES_USD[1]]
-    correct, _, _ = answers.outcome(verifier_study.table)
+    correct, _, _ = outcome(answers, verifier_study.table)
     for groups in (figures.agreement, figures.categories):
         assert sum(group.accuracy.n for group in groups) == len(correct)
         assert sum(group.wrong for group in groups) == (1 - correct).sum()

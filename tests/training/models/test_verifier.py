@@ -28,7 +28,13 @@ from router_service.core.errors import ConfigError
 from router_service.core.measurement import Bench
 from router_service.core.model import Graph
 from router_service.core.selection import Price
-from router_service.core.verifier import Verifier
+from router_service.core.simulation import (
+    STEPS_PER_UNIT,
+    JudgedAnswers,
+    Simulation,
+    VerifiedAnswers,
+)
+from router_service.core.verifier import GAIN_FEATURES, Verifier
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers
@@ -45,12 +51,11 @@ from switchcraft_training.models.verifier import (
 )
 from switchcraft_training.records import Answer, Example, Expected, Judged
 from switchcraft_training.verification import (
-    VerifiedAnswers,
     VerifierStudy,
     add_verifier,
-    answer_verified,
     nested_probabilities,
     operating_price,
+    outcome,
     recorded_calls,
     study_verifier,
     with_current_pool,
@@ -62,6 +67,7 @@ from tests.training.verifiers import (
     PRICES_USD,
     invented_data,
     invented_table,
+    judgements,
     one_thread,
 )
 
@@ -156,45 +162,134 @@ def test_verifier_learns_that_agreement_means_correctness(
     assert np.mean(lone) < 0.4
 
 
-def outcome(verifier: Verifier, data: VerifierData, price_usd: float) -> tuple[float, float]:
+def answer_by_steps(verifier: Verifier, data: VerifierData, price_usd: float) -> VerifiedAnswers:
+    """Answer every query as a gateway does, one step after the other."""
+    decided, costs = [], data.costs_usd / price_usd
+    judged = np.full((len(data.candidates), 3, 3), np.nan)
+    for query, candidates in enumerate(data.candidates):
+        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
+        asked: tuple[int, ...] = ()
+        while True:
+            askable = [column for column in range(len(costs)) if column not in asked]
+            step = verifier.choose_step(
+                beliefs, candidates.only(asked), costs, askable if len(asked) < 3 else []
+            )
+            if asked:
+                judged[query, len(asked) - 1, : len(asked)] = [step.p_correct[c] for c in asked]
+            if step.accept is not None:
+                break
+            asked += step.ask
+        decided.append((asked, step.accept))
+    return replace(VerifiedAnswers.of(decided), judged=judged)
+
+
+@pytest.fixture(scope="module")
+def judged(fitted: TrainedVerifier, unseen: VerifierData) -> JudgedAnswers:
+    """Return all judgements of the queries that the verifier has not seen."""
+    return judgements(fitted, unseen)
+
+
+@pytest.fixture(scope="module")
+def simulation(judged: JudgedAnswers) -> Simulation:
+    """Return the simulation with these judgements."""
+    return Simulation(judged, GAIN_FEATURES)
+
+
+@pytest.mark.parametrize("price_usd", PRICES_USD)
+def test_simulation_decides_as_the_gateway(
+    verifier: Verifier, unseen: VerifierData, simulation: Simulation, price_usd: float
+) -> None:
+    """It asks and accepts the same arms in the same order as one step after the other.
+
+    Its probabilities differ only by their rounding.
+    """
+    wanted = answer_by_steps(verifier, unseen, price_usd)
+    found = simulation.answer(unseen.costs_usd[None], price_usd)
+    decided = [[each.decided(query) for query in range(120)] for each in (wanted, found)]
+    assert decided[0] == decided[1]
+    np.testing.assert_allclose(found.judged, wanted.judged, atol=0.6 / STEPS_PER_UNIT)
+
+
+def test_part_of_the_pool_is_asked_as_by_the_gateway(
+    verifier: Verifier, unseen: VerifierData, simulation: Simulation
+) -> None:
+    """A gateway without the first arm takes its cost as infinite; its router still predicts it."""
+    price_usd, columns = 5e-3, [1, 2]
+    costs = np.array([np.inf, *unseen.costs_usd[1:]]) / price_usd
+    found = simulation.answer(unseen.costs_usd[None], price_usd, columns)
+    for query, candidates in enumerate(unseen.candidates):
+        beliefs = verifier.beliefs(unseen.features[query], unseen.probabilities[query])
+        asked, accepted = found.decided(query)
+        first = verifier.choose_step(beliefs, candidates.only([]), costs, columns)
+        assert first.ask == (columns[asked[0]],)
+        others = [column for column in columns if column not in first.ask]
+        second = verifier.choose_step(beliefs, candidates.only(first.ask), costs, others)
+        assert second.ask == tuple(columns[place] for place in asked[1:])
+        if not second.ask:
+            assert second.accept == columns[accepted]
+
+
+def test_text_is_accepted_unverified_if_no_call_is_expected(
+    judged: JudgedAnswers, unseen: VerifierData
+) -> None:
+    """The rule applies to text alone, and only if the probability of no call is high enough."""
+    queries = np.arange(120)
+    is_text = np.tile((queries % 2 == 0)[:, None], 3)
+    p_no_call = np.where(queries % 3 == 0, 0.9, np.nan).astype(np.float32)
+    simulation = Simulation(replace(judged, is_text=is_text, p_no_call=p_no_call), GAIN_FEATURES)
+    costs_usd, price_usd = unseen.costs_usd[None], 5e-3
+    usual = simulation.answer(costs_usd, price_usd)
+    found = simulation.answer(costs_usd, price_usd, streams_text_from=0.9)
+    is_streamed = queries % 6 == 0
+    assert (found.counts[is_streamed] == 1).all()
+    assert (usual.counts[is_streamed] > 1).any()
+    np.testing.assert_array_equal(found.asked[:, 0], usual.asked[:, 0])
+    np.testing.assert_array_equal(found.asked[~is_streamed], usual.asked[~is_streamed])
+    never = simulation.answer(costs_usd, price_usd, streams_text_from=0.95)
+    np.testing.assert_array_equal(never.asked, usual.asked)
+
+
+def accuracy_and_candidates(
+    simulation: Simulation, data: VerifierData, price_usd: float
+) -> tuple[float, float]:
     """Return the accuracy and the mean number of candidates at a price."""
-    answers = answer_verified(verifier, data, price_usd)
+    answers = simulation.answer(data.costs_usd[None], price_usd)
     correct = data.correct[np.arange(len(data.correct)), answers.accepted]
-    return float(correct.mean()), float(np.mean([len(asked) for asked in answers.asked]))
+    return float(correct.mean()), float(answers.counts.mean())
 
 
 def test_higher_price_asks_more_and_is_more_accurate(
-    verifier: Verifier, unseen: VerifierData
+    simulation: Simulation, unseen: VerifierData
 ) -> None:
     """A correct answer that is worth more is worth more candidates."""
-    cheap, dear = (outcome(verifier, unseen, price_usd) for price_usd in (1e-4, 0.02))
+    cheap, dear = (accuracy_and_candidates(simulation, unseen, usd) for usd in (1e-4, 0.02))
     assert cheap[1] < dear[1] <= 3
     assert dear[0] > cheap[0] + 0.1
     assert dear[0] > unseen.correct.mean(axis=0).max()
 
 
-def test_answers_of_a_policy_are_consistent(verifier: Verifier, unseen: VerifierData) -> None:
-    """Each step judges one candidate more, and the last one's best candidate is accepted."""
-    answers = answer_verified(verifier, unseen, 5e-3)
-    for asked, accepted, p, judged in zip(
-        answers.asked, answers.accepted, answers.p_correct, answers.judged, strict=True
-    ):
-        assert [set(step) for step in judged] == [set(asked[: i + 1]) for i in range(len(asked))]
-        assert p == judged[-1][accepted] == max(judged[-1].values())
-    one = answer_verified(verifier, unseen, 5e-3, max_candidates=1)
-    assert {len(asked) for asked in one.asked} == {1}
+def test_answers_of_a_policy_are_consistent(simulation: Simulation, unseen: VerifierData) -> None:
+    """Each step judges one candidate more, and the last one's most probable one is accepted."""
+    answers = simulation.answer(unseen.costs_usd[None], 5e-3)
+    for query, count in enumerate(answers.counts.tolist()):
+        is_judged = ~np.isnan(answers.judged[query])
+        assert is_judged.sum(axis=1).tolist() == [*range(1, count + 1)] + [0] * (3 - count)
+        last = answers.judged[query, count - 1]
+        assert answers.p_correct[query] == np.nanmax(last)
+    one = simulation.answer(unseen.costs_usd[None], 5e-3, max_candidates=1)
+    assert (one.counts == 1).all()
 
 
 def test_outcome_adds_up_all_candidates() -> None:
     """Every candidate is paid and waited for, and the accepted one decides the correctness."""
     table = invented_table(4)
     table = replace(table, correct=np.tile([0.0, 1.0, 0.0], (4, 1)))
-    asked = ((0,), (0, 1), (0, 2, 1), (2,))
-    answers = VerifiedAnswers(asked, np.array([0, 1, 1, 2]), np.ones(4), ((),) * 4)
-    correct, cost_usd, seconds = answers.outcome(table)
+    answers = VerifiedAnswers.of([((0,), 0), ((0, 1), 1), ((0, 2, 1), 1), ((2,), 2)])
+    correct, cost_usd, seconds = outcome(answers, table)
     assert correct.tolist() == [0, 1, 1, 0]
     assert cost_usd.tolist() == pytest.approx([1e-4, 5e-4, 4.5e-3, 4e-3])
     assert seconds.tolist() == [1, 3, 8, 5]
+    assert answers.added_seconds(table.seconds).tolist() == [0, 2, 7, 0]
 
 
 def test_fit_is_deterministic(known: VerifierData, fitted: TrainedVerifier, tmp_path: Path) -> None:
@@ -355,9 +450,8 @@ def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
     changed = 0
     for price, answers in first.by_price.items():
         again = second.by_price[price]
-        for row in fold:
-            assert answers.asked[row] == again.asked[row]
-            assert answers.judged[row] == again.judged[row]
+        np.testing.assert_array_equal(answers.asked[fold], again.asked[fold])
+        np.testing.assert_array_equal(answers.judged[fold], again.judged[fold])
         np.testing.assert_array_equal(answers.p_correct[fold], again.p_correct[fold])
         changed += (answers.p_correct[others] != again.p_correct[others]).sum()
     assert changed > 0

@@ -13,10 +13,11 @@ from router_service.core.answer_features import CANDIDATE_FEATURES
 from router_service.core.artifact import Interval, Measure
 from router_service.core.measurement import Bench, Entry, Kind, best_single, oracle, route, sweep
 from router_service.core.selection import Verified
+from router_service.core.simulation import VerifiedAnswers
 from router_service.core.statistics import auc_measure, interval_of, mean_measure, resamples
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import calibration_measure
-from switchcraft_training.verification import VerifiedAnswers, VerifierStudy
+from switchcraft_training.verification import VerifierStudy, outcome
 
 NO_ANSWERS = (
     "Verification was not measured, because the source has outcomes without answers, and a verifier"
@@ -35,8 +36,6 @@ VOTERS = 3
 
 Decided = tuple[tuple[int, ...], int]
 """The arms that a rule asks for a query, in their order, and the arm whose answer it accepts."""
-Rule = Sequence[Decided]
-"""What a rule does with every query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +111,7 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
     comparison = _Comparison(study)
     table, evidence = study.table, study.evidence
     rows = {
-        price: comparison.measure(
-            str(Verified(price)), list(zip(answers.asked, answers.accepted.tolist(), strict=True))
-        )
+        price: comparison.measure(str(Verified(price)), answers)
         for price, answers in sorted(study.by_price.items())
     }
     chosen = study.by_price[study.price_usd]
@@ -168,22 +165,20 @@ class _Comparison:
         order: list[int] = np.argsort(self.table.cost_usd.mean(axis=0), kind="stable").tolist()
         return order
 
-    def measure(self, name: str, rule: Rule, kind: Kind = "router") -> VerifiedRow:
+    def measure(self, name: str, answers: VerifiedAnswers, kind: Kind = "router") -> VerifiedRow:
         """Measure what a rule did with every query."""
-        table, asked = self.table, tuple(arms for arms, _ in rule)
-        accepted = np.array([arm for _, arm in rule])
-        answers = VerifiedAnswers(asked, accepted, np.zeros(0), ())
-        correct, cost_usd, seconds = answers.outcome(table)
-        first = np.array([arms[0] for arms in asked])
+        table = self.table
+        correct, cost_usd, _ = outcome(answers, table)
         added_s: Floats | None = None
         if not np.isnan(table.seconds).all():
-            added_s = seconds - np.nan_to_num(table.seconds[np.arange(len(first)), first])
+            added_s = answers.added_seconds(np.nan_to_num(table.seconds))
+        is_later = answers.accepted != answers.asked[:, 0]
         return VerifiedRow(
             entry=self.bench.measure(kind, name, correct, cost_usd),
-            candidates=mean_measure(np.array([len(arms) for arms in asked], dtype=np.float64)),
+            candidates=mean_measure(answers.counts.astype(np.float64)),
             added_s=None if added_s is None else mean_measure(added_s),
             added_s_interval=None if added_s is None else interval_of(_means(added_s)),
-            is_later=mean_measure((accepted != first).astype(np.float64)),
+            is_later=mean_measure(is_later.astype(np.float64)),
         )
 
     def others(self) -> list[VerifiedRow]:
@@ -191,15 +186,16 @@ class _Comparison:
         best = self.table.arms[self.best]
         evidence = self.study.evidence
         rows = [self.measure(best, self._every(lambda _: ((self.best,), self.best)), "single")]
-        once = sweep(self.table, evidence.probabilities, evidence.expected_costs_usd)
-        affordable = [entry for entry in once if entry.cost_share <= self.study.cost_share]
-        for entries in filter(None, (affordable, once)):
+        all_rules = sweep(self.table, evidence.probabilities, evidence.expected_costs_usd)
+        affordable = [entry for entry in all_rules if entry.cost_share <= self.study.cost_share]
+        for entries in filter(None, (affordable, all_rules)):
             entry = max(entries, key=lambda entry: (entry.accuracy.value, -entry.cost_usd.value))
-            arms = route(evidence.probabilities, evidence.expected_costs_usd, entry.name).tolist()
-            rows.append(self.measure(f"choose once, {entry.name}", [((a,), a) for a in arms]))
+            arms = route(evidence.probabilities, evidence.expected_costs_usd, entry.name)
+            once = VerifiedAnswers.of(((arm,), arm) for arm in arms.tolist())
+            rows.append(self.measure(f"choose once, {entry.name}", once))
         votes = [self._every(partial(self._vote, n)) for n in (2, VOTERS)]
         cascades = [self._every(partial(self._cascade, t)) for t in THRESHOLDS]
-        simple: dict[str, Rule] = {
+        simple = {
             "schema check": self._every(self._first_that_fits),
             "two agree": self._every(self._two_agree),
             "two of three agree": self._every(self._two_of_three),
@@ -207,10 +203,7 @@ class _Comparison:
             "FrugalGPT": self._tuned(cascades),
         }
         rows += [self.measure(name, rule, "baseline") for name, rule in simple.items()]
-        by_price = [
-            list(zip(answers.asked, answers.accepted.tolist(), strict=True))
-            for _, answers in sorted(self.study.by_price.items())
-        ]
+        by_price = [answers for _, answers in sorted(self.study.by_price.items())]
         rows.append(
             self.measure("verified, price from other folds", self._tuned(by_price, by_cost=True))
         )
@@ -218,14 +211,15 @@ class _Comparison:
 
     def agreement(self, answers: VerifiedAnswers, query: int) -> str:
         """Describe how many candidates of a query agree with the accepted answer."""
-        asked, accepted = answers.asked[query], int(answers.accepted[query])
+        asked = answers.asked[query, : answers.counts[query]].tolist()
+        accepted = int(answers.accepted[query])
         if len(asked) == 1:
             return "1 candidate"
         agreeing = sum(self._is_same(query, accepted, arm) for arm in asked)
         return f"{len(asked)} candidates, {agreeing} with the accepted calls"
 
-    def _every(self, decide: Callable[[int], Decided]) -> Rule:
-        return [decide(query) for query in range(len(self.table))]
+    def _every(self, decide: Callable[[int], Decided]) -> VerifiedAnswers:
+        return VerifiedAnswers.of(decide(query) for query in range(len(self.table)))
 
     def _is_same(self, query: int, one: int, other: int) -> bool:
         relations = self.study.evidence.candidates[query].relations
@@ -287,23 +281,20 @@ class _Comparison:
         top = correct.max()
         return self._until(self.order, lambda arm: bool(correct[arm] == top > 0))
 
-    def _tuned(self, rules: Sequence[Rule], *, by_cost: bool = False) -> Rule:
+    def _tuned(self, rules: Sequence[VerifiedAnswers], *, by_cost: bool = False) -> VerifiedAnswers:
         """Return each fold's decisions by the rule that is best on the other folds.
 
         That is the most accurate one within the study's `cost_share`, or with `by_cost` the most
         expensive one, as for the operating point. If none costs so little, it is the cheapest one.
         """
-        table, outcomes = self.table, []
-        for rule in rules:
-            accepted = np.array([arm for _, arm in rule])
-            asked = tuple(arms for arms, _ in rule)
-            outcomes.append(VerifiedAnswers(asked, accepted, np.zeros(0), ()).outcome(table)[:2])
-        decided: list[Decided] = list(rules[0])
+        table = self.table
+        outcomes = [outcome(rule, table)[:2] for rule in rules]
+        picked_rule = np.zeros(len(table), dtype=np.int64)
         for fold in np.unique(table.folds):
             others = table.folds != fold if (table.folds != fold).any() else table.folds == fold
             budget = self.study.cost_share * self.bench.best_cost_usd[others].mean()
             measured = [(correct[others].mean(), cost[others].mean()) for correct, cost in outcomes]
-            picked = max(
+            picked_rule[table.folds == fold] = max(
                 range(len(rules)),
                 key=lambda n: (
                     (1, measured[n][1 if by_cost else 0])
@@ -311,9 +302,9 @@ class _Comparison:
                     else (0, -measured[n][1])
                 ),
             )
-            for query in np.flatnonzero(table.folds == fold).tolist():
-                decided[query] = rules[picked][query]
-        return decided
+        return VerifiedAnswers.of(
+            rules[rule].decided(query) for query, rule in enumerate(picked_rule.tolist())
+        )
 
 
 def _means(values: Floats) -> Floats:
@@ -324,21 +315,17 @@ def _means(values: Floats) -> Floats:
 def _qualities(asked: str, table: Table, answers: VerifiedAnswers) -> list[JudgementQuality]:
     """Measure the probabilities of all candidates after one, two and three of them."""
     found = []
-    for step in range(max(map(len, answers.judged))):
-        queries = [query for query, judged in enumerate(answers.judged) if len(judged) > step]
-        pairs = [
-            (table.correct[query, arm], p)
-            for query in queries
-            for arm, p in answers.judged[query][step].items()
-        ]
-        labels, judged = np.array(pairs).T[:, :, None]
+    correct = np.take_along_axis(table.correct, np.maximum(answers.asked, 0), 1)
+    for step in range(answers.judged.shape[1]):
+        is_judged = ~np.isnan(answers.judged[:, step])
+        labels, judged = correct[is_judged][:, None], answers.judged[:, step][is_judged][:, None]
         # Without a right and a wrong candidate, no AUC can be computed.
-        if 0 < labels.mean() < 1:
+        if len(labels) and 0 < labels.mean() < 1:
             found.append(
                 JudgementQuality(
                     asked=asked,
                     candidates=step + 1,
-                    queries=len(queries),
+                    queries=int(is_judged.any(axis=1).sum()),
                     auc=auc_measure(labels, judged),
                     calibration_error=calibration_measure(labels, judged),
                 )
@@ -350,7 +337,7 @@ def _groups(
     names: Sequence[str], table: Table, answers: VerifiedAnswers
 ) -> tuple[AcceptedGroup, ...]:
     """Measure the accepted answers of each group of queries, most wrong answers first."""
-    correct, _, _ = answers.outcome(table)
+    correct, _, _ = outcome(answers, table)
     top = table.correct.max(axis=1)
     groups = []
     for name in sorted(set(names)):

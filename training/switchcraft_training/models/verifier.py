@@ -34,7 +34,16 @@ from router_service.core.answer_features import (
 from router_service.core.calls.toolbox import Call
 from router_service.core.messages import parse_conversation
 from router_service.core.model import Calibration, Floats
-from router_service.core.verifier import GAIN_FEATURES, State, VerifierSpec, gain_features
+from router_service.core.simulation import MAX_CANDIDATES
+from router_service.core.verifier import (
+    GAIN_FEATURES,
+    ArmBeliefs,
+    Columns,
+    Flags,
+    State,
+    VerifierSpec,
+    gain_features,
+)
 from switchcraft_training.evaluation.calibration import fit_platt
 from switchcraft_training.models.export import ML_OPSET, OPSET
 from switchcraft_training.progress import track
@@ -44,9 +53,6 @@ log = logging.getLogger(__name__)
 
 GRAPH = "verifier.onnx"
 GAIN_GRAPH = "verifier-gain.onnx"
-
-MAX_CANDIDATES = 3
-"""Largest number of candidates that a verifier is trained for."""
 
 CHEAP_ARMS_FIRST = 0.7
 """Exponent of an arm's rank by cost: cheap arms are sampled more often, as they are asked first."""
@@ -264,51 +270,75 @@ def _fit_gain(
         if len(steps) > effort.transitions:
             picked = rng.choice(len(steps), effort.transitions, replace=False)
             steps = [steps[place] for place in picked]
+        asked = np.array([column for _, _, column, _ in steps])
+        before = _States.of(data, [(query, present) for query, present, _, _ in steps], p_correct)
+        after = _States.of(data, [(query, larger) for query, _, _, larger in steps], p_correct)
+        in_hand = before.p_correct.max(axis=1) if size else np.zeros(len(steps))
         rows, gains = [], []
         what = f"gain of candidate {size + 1}"
         for price_usd in track(prices_usd, what, len(prices_usd), "prices"):
             costs = data.costs_usd / price_usd
-            values = _values(data, steps, p_correct, costs, later)
-            for (query, present, column, _), value in zip(steps, values, strict=True):
-                state = _state(data, query, present, p_correct, costs)
-                rows.append(gain_features(state, [column])[0])
-                gains.append(value - max(state.p_correct.values(), default=0.0))
-        all_rows.append(np.array(rows, dtype=np.float32))
-        all_gains.append(np.array(gains))
+            rows.append(gain_features(before.at(costs))[np.arange(len(steps)), asked])
+            gains.append(_values(after.at(costs), later) - in_hand)
+        all_rows.append(np.vstack(rows).astype(np.float32))
+        all_gains.append(np.concatenate(gains))
         later = _fit_regressor(all_rows[-1], all_gains[-1], seed, effort.rounds)
     return _fit_regressor(np.vstack(all_rows), np.concatenate(all_gains), seed, effort.rounds)
 
 
-def _values(
-    data: VerifierData,
-    steps: Sequence[tuple[int, CandidateSet, int, CandidateSet]],
-    p_correct: PCorrect,
-    costs: Floats,
-    later: HistGradientBoostingRegressor | None,
-) -> Floats:
-    """Return the value of the candidates after each step: the best one's, or of asking further."""
-    best = np.array([max(p_correct[query, larger].values()) for query, _, _, larger in steps])
+def _values(state: State, later: HistGradientBoostingRegressor | None) -> Floats:
+    """Return the value of the candidates of each request: the best one's, or of asking further."""
+    best: Floats = state.p_correct.max(axis=1)
     if later is None:
         return best
-    rows, places, paid = [], [], []
-    for place, (query, _, _, larger) in enumerate(steps):
-        state = _state(data, query, larger, p_correct, costs)
-        rows.append(gain_features(state, state.askable))
-        places += [place] * len(state.askable)
-        paid += [float(costs[column]) for column in state.askable]
-    further = np.zeros(len(steps))
-    np.maximum.at(further, places, later.predict(np.vstack(rows).astype(np.float32)) - paid)
-    values: Floats = best + further
-    return values
+    gains = np.full(state.askable.shape, -np.inf)
+    rows = gain_features(state)[state.askable].astype(np.float32)
+    gains[state.askable] = later.predict(rows)
+    further: Floats = np.maximum((gains - state.costs).max(axis=1), 0.0)
+    return best + further
 
 
-def _state(
-    data: VerifierData, query: int, columns: CandidateSet, p_correct: PCorrect, costs: Floats
-) -> State:
-    askable = [column for column in range(len(costs)) if column not in columns]
-    known = p_correct[query, columns] if columns else {}
-    beliefs = Beliefs(data.features[query], data.probabilities[query], data.reliabilities)
-    return State(beliefs, known, data.candidates[query], costs, askable)
+@dataclass(frozen=True, slots=True)
+class _States:
+    """The states of sampled sets of candidates, which have the same size, without costs."""
+
+    beliefs: ArmBeliefs
+    askable: Flags
+    candidates: Columns
+    p_correct: Floats
+    is_same: Flags
+
+    @classmethod
+    def of(
+        cls, data: VerifierData, sets: Sequence[tuple[int, CandidateSet]], p_correct: PCorrect
+    ) -> _States:
+        queries = np.array([query for query, _ in sets], dtype=np.int64)
+        candidates = np.array([columns for _, columns in sets], dtype=np.int64)
+        candidates = candidates.reshape(len(sets), -1)
+        askable = np.ones((len(sets), len(data.costs_usd)), dtype=np.bool_)
+        np.put_along_axis(askable, candidates, values=False, axis=1)
+        known = [[p_correct[key][column] for column in key[1]] for key in sets]
+        is_same = [
+            [
+                [c == other or data.candidates[query].relations[c, other].is_same for other in each]
+                for c in each
+            ]
+            for query, each in sets
+        ]
+        size = candidates.shape[1]
+        return cls(
+            beliefs=ArmBeliefs.of(data.probabilities[queries], data.reliabilities),
+            askable=askable,
+            candidates=candidates,
+            p_correct=np.array(known).reshape(len(sets), size),
+            is_same=np.array(is_same, dtype=np.bool_).reshape(len(sets), size, size),
+        )
+
+    def at(self, costs: Floats) -> State:
+        """Return the states at these costs, in units of the price of a correct answer."""
+        return State(
+            self.beliefs, costs, self.askable, self.candidates, self.p_correct, self.is_same
+        )
 
 
 def _fit_regressor(

@@ -18,6 +18,7 @@ const UNVERIFIED = {
   router_failed: "The router or its verifier failed.",
   overloaded: "The gateway was too busy to decide in time.",
   candidates_failed: "Every model that was asked failed, so the next model answered without verification.",
+  text: "The router expected text instead of a tool call, so the text was delivered at once.",
 };
 
 /** Kinds of failures of models. */
