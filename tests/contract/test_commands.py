@@ -50,9 +50,9 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
         (
             (
                 "model_list: [{model_name: m, litellm_params: {model: openai/o3, api_key: k}}]\n"
-                "router: {arms: {claude-3-haiku-20240307-FC: m}}"
+                "router: {arms: {claude-haiku-4.5: m}}"
             ),
-            "router.arms.claude-3-haiku-20240307-FC: the model 'm' is openai/o3",
+            "router.arms.claude-haiku-4.5: the model 'm' is openai/o3",
         ),
     ],
     ids=["missing", "arms"],

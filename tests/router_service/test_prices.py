@@ -178,7 +178,7 @@ def test_routing_and_billing_use_the_same_price_for_every_provider() -> None:
         )
         for name, (url, model) in PROVIDERS.items()
     )
-    stand_ins = dict(zip(arms, PROVIDERS, strict=True))
+    stand_ins = dict(zip(reversed(arms), PROVIDERS, strict=True))  # other models at other prices
     settings = Settings(models=models, router=RouterSettings(stand_ins=stand_ins))
     router = EngineBuilder().router(settings, None)
     pool = Pool.build(settings, router.artifact.manifest)
