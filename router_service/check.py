@@ -120,8 +120,8 @@ def _describe_router(settings: Settings, notes: list[PoolNote]) -> str:
     Adds what operators should know about the pool to `notes`.
     """
     if not settings.models:  # the sandbox answers for every arm
-        arms = read_manifest(settings.router.artifact / MANIFEST).arms
-        settings = Settings.sandbox("http://127.0.0.1", arms, server=settings.server)
+        all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
+        settings = Settings.sandbox("http://127.0.0.1", all_arms, server=settings.server)
     router, publication = load_first_router(settings, EngineBuilder(announces=False))
     manifest = router.artifact.manifest
     pool = Pool.build(settings, manifest)

@@ -70,7 +70,7 @@ class ArmMapping:
     bases: Mapping[str, Basis] = field(default_factory=dict)
     """Why each of these models serves its arm."""
     unrouted: tuple[UnroutedModel, ...] = ()
-    """Models that answer conversations and have no arm."""
+    """Models that answer conversations and have no arm, except those whose arm is kept out."""
 
     @property
     def stand_ins(self) -> Mapping[str, str]:
@@ -199,11 +199,12 @@ class _Mapper:
         for model in self._models.values():
             if model.name in used or not any(d.dialects for d in model.deployments):
                 continue
-            yield UnroutedModel(model.name, *self._why_unrouted(model, models, kept_out))
+            identity = self._identities[model.name]
+            if identity.is_routable and identity.arm in kept_out:
+                continue  # as the operator wants it
+            yield UnroutedModel(model.name, *self._why_unrouted(model, models))
 
-    def _why_unrouted(
-        self, model: Model, models: Mapping[str, str], kept_out: set[str]
-    ) -> tuple[str, str]:
+    def _why_unrouted(self, model: Model, models: Mapping[str, str]) -> tuple[str, str]:
         """Return the reason and the remedy."""
         identity = self._identities[model.name]
         arm = identity.arm
@@ -215,8 +216,6 @@ class _Mapper:
                 remedy = f"if it is one of the arms {', '.join(nameless)}, map it in router.arms"
                 return f"no arm has the name {model.name!r}", f"{remedy}; otherwise, {ONBOARD}"
             return f"the router has not measured {identity.text}", ONBOARD
-        if arm in kept_out:
-            return f"router.arms keeps the arm {arm} out", "remove this line"
         if arm in models:
             remedy = f"set router.arms to {{{arm}: {model.name}}}"
             return f"the model {models[arm]!r} serves the arm {arm}", f"{remedy} to use this one"

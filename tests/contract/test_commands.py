@@ -48,8 +48,11 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
     [
         (None, "gateway.yaml: cannot be read"),
         (
-            "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k}}]",
-            "router.arms: no arm has a model",
+            (
+                "model_list: [{model_name: m, litellm_params: {model: openai/o3, api_key: k}}]\n"
+                "router: {arms: {claude-haiku-4.5: m}}"
+            ),
+            "router.arms.claude-haiku-4.5: the model 'm' is openai/o3",
         ),
     ],
     ids=["missing", "arms"],

@@ -6,12 +6,17 @@ from datetime import UTC, datetime
 
 import pytest
 
+from router_service.core.answers import Usage
+from router_service.core.artifact import MANIFEST, SHIPPED, read_manifest
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError
 from router_service.core.selection import LongPromptPrice, Price
+from router_service.lifecycle.engine import EngineBuilder
 from router_service.prices import look_up
-from router_service.requests.pool import Pool
+from router_service.requests.exchange import answer_cost_usd
+from router_service.requests.pool import Pool, pool_notes
 from router_service.settings import Deployment, Model, RouterSettings, Settings
+from tests.bodies import BODY
 from tests.fakes import manifest
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -142,3 +147,75 @@ def test_unknown_price_stops_the_start() -> None:
         pool({"local": own})
     assert caught.value.source == "config.yaml"
     assert pool({"local": own}, unknown_prices="allow").models["local"].price is None
+
+
+PROVIDERS = {
+    "openai": (OPENAI, "gpt-5.2"),
+    "azure": ("https://mine.openai.azure.com/openai/v1", "gpt-5-mini"),
+    "anthropic": ("https://api.anthropic.com/v1", "claude-haiku-4-5"),
+    "bedrock": (
+        "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1",
+        "us.anthropic.claude-haiku-4-5-20251001-v1:0",
+    ),
+    "vertex_ai": ("https://us-east5-aiplatform.googleapis.com/v1", "claude-haiku-4-5@20251001"),
+    "gemini": (
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "gemini-2.5-flash-lite",
+    ),
+    "xai": ("https://api.x.ai/v1", "grok-4-1-fast-non-reasoning"),
+    "openrouter": ("https://openrouter.ai/api/v1", "anthropic/claude-haiku-4.5"),
+}
+
+
+def test_routing_and_billing_use_the_same_price_for_every_provider() -> None:
+    """The router's expected cost is that of the model's bill, from the list or from the file."""
+    arms = read_manifest(SHIPPED / MANIFEST).arms
+    models = tuple(
+        Model(
+            name=name,
+            deployments=(Deployment(upstream_model=model, base_url=url, provider=name),),
+            price=OWN if name == "xai" else None,
+        )
+        for name, (url, model) in PROVIDERS.items()
+    )
+    stand_ins = dict(zip(reversed(arms), PROVIDERS, strict=True))  # other models at other prices
+    settings = Settings(models=models, router=RouterSettings(stand_ins=stand_ins))
+    router = EngineBuilder().router(settings, None)
+    pool = Pool.build(settings, router.artifact.manifest)
+    expected_usd = router.decide(BODY).cost_usd
+    for arm, name in stand_ins.items():
+        model, usage = pool.models[name], router.artifact.manifest.profile[arm]
+        tokens = Usage(prompt_tokens=1_000, completion_tokens=100)
+        assert usage.price == model.price
+        assert expected_usd[arm] == usage.cost_usd(model.price)
+        billed_usd = answer_cost_usd(model, tokens, upstream_s=1.0)
+        assert billed_usd == usage.price.cost_of(tokens, 1.0)
+        assert billed_usd != router.measured_prices[arm].cost_of(tokens, 1.0)
+    assert pool.models["xai"].price == OWN
+    bedrock, anthropic = pool.models["bedrock"].price, pool.models["anthropic"].price
+    assert bedrock is not None
+    assert anthropic is not None
+    assert bedrock.input_usd_per_mtok > anthropic.input_usd_per_mtok  # the region costs more
+
+
+def test_stand_in_never_has_the_price_of_the_measured_model() -> None:
+    """A price in an artifact is that of the model that an arm stands for."""
+    own = Deployment(upstream_model="llama", base_url="http://h/v1")
+    settings = Settings(
+        models=(Model(name="local", deployments=(own,)),),
+        router=RouterSettings(stand_ins={"small": "local"}),
+    )
+    measured = manifest().model_copy(update={"stands_for": {"small": ("openai/gpt-5-mini",)}})
+    with pytest.raises(ConfigError, match=r"model_list: local: .*input_cost_per_token"):
+        Pool.build(settings, measured)
+
+
+def test_notes_name_the_prices_that_have_changed() -> None:
+    """Operators see which costs differ from those of the artifact's figures."""
+    gpt = Deployment(upstream_model="gpt-4o", base_url=OPENAI)
+    settings = Settings(models=(Model(name="small", deployments=(gpt,)),), router=RouterSettings())
+    fake = manifest()
+    measured = {arm: usage.price for arm, usage in fake.profile.items()}
+    (note,) = pool_notes(Pool.build(settings, fake), measured)
+    assert not note.is_warning
+    assert note.text.endswith("(input/output): small 1/1 -> 2.5/10")

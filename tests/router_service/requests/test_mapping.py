@@ -1,0 +1,264 @@
+"""Which model serves which arm: by the ids that providers and LiteLLM write, never by likeness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from router_service.core.artifact import Manifest
+from router_service.core.errors import ConfigError
+from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
+from router_service.settings import Settings, load_settings
+from tests.fakes import manifest
+
+CONFIG = Path("training/switchcraft_training/configs/frontier-2025-12.yaml")
+POOL: list[dict[str, Any]] = yaml.safe_load(CONFIG.read_text())["pool"]
+KEYS = {
+    f"{name}_API_KEY": "k"
+    for name in "OPENAI ANTHROPIC GEMINI XAI OPENROUTER AZURE MISTRAL GROQ".split()
+}
+ENVIRON = KEYS | {"AZURE_API_BASE": "https://eu.openai.azure.com"}
+BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1"
+VERTEX = "https://us-east5-aiplatform.googleapis.com/v1"
+OWN = "http://litellm:4000/v1"
+
+
+def frontier() -> Manifest:
+    """Return a manifest with the arms of the pool of December 2025 and their ids."""
+    fake = manifest()
+    arms = tuple(each["arm"] for each in POOL)
+    return fake.model_copy(
+        update={
+            "arms": arms,
+            "stands_for": {each["arm"]: tuple(each["stands_for"]) for each in POOL},
+            "profile": dict.fromkeys(arms, fake.profile["small"]),
+        }
+    )
+
+
+def entry(model: str, name: str = "m", base: str | None = None, **params: object) -> dict[str, Any]:
+    """Return an entry of `model_list`; `base` is its `base_model`."""
+    info = {} if base is None else {"base_model": base}
+    return {"model_name": name, "litellm_params": {"model": model, **params}, "model_info": info}
+
+
+def read(tmp_path: Path, *models: Mapping[str, Any], **router: object) -> Settings:
+    """Return the settings of a file with these models and this section `router`."""
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"model_list": list(models), "router": router}))
+    return load_settings(path, ENVIRON)
+
+
+KNOWN = [
+    # OpenAI: with and without the provider, an alias or a dated version.
+    (entry("openai/gpt-5.2"), "gpt-5.2"),
+    (entry("gpt-5.2-2025-12-11"), "gpt-5.2"),
+    (entry("openai/gpt-5-mini-2025-08-07"), "gpt-5-mini"),
+    (entry("openai/GPT-4.1-Mini"), "gpt-4.1-mini"),
+    (entry("openai/gpt-5.2", api_base="https://api.openai.com/v1"), "gpt-5.2"),
+    # Azure: the deployment's name, or the base model of an own name.
+    (entry("azure/gpt-5.2", api_version="2025-04-01-preview"), "gpt-5.2"),
+    (entry("azure/my-deployment", "m", "azure/gpt-5-mini"), "gpt-5-mini"),
+    (entry("azure/my-deployment", "m", "gpt-4.1-mini-2025-04-14"), "gpt-4.1-mini"),
+    (entry("azure/my-deployment", "m", "azure/eu/gpt-4.1-mini-2025-04-14"), "gpt-4.1-mini"),
+    (entry("openai/gpt-5.2", api_base="https://x.openai.azure.com/openai/v1"), "gpt-5.2"),
+    # Anthropic.
+    (entry("anthropic/claude-haiku-4-5-20251001"), "claude-haiku-4.5"),
+    (entry("claude-opus-4-5-20251101"), "claude-opus-4.5"),
+    (entry("anthropic/claude-sonnet-4-5"), "claude-sonnet-4.5"),
+    # Bedrock: regions and APIs do not change the model.
+    (
+        entry("bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0", api_base=BEDROCK),
+        "claude-haiku-4.5",
+    ),
+    (
+        entry("bedrock/converse/au.anthropic.claude-sonnet-4-5-20250929-v1:0", api_base=BEDROCK),
+        "claude-sonnet-4.5",
+    ),
+    (
+        entry("bedrock/us-west-2/anthropic.claude-opus-4-5-20251101-v1:0", api_base=BEDROCK),
+        "claude-opus-4.5",
+    ),
+    # Vertex AI, with `@` before the version, and Gemini.
+    (entry("vertex_ai/claude-haiku-4-5@20251001", api_base=VERTEX), "claude-haiku-4.5"),
+    (entry("vertex_ai/gemini-2.5-flash-lite", api_base=VERTEX), "gemini-2.5-flash-lite"),
+    (entry("gemini/gemini-2.5-flash-lite"), "gemini-2.5-flash-lite"),
+    # xAI and OpenRouter.
+    (entry("xai/grok-4-1-fast-non-reasoning"), "grok-4.1-fast"),
+    (entry("xai/grok-4-1-fast-non-reasoning-latest"), "grok-4.1-fast"),
+    (entry("openrouter/anthropic/claude-haiku-4.5"), "claude-haiku-4.5"),
+    (entry("openrouter/openai/gpt-5.2"), "gpt-5.2"),
+    (
+        entry("openai/anthropic/claude-haiku-4.5", api_base="https://openrouter.ai/api/v1"),
+        "claude-haiku-4.5",
+    ),
+    # A base model names the model of any server.
+    (entry("openai/fast", "m", "anthropic/claude-haiku-4-5", api_base=OWN), "claude-haiku-4.5"),
+    (entry("openai/fast", "m", "claude-haiku-4-5", api_base=OWN), "claude-haiku-4.5"),
+]
+
+UNKNOWN = [
+    (entry("openai/gpt-5.1"), "the router has not measured openai/gpt-5.1"),
+    (entry("openai/gpt-5.2-pro"), "the router has not measured openai/gpt-5.2-pro"),
+    (entry("openai/gpt-4.1-nano"), "the router has not measured openai/gpt-4.1-nano"),
+    (entry("openai/ft:gpt-4.1-mini-2025-04-14:me::1", "gpt-4.1-mini"), "the router has not"),
+    (entry("openai/gpt-4o", "gpt-5.2"), "the router has not measured openai/gpt-4o"),
+    (entry("openai/gpt-4o", "m", "gpt-5.2"), "the router has not measured openai/gpt-4o"),
+    (entry("anthropic/claude-haiku-3-5"), "the router has not measured"),
+    (entry("xai/grok-4-1-fast-reasoning"), "the router has not measured"),
+    (entry("openrouter/anthropic/claude-haiku-4.5:thinking"), "the router has not measured"),
+    (entry("groq/gpt-5.2"), "the router has not measured groq/gpt-5.2"),
+    (entry("azure/my-deployment"), "the router has not measured azure/my-deployment"),
+    (entry("openai/qwen3", "gpt-5.2", api_base=OWN), "the router has not measured qwen3"),
+    (entry("openai/gpt-5.2", reasoning_effort="high"), "it sets reasoning_effort"),
+    (entry("claude-haiku-4-5", thinking={"type": "enabled"}), "it sets thinking"),
+    (entry("openai/claude-haiku-4-5-20251001", api_base=OWN), "is not a known provider's address"),
+]
+
+
+@pytest.mark.parametrize(("model", "arm"), KNOWN, ids=lambda each: str(each)[:60])
+def test_model_maps_itself_by_its_id(tmp_path: Path, model: dict[str, Any], arm: str) -> None:
+    """A model list alone is enough, however the provider and LiteLLM write the id."""
+    found = map_models(read(tmp_path, model), frontier())
+    assert found == ArmMapping({arm: "m"}, {arm: Basis.ID})
+
+
+@pytest.mark.parametrize(("model", "reason"), UNKNOWN, ids=lambda each: str(each)[:60])
+def test_other_models_are_served_by_name(
+    tmp_path: Path, model: dict[str, Any], reason: str
+) -> None:
+    """Neither a similar id nor the arm's name makes a model the measured one."""
+    found = map_models(read(tmp_path, model), frontier())
+    assert found.models == {}
+    (unrouted,) = found.unrouted
+    assert unrouted.model == model["model_name"]
+    assert reason in unrouted.reason
+    assert "onboard" in unrouted.remedy or "base_model" in unrouted.remedy
+
+
+@pytest.mark.parametrize("name", ["gpt-5.2", "gpt-5.2-2025-12-11", "claude-haiku-4.5"])
+def test_listed_name_at_an_unknown_address_counts_and_is_marked(tmp_path: Path, name: str) -> None:
+    """A proxy that serves a model under its id, or under the arm's name, needs no setting."""
+    found = map_models(read(tmp_path, entry(f"openai/{name}", api_base=OWN)), frontier())
+    assert list(found.bases.values()) == [Basis.UNPROVEN]
+
+
+def test_other_name_at_an_unknown_address_needs_the_operators_word(tmp_path: Path) -> None:
+    """`router.arms` says that a server's model is the measured one, unless its name differs."""
+    proxied = entry("openai/claude-haiku-4-5-20251001", api_base=OWN)
+    found = map_models(read(tmp_path, proxied, arms={"claude-haiku-4.5": "m"}), frontier())
+    assert found == ArmMapping({"claude-haiku-4.5": "m"}, {"claude-haiku-4.5": Basis.STATED})
+    with pytest.raises(
+        ConfigError, match=r"set its model_info\.base_model: anthropic/claude-haiku"
+    ):
+        map_models(
+            read(tmp_path, entry("openai/x", api_base=OWN), arms={"claude-haiku-4.5": "m"}),
+            frontier(),
+        )
+
+
+def test_deployments_of_a_model_must_be_the_same_model(tmp_path: Path) -> None:
+    """One deployment of another model, or one whose model is unknown, keeps the model out."""
+    same = [entry("openai/gpt-5.2"), entry("azure/x", "m", "azure/gpt-5.2-2025-12-11")]
+    assert map_models(read(tmp_path, *same), frontier()).models == {"gpt-5.2": "m"}
+    for other in (entry("openai/gpt-5-mini"), entry("azure/x")):
+        found = map_models(read(tmp_path, *same, other), frontier())
+        assert found.models == {}
+        assert "its deployments are different models: openai/gpt-5.2" in found.unrouted[0].reason
+
+
+def test_first_of_two_equal_models_serves_the_arm(tmp_path: Path) -> None:
+    """`router.arms` chooses another one, and null leaves the arm out without a complaint."""
+    models = [entry("openai/gpt-5.2", "a"), entry("azure/gpt-5.2", "b")]
+    found = map_models(read(tmp_path, *models), frontier())
+    assert found.models == {"gpt-5.2": "a"}
+    assert found.unrouted[0].remedy == "set router.arms to {gpt-5.2: b} to use this one"
+    found = map_models(read(tmp_path, *models, arms={"gpt-5.2": "b"}), frontier())
+    assert found.models == {"gpt-5.2": "b"}
+    found = map_models(read(tmp_path, *models, arms={"gpt-5.2": None}), frontier())
+    assert found == ArmMapping()
+
+
+def test_arm_of_another_model_is_refused_with_the_remedies(tmp_path: Path) -> None:
+    """The message says what the model is, what the arm is, and the two ways on."""
+    models = [entry("anthropic/claude-haiku-4-5", "haiku"), entry("openai/gpt-5.2", "high")]
+    models[1]["litellm_params"]["reasoning_effort"] = "high"
+    arms = {"claude-opus-4.5": "haiku", "gpt-5.2": "high"}
+    with pytest.raises(ConfigError) as caught:
+        map_models(read(tmp_path, *models, arms=arms), frontier())
+    opus, effort = sorted(str(problem.problem) for problem in caught.value.problems)
+    assert opus.startswith(
+        "the model 'haiku' is anthropic/claude-haiku-4-5, and this arm is "
+        "anthropic/claude-opus-4-5;"
+        " write claude-haiku-4.5: haiku."
+    )
+    assert effort.startswith(
+        "the model 'high' is not openai/gpt-5.2 as measured: it sets reasoning"
+    )
+    for text in (opus, effort):
+        assert "switchcraft-train onboard" in text
+        assert "router.stand_ins" in text
+
+
+def test_stand_in_is_accepted_and_remembered(tmp_path: Path) -> None:
+    """With explicit consent, an arm's figures are used for another model."""
+    models = [entry("openai/gpt-4o", "old")]
+    found = map_models(read(tmp_path, *models, stand_ins={"gpt-5.2": "old"}), frontier())
+    assert found.stand_ins == {"gpt-5.2": "old"}
+    with pytest.raises(ConfigError, match=r"router\.arms has this arm too"):
+        map_models(
+            read(tmp_path, *models, stand_ins={"small": "old"}, arms={"small": "old"}),
+            manifest(),
+        )
+
+
+def test_artifact_without_ids_maps_by_name(tmp_path: Path) -> None:
+    """If an artifact does not say what its arms are, names and `router.arms` decide."""
+    models = [
+        entry("openai/gpt-4o", "small"),
+        entry("openai/gpt-4.1", "b"),
+        entry("mistral/x", "c"),
+    ]
+    found = map_models(read(tmp_path, *models, arms={"large": "b"}), manifest())
+    assert found.models == {"small": "small", "large": "b"}
+    assert found.bases == {"small": Basis.NAME, "large": Basis.STATED}
+    assert "if it is one of the arms medium, map it in router.arms" in found.unrouted[0].remedy
+
+
+def test_sandbox_answers_for_every_arm() -> None:
+    """No id is needed where no real model is called."""
+    ours = frontier()
+    found = map_models(Settings.sandbox("http://h", ours.arms), ours)
+    assert found.models == dict(zip(ours.arms, ours.arms, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpt-5-2", "gpt-5.2"),
+        ("GPT 5 Mini", "gpt-5-mini"),
+        ("claude-hiaku-4.5", "claude-haiku-4.5"),
+        ("claude-sonet-4.5", "claude-sonnet-4.5"),
+        ("gpt-5.1", None),
+        ("gpt-4o", None),
+        ("gpt-5-nano", None),
+        ("claude-haiku-4", None),
+        ("claude-haiku-3.5", None),
+        ("gemini-2.5-flash", None),
+    ],
+)
+def test_only_another_spelling_is_suggested(name: str, meant: str | None) -> None:
+    """A similar name may be another model, and is not suggested."""
+    text = instead_of(name, [each["arm"] for each in POOL])
+    assert text == f"did you mean {meant!r}?" if meant else text.startswith("use one of ")
+
+
+def test_id_in_place_of_an_arm_leads_to_the_arm(tmp_path: Path) -> None:
+    """The message names the arm that stands for the id."""
+    arms = {"claude-haiku-4-5-20251001": "m"}
+    with pytest.raises(ConfigError, match=r"no such arm; did you mean 'claude-haiku-4\.5'\?"):
+        map_models(read(tmp_path, entry("claude-haiku-4-5"), arms=arms), frontier())
