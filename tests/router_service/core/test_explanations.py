@@ -174,6 +174,13 @@ def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
             },
             "big: the best of 2 candidates by the verifier's estimate (90% correct).",
         ),
+        (
+            {"reason": "text", "candidates": (candidate("mini", is_accepted=True),)},
+            (
+                "mini: the first model that was asked; the router expected text, which is delivered"
+                " without verification."
+            ),
+        ),
     ],
 )
 def test_explained_record(fields: dict[str, object], sentence: str) -> None:
