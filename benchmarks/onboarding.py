@@ -218,7 +218,7 @@ def join(
 
 def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined]) -> list[Figures]:
     """Return AUC and routed accuracy by arm and number of answers, next to all answers."""
-    table, rule = setting.measured, setting.config.policies["default"]
+    table, rule = setting.measured, setting.config.choosing_rule
     found: list[Figures] = []
     for (arm, answers), new in joined.items():
         column, own = setting.config.arms.index(arm), table.take(new.rows)

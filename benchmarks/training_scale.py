@@ -158,7 +158,7 @@ def configured(folder: Path, rows: int, *, verifier: bool = False) -> RunConfig:
         "also": (also,),
         "pool": pool,
         "verifier": verifier,
-        "policies": {"default": recipe.policies["default"]},  # a rule; a run resolves goals
+        "policies": {"default": recipe.choosing_rule},  # a rule; a run resolves goals
     }
     return recipe.model_copy(update=changes)
 
@@ -299,7 +299,7 @@ def _entrants(data: TrainingData, probabilities: Floats) -> Iterator[Entrant]:
     table = data.table.measured(data.config.arms)
     with stage(experiment.BASELINES):
         splits = fold_table(table, data.config.evaluation.folds, data.config.seed)
-        rule = data.config.policies["default"]
+        rule = data.config.choosing_rule
         for baseline in baselines_to_fit(views, _random_vectors):
             with step(baseline.name):
                 found = held_out(baseline, table, splits[:1], (rule,))

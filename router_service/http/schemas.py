@@ -82,14 +82,15 @@ ANSWER: dict[int | str, Document] = {
 _RESPONSE_HEADERS = {
     "x-switchcraft-model": "Model that answered.",
     "x-switchcraft-decision-id": "Id of the decision; get its record from `/v1/decisions/{id}`.",
-    "x-switchcraft-policy": "Policy that was applied.",
+    "x-switchcraft-policy": "Policy that was applied: its rule, after the name or goal that it was "
+    "asked for by, as in `economy (drift=0.1)`.",
     "x-switchcraft-reason": "Why this model answered, in one word.",
-    "x-switchcraft-why": "Why the router chose this model, in one sentence.",
+    "x-switchcraft-why": "Why this model's answer was chosen, in one sentence.",
     "x-switchcraft-attempts": "Number of deployments that were tried.",
     "x-switchcraft-cost-usd": "Cost of the request, if it is known before the body is sent.",
     "x-switchcraft-candidates": "Verified answers only: number of models that were asked.",
     "x-switchcraft-p-correct": "Verified answers only: estimated probability of being correct.",
-    "x-switchcraft-unverified": "Why the answer was not verified, if the policy is `verified`.",
+    "x-switchcraft-unverified": "Why the answer was not verified, if its policy verifies answers.",
 }
 
 ROUTED: dict[int | str, Document] = {

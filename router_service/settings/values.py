@@ -440,7 +440,8 @@ class RouterSettings(Frozen):
     hold. Startup, `check`, metrics and the page say so."""
     default_policy: str | None = Field(None, json_schema_extra={"x-default": "the artifact's"})
     """Policy of requests that do not name one: a policy's name, a rule such as `theta=0.5`, or a
-    goal such as `accuracy=best`."""
+    goal such as `accuracy=best`. If the artifact verifies answers by default, `fast` turns that
+    off."""
     chat_model: str | None = Field(
         None, json_schema_extra={"x-default": "the arm with the lowest profiled cost"}
     )

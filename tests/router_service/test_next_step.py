@@ -7,15 +7,18 @@ import json
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router_service.cli import main
+from router_service.core.answers import ParsedAnswer
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import PolicyError
-from router_service.core.messages import Json
+from router_service.core.messages import Conversation, Json
+from router_service.core.resources import Timer
 from router_service.core.selection import Verified
 from router_service.core.verification import (
     NO_LIMITS,
@@ -24,6 +27,7 @@ from router_service.core.verification import (
     VerificationLimits,
     VerificationState,
 )
+from router_service.offline import decide_lines
 from router_service.router import Prediction, Router
 from tests.candidates import answer, ask, message, request
 
@@ -204,6 +208,79 @@ def test_policy_verified_has_the_measured_price(router: Router) -> None:
     """The bare name means the price of the artifact, and a number is another price."""
     assert router.policy("verified") == Verified(0.002)
     assert router.policy("verified=0.01") == Verified(0.01)
+
+
+class TextRouter(Router):
+    """Router that expects no tool call."""
+
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
+        """Return the prediction with a high probability of no tool call."""
+        return replace(super().predict(conversation, timer), p_no_call=0.95)
+
+
+@pytest.fixture(scope="module")
+def streaming(verifying_artifact: Path) -> Router:
+    """Return a router that delivers a first text unverified from a probability of 0.9."""
+    artifact = Artifact.load(verifying_artifact)
+    verifier = artifact.manifest.verifier
+    assert verifier is not None
+    spec = verifier.model_copy(update={"streams_text_from": 0.9})
+    manifest = artifact.manifest.model_copy(update={"verifier": spec})
+    return TextRouter(replace(artifact, manifest=manifest))
+
+
+TEXT = ParsedAnswer(text="Which city?")
+
+
+@pytest.mark.parametrize(
+    ("p_no_call", "answers", "is_accepted"),
+    [
+        (0.9, (TEXT,), True),
+        (0.89, (TEXT,), False),
+        (None, (TEXT,), False),
+        (0.9, (answer({"city": "Oslo"}),), False),
+        (0.9, (ParsedAnswer(),), False),
+        (0.9, (None,), False),
+        (0.9, (answer({"city": "Oslo"}), TEXT), False),
+    ],
+)
+def test_first_text_is_accepted_if_no_call_is_expected(
+    streaming: Router,
+    prediction: Prediction,
+    p_no_call: float | None,
+    answers: tuple[ParsedAnswer | None, ...],
+    is_accepted: bool,
+) -> None:
+    """Only a first answer with text and without calls is accepted unverified."""
+    candidates = [Candidate(arm, each) for arm, each in zip(ARMS, answers, strict=False)]
+    expected = replace(prediction, p_no_call=p_no_call)
+    step = streaming.next_step(QUESTION, expected, VerificationState(PRICE, ARMS, candidates))
+    assert (step.unverified == "text") is is_accepted
+    assert (step.accept == FIRST and not step.p_correct) is is_accepted
+    assert not step.expects_text
+
+
+def test_expected_text_asks_one_arm(streaming: Router, prediction: Prediction) -> None:
+    """The first step says that text is expected, and then asks no second arm at once.
+
+    So does the step after an arm that failed.
+    """
+    hurry = VerificationLimits(max_added_latency_s=0)
+    for p_no_call, expects_text in ((0.95, True), (0.5, False)):
+        expected = replace(prediction, p_no_call=p_no_call)
+        for failed in ((), (FIRST,)):
+            state = VerificationState(PRICE, ARMS, failed=failed, limits=hurry)
+            step = streaming.next_step(QUESTION, expected, state)
+            assert step.expects_text is expects_text
+            assert (len(step.ask) == 1) is expects_text
+
+
+def test_offline_accepts_a_first_text(streaming: Router) -> None:
+    """A line with a first text says that it is accepted, and that it is not verified."""
+    line = {"request": request(), "answers": {FIRST: {"content": "Which city?"}}}
+    (row,) = map(json.loads, decide_lines(streaming, PRICE, [json.dumps(line).encode()]))
+    assert (row["action"], row["arm"], row["p_correct"]) == ("accept", FIRST, {})
+    assert (row["reason"], row["unverified"]) == ("text", "text")
 
 
 Route = Callable[..., list[dict[str, Any]]]

@@ -43,6 +43,9 @@ def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> N
         ({"pool": []}, "pool"),
         ({"policies": {"economy": "theta=0.5"}}, "policies"),
         ({"policies": {"default": "theta=2"}}, "policies"),
+        ({"policies": {"default": "verified"}}, "policies"),  # nothing chooses once
+        ({"policies": {"default": "verified", "fast": "drift=0.1"}, "verifier": False}, ""),
+        ({"streams_text_from": 2}, "streams_text_from"),
         ({"training": {"batch_size": 0}}, "training.batch_size"),
         ({"training": {"shares": {"guess": 1}}}, "training.shares.guess.[key]"),
         ({"training": {"shares": {"forest": 0}}}, "training.shares.forest"),

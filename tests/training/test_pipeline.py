@@ -145,11 +145,13 @@ def test_verifier_is_trained_and_reported(
 ) -> None:
     """`verifier: true` adds a verifier and a section of the report; `add-verifier` does so later.
 
-    Both give the artifact the policy `verified`. To an arm that joined in between, `add-verifier`
-    gives its estimated reliability, and no frontier is claimed, because none was measured with it.
+    Both give the artifact the policy `verified`, which is its default here. To an arm that joined
+    in between, `add-verifier` gives its estimated reliability, and no frontier is claimed, because
+    none was measured with it.
     """
-    values = yaml.safe_load(config.read_text()) | {"verifier": True}
+    values = yaml.safe_load(config.read_text()) | {"verifier": True, "streams_text_from": 0.9}
     values["training"] |= {"shares": {"lexical": 1}, "select_on": "last"}
+    values["policies"] = {"default": "verified", "fast": "theta=0.5", "quality": "accuracy=best"}
     config.write_text(yaml.safe_dump(values))
     artifact, joined, later = (tmp_path / name for name in ("out/artifact", "joined", "later"))
     data = ["--data", str(benchmark)]
@@ -172,9 +174,12 @@ def test_verifier_is_trained_and_reported(
     for directory, points in ((artifact, frontier), (later, [])):
         router = Router.load(directory)
         assert isinstance(router.policy("verified"), Verified)
+        assert router.policy() == router.policy("verified")
+        assert str(router.artifact.manifest.choose_once) == "fast (theta=0.5)"
         assert len(router.artifact.manifest.verified_frontier) == len(points)
     manifest = router.artifact.manifest
     assert manifest.verifier is not None
+    assert manifest.verifier.streams_text_from == 0.9
     expected = dict(zip(manifest.arms, manifest.verifier.reliabilities, strict=True))
     assert expected["other"] == manifest.onboarded["other"].accuracy.value
     assert expected["large-FC"] == 1

@@ -142,6 +142,34 @@ def test_every_api_gives_the_same_answer(name: str, dialect: Dialect, size: int)
     assert accumulate(*events(case, dialect, size)) == ParsedAnswer(calls, text)
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize(
+    ("name", "begins_with_text"),
+    [
+        ("text", True),
+        ("thinking", True),
+        ("one call", True),
+        ("parallel calls", False),
+        ("thinking and a call", False),
+    ],
+)
+def test_text_is_recognized_as_it_arrives(
+    name: str, dialect: Dialect, size: int, begins_with_text: bool
+) -> None:
+    """Text is recognized before the answer is complete; reasoning and calls are no text."""
+    accumulator, case = AnswerAccumulator(), CASES[name]
+    found = []
+    for event in events(case, dialect, size):
+        accumulator.feed(event)
+        found.append(accumulator.is_text)
+    assert any(found[:-2]) == begins_with_text
+    assert not found[0]
+    answer = accumulator.answer()
+    assert answer is not None
+    assert accumulator.is_text == answer.is_text == (not case.calls)
+
+
 def test_input_that_is_too_deep_leaves_no_answer() -> None:
     """An input that cannot be written again is not judged."""
     deep: Any = {}

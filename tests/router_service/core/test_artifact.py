@@ -20,6 +20,7 @@ from router_service.core.artifact import (
     save_manifest,
 )
 from router_service.core.errors import ArtifactError
+from router_service.core.selection import Verified
 from router_service.router import Router
 
 
@@ -78,6 +79,8 @@ def test_damaged_file_is_named(copy: Path, name: str, damage: Callable[[Path], N
         ({"arms": ["a", "b"]}, "profile"),
         ({"policies": {}}, "default"),
         ({"policies": {"default": "theta=9"}}, "theta=9"),
+        ({"policies": {"default": "verified"}}, "a policy named 'fast'"),
+        ({"policies": {"default": "verified=0.1", "fast": "verified"}}, "named 'fast'"),
         ({"files": {}}, "no hash"),
         ({"packing": {"budget_tokens": 4}}, "budget_tokens"),
         ({"surprise": 1}, "surprise"),
@@ -91,6 +94,23 @@ def test_inconsistent_manifest_is_refused(
     with pytest.raises(ArtifactError, match=problem) as caught:
         Artifact.load(copy)
     assert caught.value.path == copy / MANIFEST
+
+
+def test_policy_that_chooses_once_stands_in_for_a_verified_default(copy: Path) -> None:
+    """It is the default policy if that chooses once, or else `fast`, which then has a name."""
+    assert str(Artifact.load(copy).manifest.choose_once) == "drift=0.05"
+    for default in ("verified", "verified=0.01"):
+        edit_manifest(copy, policies={"default": default, "fast": "theta=0.5"})
+        router = Router(Artifact.load(copy))
+        manifest = router.artifact.manifest
+        assert str(manifest.choose_once) == "fast (theta=0.5)"
+        assert isinstance(router.policy(), Verified)
+        assert manifest.named_rules["default"] == str(router.policy())
+        for policy in ({}, {"policy": "default"}):
+            assert router.decide({"messages": []}, **policy).policy == "theta=0.5"
+        alone = Router(Artifact.load(copy), arms=router.arms[:2])
+        assert alone.artifact.manifest.choose_once == manifest.choose_once
+        assert alone.artifact.manifest.metrics["default_accuracy"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])

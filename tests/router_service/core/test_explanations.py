@@ -183,6 +183,13 @@ def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
             },
             "big: the likeliest of 2 models' answers (90%), by the verifier's estimate.",
         ),
+        (
+            {"reason": "text", "candidates": (candidate("mini", is_accepted=True),)},
+            (
+                "mini: the first model that was asked; the router expected text, which is delivered"
+                " without verification."
+            ),
+        ),
     ],
 )
 def test_explained_record(fields: dict[str, object], sentence: str) -> None:

@@ -14,11 +14,12 @@ from router_service.core.goals import (
     BudgetGoal,
     Goal,
     find_point,
+    name_policy,
     pareto_front,
     parse_goal,
 )
 from router_service.core.held_out import HELD_OUT
-from router_service.core.selection import Price, Verified, parse_policy
+from router_service.core.selection import Price, Threshold, Verified, parse_policy
 from router_service.router import Router
 from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
 
@@ -156,6 +157,30 @@ def test_goal_may_choose_a_verified_policy(
     if otherwise is not None:
         assert isinstance(chosen, Verified)
         assert str(chosen.otherwise) == otherwise
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "kind"),
+    [
+        (None, "theta=0.5", "theta"),
+        ("default", "theta=0.5", "theta"),
+        ("theta=0.50", "theta=0.5", "theta"),
+        ("economy", "economy (theta=0.5)", "economy"),
+        ("accuracy = best+1.0@95", "accuracy=best+1@95 (theta=0.5)", "accuracy"),
+        ("usd_per_1k=0.5\r\n", "usd_per_1k=0.5 (theta=0.5)", "usd_per_1k"),
+    ],
+)
+def test_policies_keep_their_names(text: str | None, shown: str, kind: str) -> None:
+    """Names and goals are shown with their rule; the kind, for metrics, has no free number."""
+    named = name_policy(text, Threshold(0.5))
+    assert (str(named), named.kind) == (shown, kind)
+
+
+def test_name_verified_is_shown_once() -> None:
+    """The rule contains the name already."""
+    for text in ("verified", "verified=0.002"):
+        named = name_policy(text, Verified(0.002))
+        assert (str(named), named.kind) == ("verified=0.002", "verified")
 
 
 def test_goal_chooses_no_verified_policy_unless_it_is_allowed(verifying: Router) -> None:

@@ -23,6 +23,7 @@ from router_service.core.selection import (
     most_probable,
     select,
 )
+from router_service.core.verification import UnverifiedReason
 from router_service.router import Prediction, Router
 from switchcraft_training.data.learned import digests_of
 from switchcraft_training.data.table import Floats
@@ -35,6 +36,9 @@ from switchcraft_training.replay.verified import (
     VerifiableRequest,
     read_answers,
 )
+
+_VERIFIABLE = (None, UnverifiedReason.TEXT)
+"""Values of `unverified` in the log with which a verified policy asks for candidates."""
 
 CONVERSATION_BYTES = 32
 """Length of a conversation's id in the log."""
@@ -183,7 +187,7 @@ def read_decisions(
                 fill_first_answer(row, decision, request.answers)
                 for name, policy in verified.items():
                     facts = trajectories[name].columns[count]
-                    if row["is_unread"] or decision.unverified is not None:
+                    if row["is_unread"] or decision.unverified not in _VERIFIABLE:
                         fill_unverified(facts, row, router.artifact.manifest.choose_once.rule)
                     else:
                         fill_trajectory(facts, request, request.follow(router, policy), arms)
