@@ -1,5 +1,6 @@
 /** The router: how good it is, how it decides, and where it comes from. */
 
+import { advice } from "./advice.js";
 import * as api from "./api.js";
 import { byId, facts, h, showError, table } from "./dom.js";
 import { count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
@@ -28,11 +29,12 @@ function described(card) {
     titled("How good it is", measured && `Measured on ${count(measured)} queries that the router had not seen in training. ± is one standard error.`, metrics(card)),
     frontier(card),
     titled("Models", "A model, or a model with a reasoning effort, is called an arm. Cost, tokens and time are means over the measured requests, at the prices of this gateway.", arms(card)),
+    card.has_held_out && advice(card),
     h("div", { class: "pair" },
       titled("How it decides", null, model(card)),
       titled("Named policies", null, policyNames(card))),
     titled("Where it comes from", null, provenance(card)),
-  ];
+  ].filter((each) => each instanceof Node);
 }
 
 /** @param {string} title @param {string | null | undefined} note @param {Node} content */
@@ -85,7 +87,7 @@ function frontier(card) {
   const all = curves(card).flatMap(({ points }) => points).length;
   return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "What each policy costs, and how often it is right"), plot,
     legend(card, "default of this gateway"),
-    card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here. They were measured only for all of the router's models at the prices that it was trained with."),
+    card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here. This router has figures of them only for all of its models at the prices that it was trained with."),
     h("details", {}, h("summary", {}, `All ${all} measured policies`), policies(card)));
 }
 
