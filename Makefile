@@ -9,7 +9,10 @@ LOCKED ?= yes
 # wait for servers, so there is one process more than there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL ?= -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-DATA ?= $(or $(SWITCHCRAFT_DATA),../shared/data)
+# Recorded answers; `make train` downloads those that are missing.
+DATA ?= $(or $(SWITCHCRAFT_DATA),$(firstword $(wildcard ../shared/data) data))
+RECORDINGS := bfcl-2024-08 bfcl-v3-8b
+MISSING = $(filter-out $(notdir $(wildcard $(RECORDINGS:%=$(DATA)/%))),$(RECORDINGS))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -68,8 +71,9 @@ types: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
-## train: the shipped artifact, from the recorded answers in $(DATA)
+## train: the shipped artifact, from the recorded answers in $(DATA); downloads 28 MB if it has none
 train: $(VENV)/.dev
+	$(if $(MISSING),$(BIN)/switchcraft-train fetch $(MISSING) --data $(DATA))
 	$(BIN)/switchcraft-train run configs/reference-pool.yaml --data $(DATA) --out runs/reference-pool
 
 ## lock: requirements/*.lock from pyproject.toml; UPGRADE=--upgrade takes the newest versions

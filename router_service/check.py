@@ -26,7 +26,7 @@ from router_service.dialects.writing import Target
 from router_service.http.server import open_listeners
 from router_service.lifecycle.engine import EngineBuilder, make_planner
 from router_service.lifecycle.reloading import load_first_router
-from router_service.requests.pool import Pool
+from router_service.requests.pool import Pool, PoolNote, pool_notes
 from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
@@ -82,9 +82,11 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
         warn_about_open_redis(settings.server)
     yield from _notes("keys", warnings)
+    notes: list[PoolNote] = []
     with _warnings() as warnings:
-        yield from _checked("router", lambda: _describe_router(settings))
+        yield from _checked("router", lambda: _describe_router(settings, notes))
     yield from _notes("router", warnings)
+    yield from _notes("router", [line for note in notes for line in note.lines])
     if settings.server.redis_url is not None:
         yield from _checked("redis", lambda: asyncio.run(_ping_redis(settings)))
     yield from _checked("port", lambda: _try_port(settings))
@@ -112,15 +114,19 @@ def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
         yield Finding(subject, Status.FAILED, str(exc))
 
 
-def _describe_router(settings: Settings) -> str:
-    """Load the router as a gateway does, and return which arms it can choose."""
+def _describe_router(settings: Settings, notes: list[PoolNote]) -> str:
+    """Load the router as a gateway does, and return which arms it can choose.
+
+    Adds what operators should know about the pool to `notes`.
+    """
     if not settings.models:  # the sandbox answers for every arm
         arms = read_manifest(settings.router.artifact / MANIFEST).arms
         settings = Settings.sandbox("http://127.0.0.1", arms, server=settings.server)
-    router, publication = load_first_router(settings, EngineBuilder())
+    router, publication = load_first_router(settings, EngineBuilder(announces=False))
     manifest = router.artifact.manifest
     pool = Pool.build(settings, manifest)
     make_planner(settings, router, pool)
+    notes += pool_notes(pool, router.measured_prices)
     served = ", ".join(
         arm if arm == pool.by_arm[arm].name else f"{arm} by {pool.by_arm[arm].name}"
         for arm in manifest.arms
@@ -129,7 +135,9 @@ def _describe_router(settings: Settings) -> str:
     missing = ", ".join(arm for arm in manifest.arms if arm not in pool.by_arm)
     place = "published" if publication else str(router.artifact.directory)
     without = f"; without a model, so never chosen: {missing}" if missing else ""
-    return f"{place}: {len(pool.by_arm)} of {len(manifest.arms)} arms: {served}{without}"
+    measured = f". {manifest.knowledge}" if manifest.knowledge else ""
+    count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
+    return f"{place}: {count}: {served or 'none'}{without}{measured}"
 
 
 async def _ping_redis(settings: Settings) -> str:

@@ -111,7 +111,8 @@ def _create_parser() -> argparse.ArgumentParser:
     )
     route.add_argument(
         "--policy",
-        help="the name of a policy (see `switchcraft policies`), a rule or a goal. Rules:"
+        help="the name of a policy (see `switchcraft policies`), a rule or a goal; by default, the"
+        " policy of requests whose answers are not verified. Rules:"
         " theta=0.5, the cheapest model with at least this probability of a correct answer;"
         " drift=0.1, the cheapest model at most this far below the most probable one;"
         " utility=0.002, the best"
@@ -230,6 +231,7 @@ def check_command(arguments: argparse.Namespace) -> int:
 def route_command(arguments: argparse.Namespace) -> int:
     """Print a decision for each request body on standard input."""
     from router_service.core.artifact import SHIPPED  # noqa: PLC0415
+    from router_service.core.selection import Policy, Verified  # noqa: PLC0415
     from router_service.offline import decide_lines  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
 
@@ -240,9 +242,11 @@ def route_command(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     router = Router.load(arguments.artifact or SHIPPED)
-    policy = router.policy(
-        arguments.policy, param="--policy", verified_goals=arguments.verified_goals
-    )
+    policy: Policy | Verified = router.artifact.manifest.choose_once.rule
+    if arguments.policy is not None:
+        policy = router.policy(
+            arguments.policy, param="--policy", verified_goals=arguments.verified_goals
+        )
     for line in decide_lines(router, policy, sys.stdin.buffer):
         sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
@@ -334,7 +338,7 @@ def _artifact_of(arguments: argparse.Namespace) -> Artifact:
     from router_service.settings import read_settings  # noqa: PLC0415
 
     settings = read_settings(arguments.config)
-    router, _ = load_first_router(settings, EngineBuilder())
+    router, _ = load_first_router(settings, EngineBuilder(announces=False))
     return router.artifact
 
 

@@ -22,9 +22,9 @@ from router_service.core.messages import (
     parse_conversation,
     wrong_type,
 )
-from router_service.core.selection import Policy, Verified
+from router_service.core.selection import VERIFIED, Policy, Verified
 from router_service.core.verification import Candidate, VerificationState, why_unverifiable
-from router_service.router import VERIFIED, Router
+from router_service.router import Router
 
 CHAT_PATH = "/chat/completions"
 
@@ -59,8 +59,8 @@ def decide_lines(
 def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, object]:
     """Return the next step for a request and its candidates so far.
 
-    If a goal chose the policy, a request that cannot be verified gets the arm of the policy that
-    chooses once for that goal, and the field `unverified` says why.
+    A request that cannot be verified gets the arm of the policy that chooses once, and the field
+    `unverified` says why. So does a first answer that is accepted because it is text.
 
     Raises InvalidRequestError, for example if `answers` names an unknown arm.
     """
@@ -84,8 +84,8 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
     prediction = router.predict(conversation)
     features = read_requirements(body, conversation, CHAT_PATH).features
     unverified = why_unverifiable(body, conversation, features)
-    if unverified is not None and policy.otherwise is not None:
-        decision = router.choose(conversation, prediction, policy.otherwise)
+    decision = router.choose(conversation, prediction, policy.otherwise)
+    if unverified is not None:
         return {
             "action": "accept" if decision.arm in answers else "ask",
             "arm": decision.arm,
@@ -100,7 +100,6 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
     question = Question(conversation, as_list(body.get("tools")))
     state = VerificationState(policy, router.arms, candidates)
     step = router.next_step(question, prediction, state)
-    decision = router.choose(conversation, prediction)
     return {
         "action": "ask" if step.accept is None else "accept",
         "arm": step.ask[0] if step.accept is None else step.accept,
@@ -108,8 +107,9 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
         "probabilities": decision.probabilities,
         "cost_usd": decision.cost_usd,
         "policy": str(policy),
-        "reason": VERIFIED,
+        "reason": step.unverified or VERIFIED,
         "packed_tokens": decision.packed_tokens,
+        **({} if step.unverified is None else {"unverified": step.unverified}),
     }
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from router_service.core.answer_features import Candidates, Question, decode_calls, read_answer
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.artifact import NO_VERIFIER, SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import goal_policy, parse_goal
 from router_service.core.held_out import describe_pool, verified_points
@@ -40,29 +40,22 @@ from router_service.core.model import Classifier, Graph
 from router_service.core.packing import PackedView, PackedViewer, Packer
 from router_service.core.resources import Cache, StageName, Timer
 from router_service.core.selection import (
+    DEFAULT,
     LEAST_PRICE_USD,
+    VERIFIED,
     Policy,
     Price,
     Reason,
     Verified,
     choose_once,
     explore,
+    is_verified,
     least_probability,
-    parse_policy,
     ranking,
     select,
 )
-from router_service.core.verification import Step, VerificationState
+from router_service.core.verification import Step, UnverifiedReason, VerificationState
 from router_service.core.verifier import Verifier
-
-VERIFIED = "verified"
-"""Name of the policy at the artifact's measured operating point."""
-
-NO_VERIFIER = (
-    "the artifact has no verifier; add one from recorded answers with `switchcraft-train "
-    "add-verifier`, or use another policy"
-)
-"""Problem with the policy `verified` if the artifact cannot verify answers."""
 
 PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""
@@ -156,6 +149,10 @@ class Router:
         """
         self.artifact = artifact
         manifest = artifact.manifest
+        self.measured_prices: Mapping[str, Price] = {
+            arm: usage.price for arm, usage in manifest.profile.items()
+        }
+        """The prices that the artifact's figures were measured at, by arm."""
         chosen = set(manifest.arms if arms is None else arms)
         self._check_arms(chosen)
         self._columns = [column for column, arm in enumerate(manifest.arms) if arm in chosen]
@@ -219,14 +216,15 @@ class Router:
     def decide(
         self,
         request_body: Mapping[str, Json] | bytes | str,
-        policy: Policy | str = "balanced",
+        policy: Policy | str = DEFAULT,
         arms: Collection[str] | None = None,
     ) -> Decision:
         """Return the arm that should answer a Chat Completions request.
 
         `request_body` is the request as JSON text or as a decoded object; only `messages` and
         `tools` are read. `policy` is a name (`economy`, `balanced`, `quality`), a rule
-        (`theta=0.5`, `drift=0.1`) or a goal (`accuracy=best@95`). `arms` restricts the choice to
+        (`theta=0.5`, `drift=0.1`) or a goal (`accuracy=best@95`). If the artifact's default policy
+        verifies answers, `default` means its policy `fast` here. `arms` restricts the choice to
         some of `Router.arms`. Takes some milliseconds of CPU time, or much less if the prediction
         for the same conversation is cached.
 
@@ -235,7 +233,9 @@ class Router:
         """
         if isinstance(request_body, bytes | str):
             request_body = decode_object(request_body)
-        if isinstance(policy, str):
+        if policy == DEFAULT:
+            policy = self.artifact.manifest.choose_once.rule
+        elif isinstance(policy, str):
             policy = choose_once(self.policy(policy, param="policy"), param="policy")
         if arms is not None:
             self._check_arms(arms)
@@ -301,15 +301,15 @@ class Router:
     ) -> Decision:
         """Return the decision that a policy makes from a prediction; takes some 0.03 ms.
 
-        By default, `policy` is the artifact's default policy, and `arms` are all of the router's
-        arms. `floor` is the probability that the arm must reach, if any arm does.
+        By default, `policy` is the artifact's policy that chooses once, and `arms` are all of the
+        router's arms. `floor` is the probability that the arm must reach, if any arm does.
         """
         indexes = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
         return decide_among(
             [self.arms[index] for index in indexes],
             [prediction.probabilities[self._columns[index]] for index in indexes],
             [self._costs_usd[index] for index in indexes],
-            policy or choose_once(self.policy()),
+            policy or self.artifact.manifest.choose_once.rule,
             prediction,
             is_unread=bool(conversation.unread),
             floor=floor,
@@ -320,13 +320,18 @@ class Router:
     ) -> Step:
         """Return which candidate to accept, or which arms to ask next; CPU-bound.
 
-        `question` is the request, and `prediction` the router's for it. Without candidates and
-        without an arm that may be asked, the step names no arm. Raises PolicyError if the artifact
-        has no verifier.
+        `question` is the request, and `prediction` the router's for it. If the router expects no
+        tool call, the first answer is accepted without verification if it is text. Without
+        candidates and without an arm that may be asked, the step names no arm. Raises PolicyError
+        if the artifact has no verifier.
         """
         if self._verifier is None:
             raise PolicyError(str(state.policy), NO_VERIFIER)
         manifest, candidates, limits = self.artifact.manifest, state.candidates, state.limits
+        expects_text = self._verifier.spec.expects_text(prediction.p_no_call)
+        if expects_text and len(candidates) == 1 and candidates[0].is_text:
+            return Step(candidates[0].arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
+        expects_text = expects_text and not candidates
         costs_usd = dict(zip(self.arms, self._costs_usd, strict=True))
         asked = [*(candidate.arm for candidate in candidates), *state.failed]
         left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
@@ -347,9 +352,10 @@ class Router:
         }
         if not (able or answers):
             return Step(None, (), {}, 0.0)
-        # Two arms are asked at once only if no time is left to ask one after the other.
+        # Two arms are asked at once only if no time is left to ask one after the other, and if the
+        # first answer is probably a call.
         fastest_s = min((manifest.profile[arm].seconds for arm in able), default=0.0)
-        is_last = fastest_s > left_s and limits.max_candidates > 1
+        is_last = fastest_s > left_s and limits.max_candidates > 1 and not expects_text
         all_costs_usd = np.full(len(manifest.arms), math.inf)
         all_costs_usd[self._columns] = self._costs_usd
         step = self._verifier.choose_step(
@@ -367,6 +373,7 @@ class Router:
             ask=ask,
             p_correct={manifest.arms[column]: p for column, p in step.p_correct.items()},
             expected_gain=step.gain,
+            expects_text=expects_text,
         )
 
     def policy(
@@ -379,22 +386,18 @@ class Router:
         PolicyError, which names `param` as the request's field.
         """
         manifest = self.artifact.manifest
-        if (text or "").partition("=")[0].strip() == VERIFIED and self._verifier is None:
-            raise PolicyError(text or "", NO_VERIFIER, param=param)
-        if text == VERIFIED and self._verifier is not None:
-            return Verified(self._verifier.spec.price_usd)
-        rule = manifest.policies.get(text or "default")
-        if rule is None and "=" not in (text or ""):
+        name = text or DEFAULT
+        rule = name if is_verified(name) else manifest.policies.get(name, name)
+        if rule == name and not is_verified(name) and "=" not in name:
             known = ", ".join(sorted(manifest.policies))
             problem = f"no policy has this name; use one of {known}"
-            similar = difflib.get_close_matches(text or "", (*manifest.policies, VERIFIED), n=1)
+            similar = difflib.get_close_matches(name, (*manifest.policies, VERIFIED), n=1)
             if similar:
                 problem = f"did you mean {similar[0]!r}?"
-            raise PolicyError(text or "", problem, param=param)
-        rule = rule or text or ""
+            raise PolicyError(name, problem, param=param)
         goal = parse_goal(rule, param=param)
         if goal is None:
-            return parse_policy(rule, param=param)
+            return manifest.policy(rule, param=param)
         return self._goal_policy(goal, param=param, verified_goals=verified_goals)
 
     def predict_batch(self, conversations: Sequence[Conversation]) -> list[list[float]]:

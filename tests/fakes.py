@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from router_service.core.answer_features import Question
 from router_service.core.artifact import (
     CANARIES,
+    NO_VERIFIER,
     TOKENIZER,
     Artifact,
     Encoder,
@@ -28,19 +29,19 @@ from router_service.core.selection import (
     Policy,
     Price,
     Verified,
-    choose_once,
-    parse_policy,
 )
-from router_service.core.verification import Step, VerificationState
+from router_service.core.verification import Step, UnverifiedReason, VerificationState
 from router_service.core.verifier import VerifierSpec
-from router_service.router import NO_VERIFIER, Decision, Prediction, decide_among
+from router_service.router import Decision, Prediction, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
 PRICES = {"small": 1.0, "medium": 2.0, "large": 10.0}
 POLICIES = {"default": "theta=0.5", "economy": "theta=0.2", "quality": "theta=0.8"}
 
 
-def manifest(arms: Sequence[str] = tuple(PROBABILITIES)) -> Manifest:
+def manifest(
+    arms: Sequence[str] = tuple(PROBABILITIES), policies: Mapping[str, str] = POLICIES
+) -> Manifest:
     """Return a manifest whose arms cost as `PRICES` says, in USD per million tokens."""
     profile = {arm: _profile(PRICES[arm]) for arm in arms}
     return Manifest(
@@ -49,7 +50,7 @@ def manifest(arms: Sequence[str] = tuple(PROBABILITIES)) -> Manifest:
         arms=tuple(arms),
         encoder=Encoder(name="none", parameters=1, hidden_size=1, layers=1),
         packing=PackingSpec(),
-        policies=POLICIES,
+        policies=policies,
         profile=profile,
         provenance=Provenance(
             created="2026-01-01", commit="0000000", config="", seed=0, data_sha256="", versions={}
@@ -62,11 +63,15 @@ def manifest(arms: Sequence[str] = tuple(PROBABILITIES)) -> Manifest:
 class FakeRouter:
     """Router with fixed probabilities; `asked` keeps the conversations."""
 
-    def __init__(self, probabilities: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        probabilities: Mapping[str, float] | None = None,
+        policies: Mapping[str, str] = POLICIES,
+    ) -> None:
         self.probabilities = dict(probabilities or PROBABILITIES)
-        self.artifact = Artifact(
-            Path(), manifest(tuple(self.probabilities)), Tokenizer(WordLevel({"[UNK]": 0}))
-        )
+        self.p_no_call: float | None = None
+        described = manifest(tuple(self.probabilities), policies)
+        self.artifact = Artifact(Path(), described, Tokenizer(WordLevel({"[UNK]": 0})))
         self.asked: list[Conversation] = []
 
     @property
@@ -84,13 +89,15 @@ class FakeRouter:
     ) -> Policy | Verified:
         """Resolve a policy by name or rule."""
         del verified_goals
-        return parse_policy(POLICIES.get(text or "default", text or ""), param=param)
+        manifest = self.artifact.manifest
+        return manifest.policy(manifest.policies.get(text or "default", text or ""), param=param)
 
     def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
         """Return the fixed probabilities."""
         del timer
         self.asked.append(conversation)
-        return Prediction(tuple(self.probabilities.values()), features=(), packed_tokens=7)
+        probabilities = tuple(self.probabilities.values())
+        return Prediction(probabilities, (), packed_tokens=7, p_no_call=self.p_no_call)
 
     def choose(
         self,
@@ -110,7 +117,7 @@ class FakeRouter:
             able,
             [probabilities[arm] for arm in able],
             [costs_usd[arm] for arm in able],
-            policy or choose_once(self.policy()),
+            policy or manifest.choose_once.rule,
             prediction,
             is_unread=bool(conversation.unread),
             floor=floor,
@@ -133,7 +140,8 @@ class VerifyingRouter(FakeRouter):
     """Router that asks groups of arms in their order, and trusts answers by arm.
 
     It accepts the most probable candidate if its probability is at least 0.5, or if no further arm
-    can be asked. `steps` keeps the states of all calls.
+    can be asked. If `p_no_call` is at least 0.9, it accepts a first text unverified. `steps` keeps
+    the states of all calls.
     """
 
     def __init__(
@@ -142,8 +150,9 @@ class VerifyingRouter(FakeRouter):
         trust: Mapping[str, float] | None = None,
         *,
         is_broken: bool = False,
+        policies: Mapping[str, str] = POLICIES,
     ) -> None:
-        super().__init__()
+        super().__init__(policies=policies)
         spec = VerifierSpec(
             graph="verifier.onnx",
             gain_graph="gain.onnx",
@@ -151,7 +160,9 @@ class VerifyingRouter(FakeRouter):
             gain_features=(),
             reliabilities=tuple(self.probabilities.values()),
             price_usd=0.002,
+            streams_text_from=0.9,
         )
+        self.expects_text = spec.expects_text
         changed = self.artifact.manifest.model_copy(update={"verifier": spec})
         self.artifact = replace(self.artifact, manifest=changed)
         self.is_broken = is_broken
@@ -160,19 +171,16 @@ class VerifyingRouter(FakeRouter):
         self.trust = {"small": 0.2, "medium": 0.4, "large": 0.9, **(trust or {})}
         self.steps: list[VerificationState] = []
 
-    def policy(
-        self, text: str | None = None, *, param: str = "model", verified_goals: bool = False
-    ) -> Policy | Verified:
-        """Resolve `verified` to the measured price, and other policies as usual."""
-        del verified_goals
-        return super().policy("verified=0.002" if text == "verified" else text, param=param)
-
     def next_step(
         self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:
         """Accept the best candidate if it is trusted, or ask the next group."""
-        del question, prediction
+        del question
         self.steps.append(state)
+        expects_text = self.expects_text(prediction.p_no_call)
+        if expects_text and len(state.candidates) == 1 and state.candidates[0].is_text:
+            arm = state.candidates[0].arm
+            return Step(arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
         trust = {c.arm: self.trust[c.arm] if c.answer else 0.0 for c in state.candidates}
         if self.is_broken and state.candidates:
             raise RuntimeError("a defect of the verifier")
@@ -181,7 +189,8 @@ class VerifyingRouter(FakeRouter):
         ask = next(filter(None, groups), ())
         if best is not None and (trust[best] >= 0.5 or not ask):
             return Step(best, (), trust, 0.0)
-        return Step(None, ask, trust, 0.1)
+        is_first = not state.candidates
+        return Step(None, ask, trust, 0.1, expects_text=expects_text and is_first)
 
 
 def _profile(usd_per_mtok: float) -> ArmProfile:

@@ -75,6 +75,11 @@ class ParsedAnswer:
     text: str = ""
 
     @property
+    def is_text(self) -> bool:
+        """Whether the answer is text without tool calls; neither is no text."""
+        return not self.calls and bool(self.text.strip())
+
+    @property
     def characters(self) -> int:
         """Return the length of the text and of the calls' arguments."""
         return len(self.text) + sum(len(call.arguments) for call in self.calls)
@@ -113,6 +118,13 @@ class AnswerAccumulator:
     _text: StringIO = field(default_factory=StringIO)
     _characters: int = 0
     _parts: int = 0
+    _has_text_delta: bool = False
+    """Whether a part of a text has arrived whose whole is still to come (Responses)."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the answer so far is text without tool calls; white space is no text."""
+        return not self._calls and (self._has_text_delta or bool(self._text.getvalue().strip()))
 
     def answer(self) -> ParsedAnswer | None:
         """Return the answer, or None if it is too long or was not read completely."""
@@ -161,6 +173,9 @@ class AnswerAccumulator:
                 self._text = StringIO()
                 self._characters = 0
                 self._add_output(output)
+        elif kind == "response.output_text.delta":
+            delta = value.get("delta")
+            self._has_text_delta |= isinstance(delta, str) and bool(delta.strip())
         elif kind == "response.output_item.done":
             self._add_item(value.get("item"), value.get("output_index"))
         elif kind in _MESSAGE_TYPES:

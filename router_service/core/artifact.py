@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,15 +13,29 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from tokenizers import Tokenizer
 
-from router_service.core.errors import ArtifactError, SwitchcraftError
+from router_service.core.errors import ArtifactError, PolicyError, SwitchcraftError
 from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Probability
 from router_service.core.packing import PackingSpec
-from router_service.core.selection import ArmProfile, Price, choose_once, parse_policy
+from router_service.core.selection import (
+    DEFAULT,
+    VERIFIED,
+    ArmProfile,
+    NamedPolicy,
+    Policy,
+    Price,
+    Verified,
+    choose_once,
+    choosing_name,
+    is_verified,
+    parse_policy,
+)
 from router_service.core.verifier import VerifierSpec
 
-SHIPPED = Path(__file__).parents[1] / "artifacts" / "reference-pool"
-"""The artifact that the package ships. The service runs with it by default."""
+ARTIFACTS = Path(__file__).parents[1] / "artifacts"
+"""Folder of the artifacts that the package ships."""
+SHIPPED = ARTIFACTS / "frontier-2025-12"
+"""The shipped artifact that the service runs with by default."""
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -32,6 +47,12 @@ LEARNED = "learned.bin"
 Interval = tuple[float, float]
 """Lower and upper end of a 95% interval."""
 Predict = Callable[[Sequence[Conversation]], Sequence[Sequence[float]]]
+
+NO_VERIFIER = (
+    "the artifact has no verifier; add one from recorded answers with `switchcraft-train "
+    "add-verifier`, or use another policy"
+)
+"""Problem with the policy `verified` if the artifact cannot verify answers."""
 
 
 class _Frozen(BaseModel):
@@ -109,11 +130,25 @@ class Knowledge(_Frozen):
 
     benchmark: str = Field(description="The queries, such as `BFCL v4, single-turn`.")
     answers: str = Field(
-        pattern=r"^\d{4}-\d{2}$", description="Month of the models' answers, `YYYY-MM`."
+        pattern=r"^\d{4}-(0[1-9]|1[0-2])$", description="Month of the models' answers, `YYYY-MM`."
     )
     prices: str = Field(
-        pattern=r"^\d{4}-\d{2}$", description="Month of the list prices, `YYYY-MM`."
+        pattern=r"^\d{4}-(0[1-9]|1[0-2])$", description="Month of the list prices, `YYYY-MM`."
     )
+
+    def __str__(self) -> str:
+        """Return a sentence for people."""
+        answers, prices = (_month(text) for text in (self.answers, self.prices))
+        of = f"answers and list prices of {answers}"
+        if answers != prices:
+            of = f"answers of {answers}, list prices of {prices}"
+        return f"Measured on {self.benchmark}; {of}."
+
+
+def _month(text: str) -> str:
+    """Return the month `YYYY-MM` in words."""
+    year, month = text.split("-")
+    return f"{calendar.month_name[int(month)]} {year}"
 
 
 class Manifest(_Frozen):
@@ -129,7 +164,10 @@ class Manifest(_Frozen):
     knowledge: Knowledge | None = None
     encoder: Encoder
     packing: PackingSpec
-    policies: Mapping[str, str] = Field(description="Rules by name; `default` is one of them.")
+    policies: Mapping[str, str] = Field(
+        description="Rules by name; `default` is one of them. If it verifies answers, `fast` is"
+        " another one, which chooses once."
+    )
     policy_goals: Mapping[str, str] = Field(
         default_factory=dict,
         description="Goals by which policies were chosen among the measured rules, by name.",
@@ -187,19 +225,42 @@ class Manifest(_Frozen):
 
     @model_validator(mode="after")
     def _check_policies(self) -> Manifest:
-        if "default" not in self.policies:
-            raise ValueError("`policies` must contain 'default'")
-        for name, rule in self.policies.items():
-            try:
-                policy = parse_policy(rule)
-                if name == "default":  # it routes the requests that cannot be verified
-                    choose_once(policy)
-            except SwitchcraftError as exc:
-                raise ValueError(str(exc)) from exc
+        try:
+            choosing_name(self.policies)
+            for rule in self.policies.values():
+                # Training adds the verifier, which has the price, after the policies.
+                if rule != VERIFIED:
+                    parse_policy(rule)
+        except SwitchcraftError as exc:
+            raise ValueError(str(exc)) from exc
         unknown = set(self.policy_goals) - set(self.policies)
         if unknown:
             raise ValueError(f"`policy_goals` names {sorted(unknown)}, which `policies` lacks")
         return self
+
+    def policy(self, rule: str, *, param: str = "model") -> Policy | Verified:
+        """Return the policy of a rule; `verified` alone has the price of the verifier.
+
+        Raises PolicyError, which names `param` as the request's field.
+        """
+        if is_verified(rule) and self.verifier is None:
+            raise PolicyError(rule, NO_VERIFIER, param=param)
+        if rule == VERIFIED and self.verifier is not None:
+            return Verified(self.verifier.price_usd)
+        return parse_policy(rule, param=param)
+
+    @property
+    def named_rules(self) -> dict[str, str]:
+        """The rule of each policy by name, with prices; `verified` is one of them if it can be."""
+        rules = {name: str(self.policy(rule)) for name, rule in self.policies.items()}
+        return rules if self.verifier is None else {**rules, VERIFIED: str(self.policy(VERIFIED))}
+
+    @property
+    def choose_once(self) -> NamedPolicy[Policy]:
+        """The policy of requests whose answers are not verified: the default one, or `fast`."""
+        name = choosing_name(self.policies)
+        policy = choose_once(parse_policy(self.policies[name]))
+        return NamedPolicy(policy, None if name == DEFAULT else name)
 
     @property
     def best_single_accuracy(self) -> Measure | None:
@@ -246,10 +307,13 @@ class Artifact:
     def load(cls, directory: Path, relatives: Iterable[Artifact] = ()) -> Artifact:
         """Read the manifest and verify the hash of every file. Raises ArtifactError.
 
+        `directory` may be the name of a shipped artifact.
+
         `relatives` are other loaded artifacts. If one has the same tokenizer file and packing, its
         tokenizer is reused, because loading the shipped tokenizer holds the interpreter's lock for
         25 ms and takes 6 MB.
         """
+        directory = find_artifact(directory)
         manifest = read_manifest(directory / MANIFEST)
         for name, digest in manifest.files.items():
             path = directory / name
@@ -303,6 +367,12 @@ class Artifact:
                 if not abs(got - wanted) <= self.manifest.canary_tolerance:
                     problem = f"the probability is {got:.4f}, but the file has {wanted:.4f}"
                     raise ArtifactError(path, f"line {number}, arm {arm!r}: {problem}")
+
+
+def find_artifact(path: Path) -> Path:
+    """Return the path, or the shipped artifact of that name if nothing is at the path."""
+    shipped = ARTIFACTS / path
+    return shipped if not path.exists() and (shipped / MANIFEST).exists() else path
 
 
 def save_manifest(directory: Path, manifest: Manifest) -> None:

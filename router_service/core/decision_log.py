@@ -12,6 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
+from router_service.core.selection import label_policy
+
 
 class StoredRecord(BaseModel):
     """A value that a store keeps under an id for a limited time."""
@@ -100,6 +102,9 @@ class DecisionRecord(StoredRecord):
     reason: str
     """Why `model` answered."""
     policy: str | None = None
+    """The rule that was applied, such as `drift=0.05`; None if the request was not routed."""
+    policy_name: str | None = None
+    """The name or goal by which the rule was asked for, such as `economy`; None without one."""
     propensity: Annotated[float, Field(gt=0, le=1)] | None = None
     """Probability with which the arm was chosen, 1 without exploration; None without the router,
     and if candidates were asked: whose answer is accepted then depends on the answers."""
@@ -132,7 +137,7 @@ class DecisionRecord(StoredRecord):
     first_byte_s: float | None = None
     """From the request to the upstream until the first byte of its answer."""
     unverified: str | None = None
-    """Why the answer was not verified, although the policy was `verified`."""
+    """Why the answer was not verified, although the policy asked for verification."""
     previous_arm: str | None = None
     """The arm that served the conversation's last request; None if it is not known, or if
     conversations are not followed."""
@@ -142,6 +147,11 @@ class DecisionRecord(StoredRecord):
     candidates: tuple[CandidateRecord, ...] | None = None
     """All candidate answers, in the order in which they were asked; None if the policy is not
     `verified`. `actual_cost_usd` is the cost of all of them."""
+
+    @property
+    def policy_label(self) -> str | None:
+        """How the policy is shown: `economy (utility=0.001)`, or the rule without a name."""
+        return None if self.policy is None else label_policy(self.policy, self.policy_name)
 
 
 class Content(AnswerContent):
@@ -159,7 +169,8 @@ class LoggedDecision(DecisionRecord):
     arm: str
     release: str
     reason: str
-    """The router's reason: `threshold`, `drift`, `argmax`, `unread`, `explored` or `verified`."""
+    """The router's reason, such as `threshold`, `drift`, `argmax`, `unread` or `explored`, or
+    `verified` or `text` if candidates were asked."""
     policy: str
     probabilities: Mapping[str, float]
     expected_cost_usd: Mapping[str, float]

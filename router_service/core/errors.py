@@ -120,6 +120,20 @@ class ModelNotFoundError(InvalidRequestError):
         self.known = known
 
 
+class NothingToRouteError(InvalidRequestError):
+    """A request for the router, which knows none of the configured models."""
+
+    def __init__(self, model_name: str, known: tuple[str, ...]) -> None:
+        super().__init__(
+            f"The model {model_name!r} chooses among the models that this gateway's router has "
+            "measured, and none of the configured models is one of them. Name a model instead: "
+            f"{', '.join(known)}. `switchcraft check` tells the operator how a model joins.",
+            param="model",
+            code="no_routed_model",
+        )
+        self.model_name = model_name
+
+
 class NoCapableModelError(InvalidRequestError):
     """A request that no model can serve.
 
@@ -520,6 +534,16 @@ class DataError(SwitchcraftError):
         super().__init__(f"{path}:{line}: {problem}" if line else f"{path}: {problem}")
         self.path = path
         self.line = line
+        self.problem = problem
+
+
+class FetchError(SwitchcraftError):
+    """A public repository or package that cannot be downloaded. `source` is its address."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        """Create the message; `problem` is a verb phrase after the address, with a remedy."""
+        super().__init__(f"{source} {problem}")
+        self.source = source
         self.problem = problem
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import PolicyError
@@ -32,6 +33,9 @@ class ExplainedDecision(DecisionRecord):
     """The arm with the highest probability of a correct answer."""
     qualifying_arms: tuple[str, ...] = ()
     """The arms that reach the threshold, the cheapest first."""
+    labels: Mapping[str, str] = {}
+    """The names of the models that serve the arms now, with the arms' names in parentheses; only
+    arms whose model has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +53,59 @@ _WITHOUT_CHOICE = {
     "chat": "the request has no tools, and only tool calls are routed",
     "continued": "it stored the response that the request continues",
     "undecided": "the router failed, so the most expensive arm answered",
+    "unrouted": "the router knows none of the configured models, so router.chat_model answered",
 }
 """Why a model answered that the router did not choose, by the reason."""
 
 
-def explain_record(record: DecisionRecord) -> ExplainedDecision:
-    """Return a decision record with the explanation of what its fields say."""
+def arm_label(arm: str, model: str) -> str:
+    """Return what people read for an arm: its model's name, and the arm's if it differs."""
+    return arm if arm == model else f"{model} ({arm})"
+
+
+def explain_record(
+    record: DecisionRecord, labels: Mapping[str, str] = MappingProxyType({})
+) -> ExplainedDecision:
+    """Return a decision record with the explanation of what its fields say.
+
+    `labels` has what to write for an arm, by arm; other arms have their own names.
+    """
     found: Explanation | None = None
     probabilities, costs_usd = record.probabilities or {}, record.expected_cost_usd or {}
     arm = record.arm or ""
     if record.policy and arm in probabilities and arm in costs_usd:
-        found = explain_choice(arm, record.reason, record.policy, probabilities, costs_usd)
+        found = explain_choice(arm, record.reason, record.policy, probabilities, costs_usd, labels)
     sentence = f"{record.model}: {_WITHOUT_CHOICE.get(record.reason, record.reason)}."
     if found is not None:
         sentence = found.sentence
     if record.reason == "fallback":
-        chosen = f"the router's choice, {record.arm}," if record.arm else "the model before it"
+        choice = labels.get(arm, arm)
+        chosen = f"the router's choice, {choice}," if choice else "the model before it"
         sentence = f"{record.model}: the next choice, because {chosen} failed."
-    elif record.reason == "verified" and record.candidates:
+    elif record.reason in {"verified", "text"} and record.candidates:
         accepted = next((c for c in record.candidates if c.is_accepted), record.candidates[-1])
-        count = len(record.candidates)
-        estimate = "" if accepted.p_correct is None else f" ({accepted.p_correct:.0%} correct)"
-        among = "the only candidate" if count == 1 else f"the best of {count} candidates"
-        sentence = f"{accepted.arm}: {among} by the verifier's estimate{estimate}."
+        label = arm_label(accepted.arm, accepted.model)
+        sentence = explain_candidate(
+            label, record.reason, len(record.candidates), accepted.p_correct
+        )
     return ExplainedDecision(
         **dict(record),
         explanation=sentence,
         threshold=found and found.threshold,
         best_arm=found and found.best_arm,
         qualifying_arms=found.qualifying_arms if found else (),
+        labels={arm: label for arm, label in labels.items() if arm != label},
     )
+
+
+def explain_candidate(arm: str, reason: str, count: int, p_correct: float | None) -> str:
+    """Return why the answer of `arm` was accepted among `count` candidates, in one sentence."""
+    if reason == "text":
+        asked = "the first model that was asked" if count == 1 else "the first model that answered"
+        return f"{arm}: {asked}; the router expected text, which is delivered without verification."
+    estimate = "" if p_correct is None else f" ({p_correct:.0%} correct)"
+    among = "the only candidate" if count == 1 else f"the best of {count} candidates"
+    return f"{arm}: {among} by the verifier's estimate{estimate}."
 
 
 def explain_choice(  # noqa: PLR0912
@@ -87,11 +114,12 @@ def explain_choice(  # noqa: PLR0912
     policy: str,
     probabilities: Mapping[str, float],
     costs_usd: Mapping[str, float],
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Explanation:
     """Return why the router chose `arm`, from the values of the decision.
 
     `policy` is the text of a rule, such as `drift=0.05`. `probabilities` and `costs_usd` have one
-    value for each arm.
+    value for each arm. `labels` has what to write for an arm, by arm.
     """
     try:
         rule: Policy | Verified | None = parse_policy(policy)
@@ -107,8 +135,8 @@ def explain_choice(  # noqa: PLR0912
         (each for each in arms if probabilities[each] >= floor), key=lambda a: costs_usd[a]
     )
     own, top = (
-        f"{arm}: {probabilities[arm]:.0%}",
-        f"the best arm ({best}, {probabilities[best]:.0%})",
+        f"{labels.get(arm, arm)}: {probabilities[arm]:.0%}",
+        f"the best arm ({labels.get(best, best)}, {probabilities[best]:.0%})",
     )
     match reason, rule:
         case Reason.UNREAD, _:

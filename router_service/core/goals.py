@@ -14,7 +14,15 @@ from typing import Protocol, TypeVar
 
 from router_service.core.artifact import FrontierPoint, Manifest, Measure
 from router_service.core.errors import PolicyError
-from router_service.core.selection import Policy, Verified, choose_once, parse_policy
+from router_service.core.selection import (
+    DEFAULT,
+    NamedPolicy,
+    Policy,
+    Verified,
+    choose_once,
+    is_verified,
+    parse_policy,
+)
 
 INTERVAL_SUFFIX = "@95"
 
@@ -110,6 +118,20 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
         raise PolicyError(text, problem, param=param)
     goal_type = AccuracyGoal if kind == "accuracy" else BudgetGoal
     return goal_type(number, uses_interval)
+
+
+def name_policy(text: str | None, policy: Policy | Verified) -> NamedPolicy[Policy | Verified]:
+    """Return the policy that a text stands for, with the text as its name if it is no rule.
+
+    The text is known to be valid. The default policy, and a rule, stay without a name.
+    """
+    goal = None if text is None else parse_goal(text, param="policy")
+    if goal is not None:
+        return NamedPolicy(policy, str(goal))
+    is_name = (
+        text not in {None, DEFAULT} and "=" not in (text or "") and not is_verified(text or "")
+    )
+    return NamedPolicy(policy, text if is_name else None)
 
 
 def goal_policy(

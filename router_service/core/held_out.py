@@ -35,7 +35,7 @@ from router_service.core.measurement import (
 from router_service.core.measurement import sweep as measure_rules
 from router_service.core.model import Floats
 from router_service.core.resources import return_freed
-from router_service.core.selection import Price, Verified
+from router_service.core.selection import Price, Verified, choosing_name
 from router_service.core.simulation import PRICES, JudgedAnswers, Simulation
 from router_service.core.statistics import auc_measure, mean_measure, resamples
 
@@ -219,7 +219,7 @@ class Figures:
         )
         rules = resolve_policies(policies, frontier, mean_measure(bench.best))
         measured = {
-            "default": route(probabilities, expected_costs_usd, rules["default"]),
+            "default": route(probabilities, expected_costs_usd, rules[choosing_name(rules)]),
             "best_single": np.full(len(probabilities), best_single(outcomes)),
             "oracle": oracle(outcomes),
         }

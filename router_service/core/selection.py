@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,10 +206,69 @@ class Verified:
     price_usd: float
     """What one more correct answer is worth."""
     otherwise: Policy | None = None
-    """The policy for requests that cannot be verified; None is the artifact's default."""
+    """The policy for requests that cannot be verified; None is `Manifest.choose_once`."""
 
     def __str__(self) -> str:
         return f"verified={self.price_usd:g}"
+
+
+AnyPolicy_co = TypeVar("AnyPolicy_co", bound=Policy | Verified, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPolicy(Generic[AnyPolicy_co]):
+    """A policy, and the name or goal by which it was asked for."""
+
+    rule: AnyPolicy_co
+    name: str | None = None
+    """A name such as `economy`, a goal such as `accuracy=best`, or None if neither was used."""
+
+    def __str__(self) -> str:
+        return label_policy(str(self.rule), self.name)
+
+    @property
+    def kind(self) -> str:
+        """The name, or the kind of the goal or rule; clients choose their numbers freely."""
+        return (self.name or str(self.rule)).partition("=")[0]
+
+
+def label_policy(rule: str, name: str | None) -> str:
+    """Return how a policy is shown: `economy (utility=0.001)`, or the rule of a policy unnamed."""
+    return rule if name is None else f"{name} ({rule})"
+
+
+VERIFIED = "verified"
+"""Name of the policy that verifies answers, at the price of the artifact's operating point."""
+
+DEFAULT = "default"
+"""Name of the policy of requests that select none."""
+
+FAST = "fast"
+"""Name of the policy that chooses once in an artifact whose default policy verifies answers."""
+
+
+def is_verified(rule: str) -> bool:
+    """Return whether a rule verifies answers: `verified` or `verified=PRICE`."""
+    return rule.partition("=")[0].strip() == VERIFIED
+
+
+def choosing_name(policies: Mapping[str, str]) -> str:
+    """Return the name of the policy for requests whose answers are not verified.
+
+    It is the default policy if that chooses once, or else `fast`. `policies` are rules or goals by
+    name. Raises PolicyError if there is no such policy.
+    """
+    if DEFAULT not in policies:
+        raise PolicyError(DEFAULT, "one policy must have this name", param="policies")
+    if not is_verified(policies[DEFAULT]):
+        return DEFAULT
+    if is_verified(policies.get(FAST, VERIFIED)):
+        problem = (
+            f"as the default, it needs a policy named {FAST!r} that chooses once, for requests that"
+            " cannot be verified"
+        )
+        raise PolicyError(policies[DEFAULT], problem, param="policies")
+    return FAST
 
 
 _RULES: dict[str, type[Policy | Verified]] = {

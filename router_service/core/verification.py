@@ -21,6 +21,11 @@ class Candidate:
     answer: ParsedAnswer | None
     """None if the answer could not be read, because it is too large."""
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the answer is text without tool calls."""
+        return self.answer is not None and self.answer.is_text
+
 
 @dataclass(frozen=True, slots=True)
 class VerificationLimits:
@@ -57,23 +62,6 @@ class VerificationState:
     """Time since the first candidate was complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Decision about the candidates so far: accept one of them, or ask further arms.
-
-    If there are no candidates and the limits exclude every arm, it does neither.
-    """
-
-    accept: str | None
-    """The arm whose answer to deliver, or None."""
-    ask: tuple[str, ...]
-    """Arms to ask next, in parallel if there are several; empty if `accept` is set."""
-    p_correct: Mapping[str, float]
-    """Probability that a candidate is correct, by its arm, for all candidates so far."""
-    expected_gain: float
-    """Expected increase of the probability of a correct answer if the arms are asked."""
-
-
 class UnverifiedReason(StrEnum):
     """Reason why the answer to a request with the policy `verified` was not verified."""
 
@@ -100,6 +88,29 @@ class UnverifiedReason(StrEnum):
     """No decision thread was free in time."""
     CANDIDATES_FAILED = "candidates_failed"
     """All candidates failed; the next model answered without verification."""
+    TEXT = "text"
+    """The router expected no tool call, and the first answer is text, which is not delayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Decision about the candidates so far: accept one of them, or ask further arms.
+
+    If there are no candidates and the limits exclude every arm, it does neither.
+    """
+
+    accept: str | None
+    """The arm whose answer to deliver, or None."""
+    ask: tuple[str, ...]
+    """Arms to ask next, in parallel if there are several; empty if `accept` is set."""
+    p_correct: Mapping[str, float]
+    """Probability that a candidate is correct, by its arm, for all candidates so far."""
+    expected_gain: float
+    """Expected increase of the probability of a correct answer if the arms are asked."""
+    expects_text: bool = False
+    """Whether the answer of the arm to ask is delivered unverified if it begins with text."""
+    unverified: UnverifiedReason | None = None
+    """Why the accepted answer is not verified; None if it is."""
 
 
 _ATTACHMENTS = frozenset((Feature.IMAGES, Feature.AUDIO, Feature.FILES))

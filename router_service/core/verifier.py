@@ -55,6 +55,12 @@ class VerifierSpec(BaseModel):
     price_usd: float = Field(
         gt=0, allow_inf_nan=False, description="Price of the policy `verified` without a number."
     )
+    streams_text_from: Probability | None = Field(
+        default=None,
+        description="Probability, predicted by the router, that a request asks for no tool call,"
+        " from which the first answer is delivered unverified if it is text. Without it, text is"
+        " verified like calls.",
+    )
 
     @model_validator(mode="after")
     def _check_names(self) -> VerifierSpec:
@@ -65,6 +71,15 @@ class VerifierSpec(BaseModel):
         if self.calibration.arms not in {None, 1}:
             raise ValueError("the calibration of a verifier must be for one output")
         return self
+
+    def expects_text(self, p_no_call: float | None) -> bool:
+        """Return whether the first answer is delivered unverified if it is text.
+
+        `p_no_call` is the probability that the request asks for no tool call, if it is known.
+        """
+        if self.streams_text_from is None or p_no_call is None:
+            return False
+        return p_no_call >= self.streams_text_from
 
 
 Columns = NDArray[np.int64]

@@ -66,7 +66,7 @@ class AnswerRelay:
                 await self.remember_objects(opened)
                 headers = [*opened.headers, *exchange.headers()]
                 if opened.reader is not None:
-                    await self._send_stream(opened, opened.reader, headers)
+                    await self.send_stream(opened, opened.reader, headers)
                 elif opened.rest is not None:
                     await self._send_large(opened, opened.rest, headers)
                 else:
@@ -140,7 +140,7 @@ class AnswerRelay:
         await send_part(self.send, b"", more=False)
         exchange.end(opened.status, Ending.COMPLETE)
 
-    async def _send_stream(
+    async def send_stream(
         self, opened: StartedAnswer, reader: EventReader, headers: RawHeaders
     ) -> None:
         """Relay events as they arrive; if the stream breaks, send an error as the last event.

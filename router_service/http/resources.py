@@ -17,7 +17,7 @@ from router_service.core.errors import InvalidRequestError, ModelNotFoundError
 from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.core.messages import decode_object
 from router_service.core.releases import Publication
-from router_service.core.selection import Verified
+from router_service.core.selection import DEFAULT
 from router_service.http.auth import UI_PATH
 from router_service.http.schemas import DECISIONS, OPERATIONS, feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
@@ -25,7 +25,6 @@ from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
 from router_service.requests.feedback import ClientFeedback, Verdict
 from router_service.requests.planning import Track
-from router_service.router import VERIFIED
 from router_service.telemetry.metrics import CONTENT_TYPE
 
 MAX_FEEDBACK_BYTES = 1024 * 1024
@@ -145,16 +144,14 @@ async def list_policies(request: Request) -> PolicyList:
     """List the named policies, with their rules and figures for the mapped arms."""
     engine = gateway_of(request).engine
     manifest = engine.manifest
-    rules = {name: rule for name, rule in manifest.policies.items() if name != "default"}
-    if manifest.verifier is not None:
-        rules[VERIFIED] = str(Verified(manifest.verifier.price_usd))
     verified = await asyncio.to_thread(engine.explainer.verified_points)
     points = {p.policy: p for p in (*manifest.frontier, *verified)}
     cards = [
         PolicyCard(
             name=name, rule=rule, goal=manifest.policy_goals.get(name), measured=points.get(rule)
         )
-        for name, rule in rules.items()
+        for name, rule in manifest.named_rules.items()
+        if name != DEFAULT
     ]
     return PolicyList(default=str(engine.explainer.default_policy), data=cards)
 
@@ -165,8 +162,9 @@ async def get_decision(request: Request, decision_id: str) -> ExplainedDecision:
 
     An API key can read only the decisions of its own requests; the admin key can read all.
     """
-    feedback = gateway_of(request).feedback
-    return explain_record(await feedback.decision(decision_id[:100], info_of(request).key))
+    gateway = gateway_of(request)
+    record = await gateway.feedback.decision(decision_id[:100], info_of(request).key)
+    return explain_record(record, gateway.engine.pool.labels)
 
 
 @routes.post(
@@ -245,6 +243,8 @@ class Readiness(BaseModel):
     status: Literal["ready", "draining"]
     artifact: str
     store: Literal["ok", "away"]
+    routing: Literal["none"] | None = None
+    """`none` if the router knows none of the configured models; otherwise left out."""
 
 
 class LiteLLMReadiness(BaseModel):
@@ -303,7 +303,13 @@ async def healthz() -> Health:
     return Health()
 
 
-@routes.get("/readyz", responses=_DRAINING, tags=[OPERATIONS], summary="Readiness")
+@routes.get(
+    "/readyz",
+    responses=_DRAINING,
+    response_model_exclude_none=True,
+    tags=[OPERATIONS],
+    summary="Readiness",
+)
 async def readyz(request: Request, response: Response) -> Readiness:
     """Return whether new requests are served, with status 503 once a shutdown has begun.
 
@@ -313,7 +319,9 @@ async def readyz(request: Request, response: Response) -> Readiness:
     store: Literal["ok", "away"] = "ok" if gateway.is_store_reachable else "away"
     status: Literal["ready", "draining"] = "draining" if gateway.drain.has_begun else "ready"
     response.status_code = 503 if gateway.drain.has_begun else 200
-    return Readiness(status=status, artifact=gateway.engine.manifest.name, store=store)
+    engine = gateway.engine
+    routing: Literal["none"] | None = None if engine.pool.by_arm else "none"
+    return Readiness(status=status, artifact=engine.manifest.name, store=store, routing=routing)
 
 
 @routes.get("/health/liveliness", tags=[OPERATIONS], summary="Liveness, as LiteLLM names it")

@@ -125,8 +125,13 @@ class ServeOptions:
             self.config, host=self.host, port=self.port, log_format=self.log_format
         )
 
-    def create_app(self, reload_other_workers: Callable[[], None] = lambda: None) -> FastAPI:
-        """Create the app from the configuration; raises ConfigError and ArtifactError."""
+    def create_app(
+        self, reload_other_workers: Callable[[], None] = lambda: None, *, announces: bool = True
+    ) -> FastAPI:
+        """Create the app from the configuration; raises ConfigError and ArtifactError.
+
+        With `announces`, the log says which models the router does not choose.
+        """
         settings = configured = self.read_settings()
         has_file = bool(configured.models)
         if not has_file and self.sandbox_url is not None:
@@ -134,7 +139,7 @@ class ServeOptions:
             settings = Settings.sandbox(
                 self.sandbox_url, arms, server=configured.server, history=configured.history
             ).model_copy(update={"keys": configured.keys})
-        builder = EngineBuilder()
+        builder = EngineBuilder(announces=announces and has_file)
         router, publication = load_first_router(settings, builder)
         source = ReloadSource(
             self.read_settings, builder, publication, has_file, reload_other_workers

@@ -27,6 +27,9 @@ VERIFIED_GOALS_HEADER = "x-switchcraft-verified-goals"
 COMMENT = b": keep-alive\n\n"
 """An event that clients ignore (WHATWG HTML, "Server-sent events")."""
 
+_NOT_CHOSEN = b"The answer is not chosen yet; GET /v1/decisions/{id} explains the choice."
+"""Explanation in the headers of a stream that began before its answer was known."""
+
 _EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
@@ -106,21 +109,24 @@ class VerifiedRelay:
             comments = asyncio.create_task(self._head.send_comments())
         try:
             verification = Verification(
-                exchange, relay.upstreams, relay.request, relay.gateway, self._limits
+                exchange,
+                relay.upstreams,
+                relay.request,
+                relay.gateway,
+                self._limits,
+                self._deliver,
             )
-            accepted = await verification.run()
-            if accepted is not None:
-                await self._deliver(accepted)
-            elif models := verification.models_left:
+            if not await verification.run():
+                models = verification.models_left
+                if not models:
+                    errors = (candidate.error for candidate in exchange.candidates)
+                    raise next(error for error in errors if error is not None)
                 exchange.plan = replace(
                     exchange.plan, verified=None, unverified=verification.obstacle
                 )
                 exchange.started_s = time.perf_counter()
                 relay.request = replace(relay.request, candidates=models)
                 await relay.run()
-            else:
-                errors = (candidate.error for candidate in exchange.candidates)
-                raise next(error for error in errors if error is not None)
         except UpstreamError as exc:
             await relay.send_error(exc)
         finally:
@@ -130,14 +136,16 @@ class VerifiedRelay:
             exchange.end(200, Ending.FAILED)
 
     async def _deliver(self, accepted: CandidateExchange) -> None:
-        """Send the accepted candidate's answer, unchanged."""
+        """Send the accepted candidate's answer, unchanged; a stream may still be arriving."""
         exchange, opened = self._exchange, accepted.opened
-        assert opened is not None  # noqa: S101 - for mypy; a complete candidate has an answer
-        exchange.accepted, exchange.model = accepted, accepted.model
-        exchange.answer, exchange.usage = accepted.answer, accepted.usage
-        exchange.identity, exchange.first_byte_s = accepted.identity, accepted.first_byte_s
+        assert opened is not None  # noqa: S101 - for mypy; an accepted candidate has an answer
+        exchange.first_byte_s = accepted.first_byte_s
         await self._relay.remember_objects(opened)
         headers = [*opened.headers, *exchange.headers()]
+        if opened.reader is not None and not accepted.is_complete:
+            await self._relay.send_stream(opened, opened.reader, headers)
+            return
+        exchange.answer, exchange.usage = accepted.answer, accepted.usage
         headers += cost_headers(exchange.total_cost_usd(accepted.cost_usd))
         if opened.reader is None:
             await send_whole(self._relay.send, opened.status, headers, opened.body)
@@ -148,9 +156,10 @@ class VerifiedRelay:
 
     def settle_usage(self) -> None:
         """Complete the exchange with the accepted or unverified answer's usage and duration."""
-        exchange = self._exchange
-        if exchange.accepted is not None:
-            exchange.upstream_s = exchange.accepted.seconds
+        exchange, accepted = self._exchange, self._exchange.accepted
+        if accepted is not None:
+            exchange.usage, exchange.upstream_s = accepted.usage, accepted.seconds
+            exchange.identity = accepted.identity
         elif exchange.plan.verified is None:
             self._relay.settle_usage()
         for candidate in exchange.candidates:
@@ -218,7 +227,7 @@ class HeldHead:
         """Return the headers that do not depend on the answer."""
         fixed = (b"x-switchcraft-decision-id", b"x-switchcraft-policy")
         known = [header for header in self._exchange.headers() if header[0] in fixed]
-        return [_EVENT_STREAM, *known]
+        return [_EVENT_STREAM, *known, (b"x-switchcraft-why", _NOT_CHOSEN)]
 
     def _error_event(self, body: bytes) -> bytes:
         if not self._error_format.accepts(body):  # an answer that is no stream

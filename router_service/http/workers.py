@@ -104,7 +104,7 @@ def run_worker(
     try:
         logging_settings = options.read_settings().logging
         configure_logging(logging_settings.level, logging_settings.format)
-        app = options.create_app(lambda: parent.send(Reloaded()))
+        app = options.create_app(lambda: parent.send(Reloaded()), announces=number == 0)
     except SwitchcraftError as exc:
         parent.send(StartFailed(str(exc)))
         sys.exit(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -48,9 +49,10 @@ from router_service.requests.planning import (
     PolicyHeaders,
     Track,
 )
-from router_service.requests.pool import Pool, arm_prices
+from router_service.requests.pool import Pool, PoolNote, pool_notes
 from router_service.router import Prediction, Router
 from router_service.settings import ADMIN, Settings
+from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
@@ -58,6 +60,8 @@ from router_service.upstream.retries import RetryBudget, RetryingClient
 
 FREED_AFTER_S = 1.0
 """Time after which no reference to a retired engine is left, so that its memory can be freed."""
+
+_log = logging.getLogger("switchcraft.pool")
 
 OnExcess = Callable[[Canary, ExceededLimit], None]
 
@@ -376,9 +380,12 @@ class EngineBuilder:
     that continues.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, announces: bool = True) -> None:
+        """Log what operators should know about each new pool, unless another worker does."""
         self._routers: dict[object, Router] = {}
         self._tallies: dict[object, Tallies] = {}
+        self._announces = announces
+        self._announced: tuple[PoolNote, ...] = ()
 
     def router(self, settings: Settings, publication: Publication | None) -> Router:
         """Return the router of the stable release, or of `router.artifact` without a publication.
@@ -388,6 +395,7 @@ class EngineBuilder:
         loader = _RouterLoader(settings, self._routers)
         router = loader.stable(publication)
         self._routers = loader.routers
+        self._announce(Pool.build(settings, router.artifact.manifest), router)
         return router
 
     def engine(
@@ -417,9 +425,21 @@ class EngineBuilder:
             shadowing = Shadow(loader.planner(shadow), resources.metrics) if shadow else None
             return Releases(stable, canary=trial, shadow=shadowing)
 
-        engine = Engine(settings, loader.stable(publication), resources.breakers, with_trials)
+        router = loader.stable(publication)
+        engine = Engine(settings, router, resources.breakers, with_trials)
         self._routers, self._tallies = loader.routers, tallies
+        self._announce(engine.pool, router)
         return engine
+
+    def _announce(self, pool: Pool, router: Router) -> None:
+        """Log the notes on a pool, unless they were logged for the last one."""
+        notes = pool_notes(pool, router.measured_prices)
+        if self._announces and notes != self._announced:
+            for note in notes:
+                level = logging.WARNING if note.is_warning else logging.INFO
+                fields = {FIELDS: {"models": list(note.rows)}} if note.rows else {}
+                _log.log(level, "%s", note.text, extra=fields)
+        self._announced = notes
 
 
 class _RouterLoader:
@@ -456,15 +476,29 @@ class _RouterLoader:
             )
             raise ArtifactError(directory / MANIFEST, problem)
         pool = Pool.build(self._settings, artifact.manifest)
-        # Prices of models that are not arms do not affect the router.
-        configured = arm_prices(self._settings)
-        prices = {arm: configured[arm] for arm in pool.by_arm if arm in configured}
+        if expected_sha256 is not None and not pool.by_arm:
+            problem = (
+                "knows none of the models of model_list, so it could not route a request; publish "
+                "an artifact with an arm for one of them"
+            )
+            raise ArtifactError(directory / MANIFEST, problem)
         device = self._settings.router.device
-        key = (directory, found_sha256, device, frozenset(pool.by_arm), frozenset(prices.items()))
+        key = (
+            directory,
+            found_sha256,
+            device,
+            frozenset(pool.by_arm),
+            frozenset(pool.prices.items()),
+        )
         router = self.routers.get(key) or self._reusable.get(key)
         if router is None:
             router = Router(
-                artifact, device=device, prices=prices, arms=pool.by_arm, relatives=relatives
+                artifact,
+                device=device,
+                prices=pool.prices,
+                # A router needs an arm. Without any, the planner never asks it.
+                arms=pool.by_arm or None,
+                relatives=relatives,
             )
             router.check_canaries()
         self.routers[key] = router

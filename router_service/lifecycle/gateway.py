@@ -204,6 +204,7 @@ class Gauges:
         self._slots = slots
         self._decisions = decisions
         self._artifact: tuple[str, ...] | None = None
+        self._arms: set[tuple[str, str, str]] = set()
         self._deployment_ids: set[str] = set()
         self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
         metrics.build_info.labels(__version__).set(1)
@@ -237,6 +238,7 @@ class Gauges:
             metrics.artifact_info.labels(*self._artifact).set(0)
         metrics.artifact_info.labels(*artifact).set(1)
         self._artifact = artifact
+        self._show_arms(engine)
         metrics.latency_budget_seconds.set(engine.settings.router.latency_budget_s)
         for arm in engine.pool.by_arm:
             metrics.chosen_probability.labels(arm)
@@ -270,6 +272,16 @@ class Gauges:
                 metrics.baseline_cost_usd.labels(model.name)
         self.refresh(engine)
 
+    def _show_arms(self, engine: Engine) -> None:
+        """Show which model serves each arm, and how many models serve none."""
+        mapping, metrics = engine.pool.mapping, self._metrics
+        for series in self._arms:
+            metrics.arm_info.labels(*series).set(0)
+        self._arms = {(arm, mapping.models[arm], mapping.bases[arm]) for arm in mapping.models}
+        for series in self._arms:
+            metrics.arm_info.labels(*series).set(1)
+        metrics.unrouted_models.set(len(mapping.unrouted))
+
     def _show_verification(self, engine: Engine) -> None:
         """Create the series of verified answers, if the artifact has a verifier."""
         metrics = self._metrics
@@ -280,7 +292,8 @@ class Gauges:
         for agrees in ("yes", "no"):
             metrics.verification_agreement.labels(agrees)
         for arm, model in engine.pool.by_arm.items():
-            metrics.decisions.labels(arm, GatewayReason.VERIFIED)
+            for reason in (GatewayReason.VERIFIED, GatewayReason.TEXT):
+                metrics.decisions.labels(arm, reason)
             for outcome in ("accepted", "rejected", "failed"):
                 metrics.candidates.labels(arm, outcome)
             if model.price is not None:

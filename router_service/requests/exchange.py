@@ -14,8 +14,14 @@ import orjson
 from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.decision_log import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
-from router_service.core.explanations import explain_choice, explain_record
+from router_service.core.explanations import (
+    arm_label,
+    explain_candidate,
+    explain_choice,
+    explain_record,
+)
 from router_service.core.selection import Reason
+from router_service.core.verification import UnverifiedReason
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
 from router_service.settings import Model
@@ -181,6 +187,8 @@ class Exchange:
     @property
     def reason(self) -> Reason | GatewayReason:
         """Why the model answers."""
+        if self.plan.unverified is UnverifiedReason.TEXT:
+            return GatewayReason.TEXT
         if self.plan.verified is not None:
             return GatewayReason.VERIFIED
         return GatewayReason.FALLBACK if self.is_fallback else self.plan.reason
@@ -236,17 +244,11 @@ class Exchange:
             "x-switchcraft-reason": self.reason,
             "x-switchcraft-attempts": str(len(self.attempts)),
         }
-        if plan.policy is not None:
-            values["x-switchcraft-policy"] = str(plan.verified or plan.policy)
-        decision = plan.decision
-        if decision is not None and self.reason == decision.reason:
-            self.why = values["x-switchcraft-why"] = explain_choice(
-                decision.arm,
-                decision.reason,
-                decision.policy,
-                decision.probabilities,
-                decision.cost_usd,
-            ).sentence
+        if plan.applied_policy is not None:
+            values["x-switchcraft-policy"] = str(plan.applied_policy)
+        self.why = self._explain()
+        if self.why is not None:
+            values["x-switchcraft-why"] = self.why
         if plan.unverified is not None:
             values["x-switchcraft-unverified"] = plan.unverified
         if plan.risk is not None:
@@ -261,6 +263,24 @@ class Exchange:
             for name, value in values.items()
         ]
 
+    def _explain(self) -> str | None:
+        """Return why the model answers, in one sentence; None if the reason says everything."""
+        decision = self.plan.decision
+        if self.accepted is not None:
+            label = arm_label(self.accepted.arm, self.accepted.model.name)
+            p_correct = self.accepted.p_correct
+            return explain_candidate(label, self.reason, len(self.candidates), p_correct)
+        if decision is None or self.reason != decision.reason:
+            return None
+        return explain_choice(
+            decision.arm,
+            decision.reason,
+            decision.policy,
+            decision.probabilities,
+            decision.cost_usd,
+            self.plan.planner.labels,
+        ).sentence
+
 
 def answer_cost_usd(model: Model, usage: Usage | None, upstream_s: float) -> float | None:
     """Return an answer's cost at its model's price; None if the price or the usage is unknown."""
@@ -272,6 +292,7 @@ def answer_cost_usd(model: Model, usage: Usage | None, upstream_s: float) -> flo
 
 _LOGGED = (
     "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
+    "policy_name",
     "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
     "actual_cost_usd", "first_byte_s", "unverified", "risk",
     "previous_arm",
@@ -300,6 +321,7 @@ class Recorder:
     def answered(self, exchange: Exchange) -> None:
         """Record a request that was sent to a model."""
         info, plan, usage = exchange.info, exchange.plan, exchange.usage
+        policy = plan.applied_policy
         decision, shadow = plan.decision, None if exchange.accepted else plan.shadow_arm
         cost_usd = answer_cost_usd(exchange.model, usage, exchange.upstream_s)
         self._count(exchange, cost_usd)
@@ -323,7 +345,8 @@ class Recorder:
             # The shadow decides in the background; its choice is recorded if it has decided by now.
             shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
             reason=exchange.reason,
-            policy=str(plan.verified or plan.policy) if plan.policy else None,
+            policy=str(policy.rule) if policy else None,
+            policy_name=policy.name if policy else None,
             propensity=decision.propensity if decision and not candidates else None,
             probabilities=decision.probabilities if decision else None,
             expected_cost_usd=decision.cost_usd if decision else None,
@@ -348,7 +371,8 @@ class Recorder:
         self._history.add(
             info.key,
             record.model,
-            record.policy or NO_POLICY,
+            record.policy_label or NO_POLICY,
+            policy_kind=policy.kind if policy else NO_POLICY,
             is_error=is_error(record.status, exchange.ending),
             latency_s=record.latency_s,
             cost_usd=cost_usd,
@@ -385,8 +409,8 @@ class Recorder:
         if exchange.error is not None:
             fields["cause"] = exchange.error.cause
         fields["why"] = exchange.why
-        if record.reason in {GatewayReason.FALLBACK, GatewayReason.VERIFIED}:
-            fields["why"] = explain_record(record).explanation
+        if record.reason == GatewayReason.FALLBACK or record.candidates:
+            fields["why"] = explain_record(record, plan.planner.labels).explanation
         _log(info, {name: value for name, value in fields.items() if value is not None})
 
     def passed(
@@ -438,9 +462,8 @@ class Recorder:
         """Update the metrics of every answer: status, times, attempts, tokens, cost."""
         metrics, plan, usage = self._metrics, exchange.plan, exchange.usage
         model, child = exchange.model.name, metrics.child
-        # Without the rule's number: clients choose it freely, and each value would be a new series.
-        rule = plan.verified or plan.policy
-        policy = "none" if rule is None else str(rule).partition("=")[0]
+        applied = plan.applied_policy
+        policy = NO_POLICY if applied is None else applied.kind
         child(metrics.requests, model, policy, status_label(exchange.status)).inc()
         for stage in plan.stages:
             child(metrics.stage_seconds, stage.name).observe(stage.seconds)
@@ -513,7 +536,7 @@ class Recorder:
         baseline_usd: float | None = None
         child = metrics.child
         arm = exchange.arm or decision.arm
-        reason = decision.reason if exchange.accepted is None else GatewayReason.VERIFIED
+        reason = decision.reason if exchange.accepted is None else exchange.reason
         child(metrics.decisions, arm, reason).inc()
         child(metrics.chosen_probability, arm).observe(decision.probabilities[arm])
         metrics.expected_regret.observe(decision.expected_regret)

@@ -15,12 +15,20 @@ from pydantic import BaseModel, ConfigDict
 from router_service.core.advice import Advice, advise
 from router_service.core.answer_features import Question
 from router_service.core.artifact import FrontierPoint
+from router_service.core.errors import NothingToRouteError
 from router_service.core.explanations import explain_choice
 from router_service.core.held_out import single_accuracies, verified_points
 from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
-from router_service.core.selection import Policy, Reason, Verified, parse_policy
+from router_service.core.selection import (
+    VERIFIED,
+    NamedPolicy,
+    Policy,
+    Reason,
+    Verified,
+    parse_policy,
+)
 from router_service.core.verification import VerificationState
 from router_service.requests.planning import (
     DecidingRouter,
@@ -32,7 +40,7 @@ from router_service.requests.planning import (
     parse_request,
 )
 from router_service.requests.pool import Pool
-from router_service.router import VERIFIED, Choice, Decision, Prediction, choices
+from router_service.router import Choice, Decision, Prediction, choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class VerificationView:
     """The verified policy that the request asks for, if any."""
     unverified: str | None
     """Why the answer to this request cannot be verified, or None if it can be."""
+    expects_text: bool
+    """Whether the first answer is delivered at once, unverified, if it is text."""
     instead: Choice
     """The choice if the answer cannot be verified."""
     explanation: str
@@ -90,7 +100,7 @@ class Explained(BaseModel):
     arms: tuple[ArmView, ...]
     """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
-    """Arms of the pool that cannot serve the request."""
+    """Arms of the pool that cannot serve the request, with the names of their models."""
     choices: tuple[Choice, ...]
     """The choice of each policy of the measured frontier, in the frontier's order."""
     explanations: tuple[str, ...]
@@ -117,6 +127,7 @@ class Explainer:
         self._router = router
         self._pool = pool
         self._planner = planner
+        self._model_name = planner.model_name
         self._verified_goals = verified_goals
         frontier = router.artifact.manifest.frontier
         measured = (parse_policy(point.policy) for point in frontier)
@@ -145,10 +156,13 @@ class Explainer:
     @property
     def default_policy(self) -> Policy | Verified:
         """The policy of requests that do not select one."""
-        return self._planner.policy(None, PolicyHeaders(verified_goals=self._verified_goals))
+        headers = PolicyHeaders(verified_goals=self._verified_goals)
+        return self._planner.policy(None, headers).rule
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
         """Explain a request body; raises the errors of `parse_request` and `Planner.prepare`."""
+        if not self._pool.by_arm:
+            raise NothingToRouteError(self._model_name, tuple(self._pool.models))
         request = parse_request(endpoint, body)
         conversation = request.chat.conversation
         headers = PolicyHeaders(policy, self._verified_goals)
@@ -162,8 +176,8 @@ class Explainer:
             plan = self._planner.choose(plan, prediction)
         is_pinned = plan.reason is GatewayReason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
-        rule = self._planner.policy(suffix, headers, plan.risk)
-        chosen_by = plan.policy or self._planner.choosing_policy(rule)
+        asked = self._planner.policy(suffix, headers, plan.risk)
+        chosen_by = (plan.policy or self._planner.choosing_policy(asked)).rule
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )
@@ -181,13 +195,17 @@ class Explainer:
             reason=plan.reason,
             candidates=tuple(model.name for model in plan.candidates),
             chosen=chosen,
-            explanation=_explain(chosen, decision),
+            explanation=self._explain(chosen, decision),
             baseline=self._baseline,
             arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
-            excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
+            excluded=tuple(
+                label
+                for arm, label in self._pool.labels.items()
+                if arm not in decision.probabilities
+            ),
             choices=choices_of_frontier,
-            explanations=tuple(_explain(each, decision) for each in choices_of_frontier),
-            verification=self._verification(request, rule, decision, prediction),
+            explanations=tuple(self._explain(each, decision) for each in choices_of_frontier),
+            verification=self._verification(request, asked, decision, prediction),
             view=self._router.view(conversation),
             decided_s=sum(stage.seconds for stage in timer.stages),
             unread=conversation.unread,
@@ -196,14 +214,15 @@ class Explainer:
     def _verification(
         self,
         request: ParsedRequest,
-        rule: Policy | Verified,
+        policy: NamedPolicy[Policy | Verified],
         decision: Decision,
         prediction: Prediction,
     ) -> VerificationView | None:
-        """Return what verified policies do with a request whose policy is `rule`."""
-        if self._router.artifact.manifest.verifier is None:
+        """Return what verified policies do with a request that asks for `policy`."""
+        spec = self._router.artifact.manifest.verifier
+        if spec is None:
             return None
-        requested = rule if isinstance(rule, Verified) else None
+        requested = policy.rule if isinstance(policy.rule, Verified) else None
         unverified = request.unverifiable
         conversation = request.chat.conversation
         tools = as_list(request.decoded().get("tools"))
@@ -215,24 +234,28 @@ class Explainer:
             step = self._router.next_step(question, prediction, state)
             return FirstStep(str(verified), step.ask[0])
 
-        choosing = self._planner.choosing_policy(requested or self._router.policy(VERIFIED))
-        instead = next(choices(decision, (choosing,)))
+        verified = policy if requested else NamedPolicy(self._router.policy(VERIFIED))
+        instead = next(choices(decision, (self._planner.choosing_policy(verified).rule,)))
         can_verify = unverified is None
         policies = (parse_policy(point.policy) for point in self.verified_points())
         measured = [policy for policy in policies if isinstance(policy, Verified)]
         return VerificationView(
             requested=None if requested is None else str(requested),
             unverified=unverified,
+            expects_text=spec.expects_text(prediction.p_no_call),
             instead=instead,
-            explanation=_explain(instead, decision),
+            explanation=self._explain(instead, decision),
             chosen=first_step(requested) if requested is not None and can_verify else None,
             first_steps=tuple(map(first_step, measured if can_verify else ())),
         )
 
-
-def _explain(choice: Choice, decision: Decision) -> str:
-    """Return why a policy chooses an arm, in one sentence."""
-    explained = explain_choice(
-        choice.arm, choice.reason, choice.policy, decision.probabilities, decision.cost_usd
-    )
-    return explained.sentence
+    def _explain(self, choice: Choice, decision: Decision) -> str:
+        """Return why a policy chooses an arm, in one sentence."""
+        return explain_choice(
+            choice.arm,
+            choice.reason,
+            choice.policy,
+            decision.probabilities,
+            decision.cost_usd,
+            self._pool.labels,
+        ).sentence

@@ -30,6 +30,7 @@ from router_service.core.errors import (
     ResponseElsewhereError,
     ResponseNotFoundError,
 )
+from router_service.core.goals import name_policy
 from router_service.core.messages import (
     ChatRequest,
     Conversation,
@@ -43,7 +44,13 @@ from router_service.core.packing import PackedView
 from router_service.core.resources import Cache, Stage, StageName, Timer
 from router_service.core.responses import find_references, parse_responses_request
 from router_service.core.risk import Risk
-from router_service.core.selection import Policy, Reason, Verified, choose_once
+from router_service.core.selection import (
+    DEFAULT,
+    NamedPolicy,
+    Policy,
+    Reason,
+    Verified,
+)
 from router_service.core.verification import (
     Step,
     UnverifiedReason,
@@ -54,7 +61,7 @@ from router_service.dialects.parts import Dialect
 from router_service.dialects.requests import obstacles, read_request
 from router_service.requests.conversations import ConversationTurn, read_session
 from router_service.requests.pool import Pool, capable_models, untranslatable
-from router_service.router import VERIFIED, Decision, Prediction, explored
+from router_service.router import Decision, Prediction, explored
 from router_service.settings import Deployment, Model, RouterSettings
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import BodyTemplate
@@ -324,8 +331,12 @@ class GatewayReason(StrEnum):
     """The router failed; the gateway chose the arm with the highest profiled cost as the safest."""
     CONTINUED = "continued"
     """The request continues a response. Only the provider that stored the response can answer."""
+    UNROUTED = "unrouted"
+    """The router knows none of the configured models, so `router.chat_model` answered."""
     VERIFIED = "verified"
     """The answer was accepted among candidate answers, by the verifier's estimate."""
+    TEXT = "text"
+    """The answer is text, as the router expected, and was delivered without verification."""
 
 
 class DecidingRouter(Protocol):
@@ -404,13 +415,13 @@ class Plan:
     """How much harm the offered tools can do; None if the configuration does not ask."""
     policy_headers: PolicyHeaders = NO_HEADERS
     """Each release looks up the wanted policy among its own policies."""
-    policy: Policy | None = None
+    policy: NamedPolicy[Policy] | None = None
     """The policy that chose the candidates' order; None if the request is not routed."""
-    verified: Verified | None = None
-    """The policy by which the answer is verified; None if it is not. `policy` applies if no answer
-    can be verified."""
+    verified: NamedPolicy[Verified] | None = None
+    """The policy by which candidates are asked and verified; None if they are not. `policy` applies
+    if no answer can be verified."""
     unverified: UnverifiedReason | None = None
-    """Why the answer is not verified, although the client asked for a verified answer."""
+    """Why the answer is not verified, although its policy verifies answers."""
     conversation: ConversationTurn | None = None
     """State of the conversation from earlier requests; None if conversations are not followed."""
     prediction: Prediction | None = None
@@ -430,6 +441,11 @@ class Plan:
     """Durations of the gateway's own steps, from reading the body to the choice."""
 
     @property
+    def applied_policy(self) -> NamedPolicy[Policy | Verified] | None:
+        """The policy by which the request is answered; None if it is not routed."""
+        return self.policy and (self.verified or self.policy)
+
+    @property
     def router_failed(self) -> bool:
         """Whether the release that should have decided failed to decide."""
         return self.canary_failed or self.reason is GatewayReason.UNDECIDED
@@ -445,22 +461,23 @@ class Planner:
         """
         self.router = router
         self._pool = pool
-        self._model_name = model_name = settings.model_name
+        self.model_name = model_name = settings.model_name
+        """The model name that requests routing."""
         self._default_policy = settings.default_policy
         self._aliases = settings.known_aliases
-        self._unverified_policy = choose_once(router.policy())
+        self._choose_once = router.artifact.manifest.choose_once
         self.exploration_share = settings.exploration_share
         self.risk = settings.risk
         self._highest_risk = lru_cache(1000)(settings.risk.rules.highest)
+        self.labels = pool.labels
+        """What people read for each arm."""
         self.terms = pool.terms
         """What each arm charges."""
         self._conversations = settings.conversations
         manifest = router.artifact.manifest
-        policies = [name for name in manifest.policies if name != "default"]
-        if manifest.verifier is not None:
-            policies.append(VERIFIED)
-        routed = (f"{model_name}:{name}" for name in policies)
-        self.names = (model_name, *routed, *pool.models)
+        policies = (name for name in manifest.named_rules if name != DEFAULT)
+        routed = (model_name, *(f"{model_name}:{name}" for name in policies))
+        self.names = (*(routed if pool.chat_models else ()), *pool.models)
         """Every model name that a request may have, the router's own first."""
         costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
         by_cost = sorted(pool.by_arm, key=lambda arm: (-costs_usd[arm], arm))
@@ -489,7 +506,7 @@ class Planner:
         pinned = self._pool.models.get(wanted)
         name, _, suffix = wanted.partition(":")
         is_routed = request.endpoint.is_routed
-        if pinned is None and not (is_routed and name == self._model_name):
+        if pinned is None and not (is_routed and name == self.model_name):
             known = self.names if is_routed else tuple(self._pool.models)
             raise ModelNotFoundError(chat.model[:200], known)
         plan = partial(
@@ -504,29 +521,32 @@ class Planner:
                 return plan(candidates=(), reason=GatewayReason.CONTINUED)
             candidates = self._pool.pinned(pinned, needs, request.obstacles)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
+        self._pool.check_routable(self.model_name)
         risk = self._highest_risk(chat.conversation.tools) if self.risk.has_demands else None
-        rule = self.policy(suffix or None, headers, risk)
+        policy = self.policy(suffix or None, headers, risk)
         plan = partial(plan, risk=risk)
-        if isinstance(rule, Verified):
+        if isinstance(policy.rule, Verified):
             unverified = request.unverifiable
-            verified = rule if unverified is None else None
+            verified = NamedPolicy(policy.rule, policy.name) if unverified is None else None
             plan = partial(plan, verified=verified, unverified=unverified)
-            rule = self.choosing_policy(rule)
         if chat.continues is not None:
             return plan(candidates=(), reason=GatewayReason.CONTINUED)
-        if not chat.conversation.has_tools:
+        if not (chat.conversation.has_tools and self._pool.by_arm):
             candidates = capable_models(self._pool.chat_models, needs, request.obstacles)
-            return plan(candidates=candidates, reason=GatewayReason.CHAT)
+            is_chat = not chat.conversation.has_tools
+            reason = GatewayReason.CHAT if is_chat else GatewayReason.UNROUTED
+            return plan(candidates=candidates, reason=reason, verified=None)
         capable = capable_models(self._pool.arm_models, needs, request.obstacles)
         able = {model.name for model in capable}
         arms = frozenset(arm for arm, model in self._pool.by_arm.items() if model.name in able)
         candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
         reason = GatewayReason.UNDECIDED
-        return plan(candidates=candidates, reason=reason, policy=rule, arms=arms)
+        choosing = self.choosing_policy(policy)
+        return plan(candidates=candidates, reason=reason, policy=choosing, arms=arms)
 
     def unalias(self, model: str) -> str:
         """Return the name that a client's model name stands for, which may be the same."""
-        is_known = model in self._pool.models or model.partition(":")[0] == self._model_name
+        is_known = model in self._pool.models or model.partition(":")[0] == self.model_name
         if not is_known:
             for pattern, target in self._aliases.items():
                 if fnmatchcase(model, pattern):
@@ -538,9 +558,10 @@ class Planner:
         wanted = self.unalias(name)
         if wanted in self._pool.models:
             return (self._pool.models[wanted],)
-        if wanted.partition(":")[0] != self._model_name:
+        if wanted.partition(":")[0] != self.model_name:
             raise ModelNotFoundError(name[:200], self.names)
-        return self._pool.arm_models
+        self._pool.check_routable(self.model_name)
+        return self._pool.arm_models or self._pool.chat_models
 
     def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
         """Return the plan for a request that continues a response which `held` describes.
@@ -573,9 +594,10 @@ class Planner:
         """Return the plan with the arm that its policy chooses."""
         conversation = plan.request.chat.conversation
         floor = self.risk.min_probability(plan.risk)
-        decision = self.router.choose(conversation, prediction, plan.policy, plan.arms, floor=floor)
-        if plan.conversation is not None and plan.policy is not None:
-            decision = self._keep_or_switch(decision, plan.policy, plan.conversation, floor)
+        policy = (plan.policy or self._choose_once).rule
+        decision = self.router.choose(conversation, prediction, policy, plan.arms, floor=floor)
+        if plan.conversation is not None:
+            decision = self._keep_or_switch(decision, policy, plan.conversation, floor)
         return replace(
             plan,
             candidates=self._pool.models_for(decision.ranking),
@@ -639,19 +661,22 @@ class Planner:
 
     def policy(
         self, suffix: str | None, headers: PolicyHeaders, risk: Risk | None = None
-    ) -> Policy | Verified:
+    ) -> NamedPolicy[Policy | Verified]:
         """Return the policy of the header, else of the model name's suffix; raises PolicyError.
 
         A request that names no policy has the one for its tools' `risk`, or else the default.
         """
         is_in_header = headers.policy is not None
         text, param = (headers.policy, POLICY_HEADER) if is_in_header else (suffix, "model")
-        if text in {None, "default"}:
+        if text in {None, DEFAULT}:
             text = self.risk.policy(risk) or self._default_policy
-        return self.router.policy(text, param=param, verified_goals=headers.verified_goals)
+        rule = self.router.policy(text, param=param, verified_goals=headers.verified_goals)
+        return name_policy(text, rule)
 
-    def choosing_policy(self, policy: Policy | Verified) -> Policy:
+    def choosing_policy(self, policy: NamedPolicy[Policy | Verified]) -> NamedPolicy[Policy]:
         """Return the policy by which an arm is chosen if the answer is not verified."""
-        if isinstance(policy, Verified):
-            return policy.otherwise or self._unverified_policy
-        return policy
+        if not isinstance(policy.rule, Verified):
+            return NamedPolicy(policy.rule, policy.name)
+        if policy.rule.otherwise is not None:
+            return NamedPolicy(policy.rule.otherwise, policy.name)
+        return self._choose_once

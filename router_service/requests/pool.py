@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Literal
 
 from router_service.core.artifact import Manifest
 from router_service.core.caching import ArmTerms, cache_rule
 from router_service.core.capabilities import Requirements
-from router_service.core.errors import NoCapableModelError
+from router_service.core.errors import NoCapableModelError, NothingToRouteError
+from router_service.core.explanations import arm_label
 from router_service.core.selection import ArmProfile, Price
 from router_service.dialects.parts import Dialect
 from router_service.prices import Listing, look_up
+from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
 from router_service.settings import Deployment, Model, Settings
 from router_service.store.records import UpstreamObject
 
@@ -29,7 +31,7 @@ Obstacles = Callable[[Deployment], tuple[str, ...]]
 APIs of its upstream cannot express."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pool:
     """Models by name and by arm, with their prices as far as they are known."""
 
@@ -46,23 +48,24 @@ class Pool:
     """The model whose price is the reference for savings."""
     terms: Mapping[str, ArmTerms] = field(default_factory=dict)
     """What each arm charges, and when its provider caches prompts."""
+    mapping: ArmMapping = field(default_factory=ArmMapping)
+    """Why each model serves its arm, and why others serve none."""
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
         """Assign models to the artifact's arms, and prices to the models.
 
-        A pool may have fewer models than the artifact has arms; an arm without a model is never
-        chosen. Raises ConfigError if no arm has a model, or if the price of a model is unknown
-        and `router.unknown_prices` does not allow this.
+        A pool may have fewer models than the artifact has arms, and even none; an arm without a
+        model is never chosen. Raises ConfigError if the configuration maps a model to an arm that
+        does not stand for it, or if the price of a model is unknown and `router.unknown_prices`
+        does not allow this.
         """
-        unpriced = _by_name(settings.models, settings)
-        models = _by_name(
-            _priced_models(settings, _assign_arms(settings, manifest, unpriced), manifest), settings
-        )
-        by_arm = _assign_arms(settings, manifest, models)
+        mapping = map_models(settings, manifest)
+        models = _by_name(_priced_models(settings, mapping, manifest), settings)
+        by_arm = {arm: models[name] for arm, name in mapping.models.items()}
         named = _model_named_by(settings, models, "chat_model")
         chat_models = [] if named is None else [named, *(models[n] for n in named.fallbacks)]
-        costs_usd = manifest.costs_usd(arm_prices(settings))
+        costs_usd = manifest.costs_usd(_prices(by_arm))
         by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
         chat_models += (by_arm[arm] for _, arm in by_cost if arm in by_arm)
         pass_through = _model_named_by(settings, models, "pass_through")
@@ -74,7 +77,31 @@ class Pool:
             baseline = by_arm.get(manifest.best_single_arm or "")
         arm_models = _unique(by_arm.values())
         terms = {arm: _terms(model, manifest.profile[arm]) for arm, model in by_arm.items()}
-        return cls(models, by_arm, arm_models, _unique(chat_models), pass_through, baseline, terms)
+        return cls(
+            models,
+            by_arm,
+            arm_models,
+            _unique(chat_models),
+            pass_through,
+            baseline,
+            terms,
+            mapping,
+        )
+
+    @property
+    def prices(self) -> Mapping[str, Price]:
+        """The price of each arm, which is that of its model; an arm without one is left out."""
+        return _prices(self.by_arm)
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """What people read for each arm: the model's name, and the arm's if it differs."""
+        return {arm: arm_label(arm, model.name) for arm, model in self.by_arm.items()}
+
+    def check_routable(self, model_name: str) -> None:
+        """Raise NothingToRouteError if no model can answer a request for the router."""
+        if not self.chat_models:
+            raise NothingToRouteError(model_name, tuple(self.models))
 
     def pinned(self, model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
@@ -149,62 +176,106 @@ def untranslatable(model: Model, obstacles: Obstacles) -> tuple[str, ...]:
     return () if () in found else found[0]
 
 
-def arm_prices(settings: Settings) -> dict[str, Price]:
-    """Return the configured prices by arm; an arm without one is left out."""
-    named = _by_name(settings.models, settings)
-    prices = {name: model.price for name, model in named.items() if model.price is not None}
-    mapped = {arm: prices[name] for arm, name in settings.router.arms.items() if name in prices}
-    unmapped = {name: price for name, price in prices.items() if name not in settings.router.arms}
-    return unmapped | mapped
+def _prices(by_arm: Mapping[str, Model]) -> dict[str, Price]:
+    prices = {arm: model.price for arm, model in by_arm.items()}
+    return {arm: price for arm, price in prices.items() if price is not None}
 
 
-def _assign_arms(
-    settings: Settings, manifest: Manifest, models: Mapping[str, Model]
-) -> dict[str, Model]:
-    """Return the model of each arm that has one.
+@dataclass(frozen=True, slots=True)
+class PoolNote:
+    """Something that an operator should know about the pool, although the gateway serves."""
 
-    Raises ConfigError if none has, or if the configuration names an unknown arm or model.
+    text: str
+    rows: tuple[Mapping[str, str], ...] = ()
+    """The models or arms that it is about, as the table of a log line."""
+    lines: tuple[str, ...] = ()
+    """The same rows as sentences."""
+    is_warning: bool = True
+
+
+def pool_notes(pool: Pool, measured_prices: Mapping[str, Price]) -> tuple[PoolNote, ...]:
+    """Return what startup, reloads and `check` say about a pool.
+
+    `measured_prices` are the prices, by arm, that the artifact's figures were measured at.
     """
-    mapping = settings.router.arms
-    problems: dict[str, str] = {}
-    for arm, name in mapping.items():
-        if arm not in manifest.arms:
-            problem = f"the artifact has no such arm; {_instead_of(arm, manifest.arms)}"
-            problems[f"router.arms.{arm}"] = problem
-        elif name not in models:
-            problem = f"there is no model {name!r} in model_list; {_instead_of(name, models)}"
-            problems[f"router.arms.{arm}"] = problem
-    if problems:
-        raise settings.errors(problems)
-    named = {arm: mapping.get(arm, arm) for arm in manifest.arms}
-    by_arm = {arm: models[name] for arm, name in named.items() if name in models}
-    if not by_arm:
-        problem = (
-            f"no arm has a model; map at least one of the arms {', '.join(manifest.arms)} to one "
-            f"of the models {', '.join(sorted(models))}"
+    notes: list[PoolNote] = []
+    mapping = pool.mapping
+    if not pool.by_arm:
+        named = pool.chat_models[0].name if pool.chat_models else None
+        instead = "are refused" if named is None else f"go to router.chat_model ({named})"
+        text = f"the router knows none of the models of model_list: requests for it {instead}"
+        notes.append(PoolNote(text, lines=(text,)))
+    if mapping.stand_ins:
+        notes.append(
+            PoolNote(
+                "router.stand_ins: arms are served by other models than the measured ones",
+                tuple({"arm": arm, "model": model} for arm, model in mapping.stand_ins.items()),
+                tuple(
+                    f"{model} stands in for {arm} (router.stand_ins): the figures of {arm} are "
+                    "those of another model"
+                    for arm, model in mapping.stand_ins.items()
+                ),
+            )
         )
-        raise settings.error("router.arms", problem)
-    return by_arm
+    if mapping.unrouted:
+        notes.append(
+            PoolNote(
+                "some models are served by name only; the router never chooses them",
+                tuple(
+                    {"model": each.model, "why": each.reason, "remedy": each.remedy}
+                    for each in mapping.unrouted
+                ),
+                tuple(
+                    f"{each.model} is served by name only: {each.reason}; {each.remedy}"
+                    for each in mapping.unrouted
+                ),
+            )
+        )
+    unproven = [arm for arm, basis in mapping.bases.items() if basis is Basis.UNPROVEN]
+    if unproven:
+        models = ", ".join(mapping.models[arm] for arm in unproven)
+        text = (
+            f"recognized by their names only, because their addresses are not those of known "
+            f"providers: {models}"
+        )
+        notes.append(PoolNote(text, lines=(text,), is_warning=False))
+    present = {arm: _in_and_out(price) for arm, price in pool.prices.items()}
+    changes = {
+        arm: (before, now)
+        for arm, now in present.items()
+        if (before := _in_and_out(measured_prices[arm])) != now
+    }
+    if changes:
+        listed = (f"{arm} {before} -> {now}" for arm, (before, now) in changes.items())
+        text = "costs use other prices than the measured ones"
+        line = f"{text}, in USD per million tokens (input/output): {', '.join(listed)}"
+        notes.append(PoolNote(line, lines=(line,), is_warning=False))
+    return tuple(notes)
 
 
-def _priced_models(
-    settings: Settings, by_arm: Mapping[str, Model], manifest: Manifest
-) -> list[Model]:
+def _in_and_out(price: Price) -> str:
+    if price.usd_per_hour is not None:
+        return f"{price.usd_per_hour:g} per hour"
+    return f"{price.input_usd_per_mtok:g}/{price.output_usd_per_mtok:g}"
+
+
+def _priced_models(settings: Settings, mapping: ArmMapping, manifest: Manifest) -> list[Model]:
     """Return the models with prices and context windows from the configuration or the price list.
 
-    The last resort is the price that an arm was profiled at, which is a list price too. Raises
-    ConfigError if a model has no price, unless the configuration allows it.
+    This is the only place where prices are found: routing and billing use the same ones. The last
+    resort is the price that an arm was profiled at, which is a list price too, but of the model
+    that the arm stands for. Raises ConfigError if a model has no price, unless the configuration
+    allows it.
     """
     profiled: dict[str, Price] = {}
-    for arm, model in by_arm.items():
-        profiled.setdefault(model.name, manifest.profile[arm].price)
+    for arm, name in mapping.models.items():
+        if mapping.bases[arm] is not Basis.STAND_IN:
+            profiled.setdefault(name, manifest.profile[arm].price)
     now = datetime.now(UTC)
     models: list[Model] = []
     problems: dict[str, str] = {}
     for model in settings.models:
-        listings = (
-            look_up(d.base_url, d.listed_as or d.upstream_model, now) for d in model.deployments
-        )
+        listings = (look_up(d.base_url, d.listed_as, now) for d in model.deployments)
         unlisted = Listing(provider="", price=None, context_window_tokens=None)
         listing = next((found for found in listings if found is not None), unlisted)
         price = model.price or listing.price or profiled.get(model.name)
@@ -218,12 +289,6 @@ def _priced_models(
     if problems:
         raise settings.errors(problems)
     return models
-
-
-def _instead_of(name: str, known: Collection[str]) -> str:
-    """Return what to write instead of an unknown name."""
-    similar = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {similar[0]!r}?" if similar else f"use one of {', '.join(sorted(known))}"
 
 
 def _terms(model: Model, profile: ArmProfile) -> ArmTerms:
@@ -252,7 +317,7 @@ def _model_named_by(
     """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
     name: str | None = getattr(settings.router, field)
     if name is not None and name not in models:
-        problem = f"there is no model {name!r} in model_list; {_instead_of(name, models)}"
+        problem = f"there is no model {name!r} in model_list; {instead_of(name, models)}"
         raise settings.error(f"router.{field}", problem)
     return None if name is None else models[name]
 

@@ -1,4 +1,8 @@
-"""Verified answers: ask arms for candidate answers, step by step, until one is accepted."""
+"""Verified answers: ask arms for candidate answers, step by step, until one is accepted.
+
+If the router expects text, the first answer is delivered without verification if it begins with
+text, and as it arrives if it is a stream.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +31,7 @@ from router_service.core.verification import (
     VerificationLimits,
     VerificationState,
 )
-from router_service.requests.exchange import CandidateExchange, Exchange
+from router_service.requests.exchange import CandidateExchange, Ending, Exchange
 from router_service.requests.planning import Plan
 from router_service.settings import Model
 from router_service.tracing import ResponseInfo
@@ -78,15 +82,20 @@ class Verification:
         request: UpstreamRequest,
         gateway: Gateway,
         limits: VerificationLimits,
+        deliver: Callable[[CandidateExchange], Awaitable[None]],
     ) -> None:
-        """Verify the answer of an exchange whose plan has the policy `verified`."""
+        """Verify the answer of an exchange whose plan has the policy `verified`.
+
+        `deliver` sends the accepted candidate's answer. If that is not complete, it is a stream,
+        whose rest `deliver` reads and whose ending it sets in the exchange.
+        """
         plan = exchange.plan
         assert plan.verified is not None  # noqa: S101 - for mypy
         assert plan.decision is not None  # noqa: S101
         assert plan.prediction is not None  # noqa: S101
         self._exchange = exchange
         self._plan = plan
-        self._policy = plan.verified
+        self._policy = plan.verified.rule
         self._decision = plan.decision
         self._prediction = plan.prediction
         self._models: Mapping[str, Model] = plan.planner.models_by_arm(plan.decision)
@@ -99,6 +108,7 @@ class Verification:
         self._decisions = gateway.decisions
         self._drain = gateway.drain
         self._limits = limits
+        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._question: Question | None = None
         self._first_complete_s = math.inf
@@ -106,21 +116,23 @@ class Verification:
         self.obstacle = UnverifiedReason.CANDIDATES_FAILED
         """Why the answer is not verified, if no candidate can be delivered."""
 
-    async def run(self) -> CandidateExchange | None:
-        """Return the candidate to deliver, or None if no arm gave an answer.
+    async def run(self) -> bool:
+        """Deliver a candidate; return whether there was one to deliver.
 
         Raises the UpstreamError of a candidate after which no other model may be tried.
         """
+        is_last = False
         while True:
-            step = await self._next_step()
+            step = await self._next_step(is_last=is_last)
             arms = self._within_limits(step.ask) if step.accept is None else ()
             if not arms:
-                return self._accepted(step)
-            failed = await self._ask(arms)
-            if any(not self._may_ask_after(candidate) for candidate in failed):
-                if not self._complete:
-                    raise next(c.error for c in failed if c.error is not None)
-                return self._accepted(await self._next_step(is_last=True))
+                return await self._deliver_accepted(step)
+            failed = await self._ask(arms, expects_text=step.expects_text)
+            if self._exchange.accepted is not None:
+                return True  # its text was delivered as it arrived
+            is_last = any(not self._may_ask_after(candidate) for candidate in failed)
+            if is_last and not self._complete:
+                raise next(c.error for c in failed if c.error is not None)
 
     @property
     def _complete(self) -> Sequence[CandidateExchange]:
@@ -164,10 +176,10 @@ class Verification:
                 candidate.first_p_correct = candidate.p_correct
         return step
 
-    def _accepted(self, step: Step) -> CandidateExchange | None:
-        """Return the candidate that a step accepts, or else the most probable one."""
+    async def _deliver_accepted(self, step: Step) -> bool:
+        """Deliver the candidate that a step accepts, or else the most probable one, if any."""
         if not self._complete:
-            return None
+            return False
         by_arm = {candidate.arm: candidate for candidate in self._complete}
 
         def probability(arm: str) -> float:
@@ -175,7 +187,24 @@ class Verification:
             return self._decision.probabilities[arm] if p_correct is None else p_correct
 
         self._exchange.added_s = self._loop.time() - self._first_complete_s
-        return by_arm[step.accept if step.accept in by_arm else max(by_arm, key=probability)]
+        accepted = by_arm[step.accept if step.accept in by_arm else max(by_arm, key=probability)]
+        self._accept(accepted, step.unverified)
+        await self._deliver(accepted)
+        return True
+
+    async def _deliver_text(self, candidate: CandidateExchange) -> None:
+        """Deliver a stream that has begun with text, as it arrives."""
+        exchange = self._exchange
+        self._accept(candidate, UnverifiedReason.TEXT)
+        await self._deliver(candidate)
+        candidate.is_complete = exchange.ending is Ending.COMPLETE
+        candidate.error, candidate.answer = exchange.error, exchange.answer
+
+    def _accept(self, candidate: CandidateExchange, unverified: UnverifiedReason | None) -> None:
+        """Record the candidate that is delivered, and why its answer is not verified, if so."""
+        exchange = self._exchange
+        exchange.accepted, exchange.model = candidate, candidate.model
+        exchange.plan = replace(exchange.plan, unverified=unverified)
 
     def _arms_left(self) -> frozenset[str]:
         """Return the arms that may be asked within the limits."""
@@ -234,13 +263,19 @@ class Verification:
         is_refused = candidate.opened is not None and candidate.opened.status >= 400
         return not is_refused and self._upstreams.may_fall_back(candidate.error, self._request)
 
-    async def _ask(self, arms: Sequence[str]) -> Sequence[CandidateExchange]:
-        """Ask arms in parallel until all have answered or the time is over; return the failed."""
+    async def _ask(self, arms: Sequence[str], *, expects_text: bool) -> Sequence[CandidateExchange]:
+        """Ask arms in parallel until all have answered or the time is over; return the failed.
+
+        If the router expects text, there is one arm, and its stream is delivered if it is text.
+        """
         exchange = self._exchange
         exchange.verification_steps += 1
         asked = [CandidateExchange(a, self._models[a], exchange.verification_steps) for a in arms]
         exchange.candidates += asked
-        answers = {asyncio.create_task(self._collect(candidate)) for candidate in asked}
+        answers = {
+            asyncio.create_task(self._collect(candidate, expects_text=expects_text))
+            for candidate in asked
+        }
         # A shutdown that begins meanwhile may shorten the time that is left.
         shutdown = asyncio.create_task(self._drain.begun.wait())
         pending: set[asyncio.Task[Any]] = {*answers, shutdown}
@@ -259,7 +294,7 @@ class Verification:
             await asyncio.gather(*answers, shutdown, return_exceptions=True)
         return [candidate for candidate in asked if not candidate.is_complete]
 
-    async def _collect(self, candidate: CandidateExchange) -> None:
+    async def _collect(self, candidate: CandidateExchange, *, expects_text: bool) -> None:
         """Get one arm's complete answer, with the retries of its model only."""
         started_s = time.perf_counter()
         trace = self._request.trace.candidate_span(
@@ -273,7 +308,7 @@ class Verification:
                     candidate.deployment_id = opened.deployment.id
                     candidate.first_byte_s = time.perf_counter() - started_s
                     try:
-                        await self._read(candidate, opened)
+                        await self._read(candidate, opened, expects_text=expects_text)
                     except UpstreamError as exc:
                         self._upstreams.record_break(opened, exc, request)
                         raise
@@ -283,8 +318,13 @@ class Verification:
                 candidate.seconds = time.perf_counter() - started_s
                 self._settle(candidate)
 
-    async def _read(self, candidate: CandidateExchange, opened: StartedAnswer) -> None:
-        """Read an answer to its end, and parse it; raises UpstreamError if it is unusable."""
+    async def _read(
+        self, candidate: CandidateExchange, opened: StartedAnswer, *, expects_text: bool
+    ) -> None:
+        """Read an answer to its end, and parse it; raises UpstreamError if it is unusable.
+
+        If the router expects text, a stream that has begun with text is delivered instead.
+        """
         reader = opened.reader
         if opened.status >= 400:
             raise UpstreamRefusedError(
@@ -299,14 +339,19 @@ class Verification:
         if reader is None:
             candidate.answer = None if opened.is_skimmed else parse_answer(opened.value)
         else:
-            parts, size_bytes = [opened.body], len(opened.body)
-            self._reserve(opened, len(opened.body))
-            async for events in reader.events:
+            parts, size_bytes = [], 0
+            events: bytes | None = opened.body
+            while events is not None:
                 parts.append(events)
                 size_bytes += len(events)
                 if size_bytes > MAX_HELD_BYTES:
                     raise _too_long(opened)
                 self._reserve(opened, len(events))
+                if reader.error is None and expects_text and reader.accumulator.is_text:
+                    opened.body = b"".join(parts)
+                    await self._deliver_text(candidate)
+                    return
+                events = await anext(reader.events, None)
             if reader.error is not None:
                 raise reader.error
             opened.body = b"".join(parts)

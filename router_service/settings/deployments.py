@@ -204,14 +204,13 @@ class _Place:
             if params.api_version is not None:
                 base_url, model_path = f"{base}/openai", f"/deployments/{upstream_model}"
                 query = urlencode({"api-version": params.api_version})
-        base_model = self.entry.model_info.base_model
         try:
             parameters = params.request_parameters()
         except ValueError as exc:
             raise self._error("", str(exc)) from exc
         return Deployment(
             upstream_model=upstream_model,
-            listed_as=base_model and base_model.removeprefix("azure/").removeprefix("openai/"),
+            base_model=self.entry.model_info.base_model,
             base_url=base_url,
             model_path=model_path,
             query=query,

@@ -205,8 +205,9 @@ class ModelInfo(Costs):
     """Prices and limits of a model."""
 
     base_model: Name | None = None
-    """The model's name in price lists, such as `azure/gpt-4o`, if the deployment has another
-    name."""
+    """The model's id, such as `azure/gpt-4o`, if the deployment has another name, or if its
+    address does not tell the provider. The price list and the router's arms know the model by
+    it."""
     mode: str | None = None
     """Kind of model: `chat`; `responses` if only the Responses API serves it; or another kind, such
     as `embedding`, that answers no conversations."""

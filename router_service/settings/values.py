@@ -34,7 +34,7 @@ from router_service.core.addresses import (
     check_redis_address,
     read_port,
 )
-from router_service.core.artifact import SHIPPED
+from router_service.core.artifact import SHIPPED, find_artifact
 from router_service.core.caching import SwitchRule
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
@@ -127,8 +127,9 @@ class Deployment(Frozen):
 
     upstream_model: Name
     """The upstream's name for the model."""
-    listed_as: Name | None = None
-    """The model's name in price lists, if the upstream's name was chosen by the operator."""
+    base_model: Name | None = None
+    """The id or the name by which providers and price lists know the model, such as `azure/gpt-4o`,
+    if the upstream's name was chosen by the operator."""
     base_url: str = Field(repr=False)
     """Part of the address before `/chat/completions`, without a trailing slash."""
     model_path: str = ""
@@ -153,6 +154,13 @@ class Deployment(Frozen):
     parameters: Mapping[str, Json] = Field(default_factory=dict, repr=False)
     """Request parameters, such as `reasoning_effort`, that are added to requests without them. The
     names are those of the Chat Completions API."""
+
+    @property
+    def listed_as(self) -> str:
+        """The model's name in price lists."""
+        if self.base_model is None:
+            return self.upstream_model
+        return self.base_model.removeprefix("azure/").removeprefix("openai/")
 
     def url(self, path: str, query: str = "") -> str:
         """Return the full address of an endpoint, such as `/chat/completions`.
@@ -410,19 +418,26 @@ class ConversationSettings(Frozen):
 class RouterSettings(Frozen):
     """The routing decision, and the models it can choose."""
 
-    artifact: Path = Field(
+    artifact: Annotated[Path, AfterValidator(find_artifact)] = Field(
         default_factory=lambda: SHIPPED, json_schema_extra={"x-default": "the shipped artifact"}
     )
-    """Directory of the artifact; a relative path starts at the working directory."""
+    """Directory of the artifact, or the name of one that the package ships: `frontier-2025-12`,
+    which is the default, or `reference-pool`. A relative path starts at the working directory."""
     publication: Literal["redis"] | Path | None = None
     """Where `switchcraft-train publish` announces a new artifact: a directory, or `redis` to use
     `server.redis_url`. Until a usable artifact is published there, `router.artifact` serves."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device that runs the artifact's graph. `cuda` needs the package's extra `gpu` and uses the
     artifact's graph for `cuda` if it has one."""
-    arms: Mapping[str, str] = Field(default_factory=dict)
-    """Model of `model_list` for each arm of the artifact. An arm that is not listed uses the model
-    with the arm's name; without such a model the arm is never chosen."""
+    arms: Mapping[str, str | None] = Field(default_factory=dict)
+    """Model of `model_list` for each arm of the artifact. It is needed only if the model cannot be
+    recognized: an arm that is not listed uses the first model whose deployments have one of the
+    ids that the arm stands for. A model that the arm does not stand for is refused. With `null`,
+    the arm is never chosen."""
+    stand_ins: Mapping[str, str] = Field(default_factory=dict)
+    """Models that serve an arm although they are not the model that the arm stands for. The router
+    then uses the arm's probabilities and token counts for another model, so its figures do not
+    hold. Startup, `check`, metrics and the page say so."""
     default_policy: str | None = Field(None, json_schema_extra={"x-default": "the artifact's"})
     """Policy of requests that do not name one: a policy's name, a rule such as `theta=0.5`, or a
     goal such as `accuracy=best`."""

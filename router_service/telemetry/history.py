@@ -165,6 +165,7 @@ class TrafficHistory:
         policy: str,
         *,
         is_error: bool,
+        policy_kind: str | None = None,
         latency_s: float | None = None,
         cost_usd: float | None = None,
         baseline_usd: float | None = None,
@@ -173,6 +174,7 @@ class TrafficHistory:
     ) -> None:
         """Count a request that has ended.
 
+        `policy_kind` replaces the policy if too many different ones are recorded already.
         `latency_s` is None if no model was asked, and `baseline_usd` if the cost of the baseline
         model is unknown or `cost_usd` is not to be compared with it.
         """
@@ -180,7 +182,7 @@ class TrafficHistory:
             if len(self._policies) < MAX_POLICIES:
                 self._policies.add(policy)
             else:
-                policy = policy.partition("=")[0]
+                policy = policy_kind or policy.partition("=")[0]
         row = (int(self._clock()) // MINUTE_S * MINUTE_S, key or "", model, policy)
         with self._pending_lock:
             sums = self._pending.get(row)

@@ -125,9 +125,9 @@ class Metrics:
     # Requests and decisions.
     requests = _counter(
         "requests",
-        "Requests to models that have ended, by the model that was called, the kind of policy that "
-        "chose it (theta, drift, utility, verified or none), and the HTTP status; 499 if the "
-        "client left.",
+        "Requests to models that have ended, by the model that was called, the policy (its "
+        "name, such as economy, or else the kind of its rule or goal: theta, drift, utility, "
+        "verified, accuracy, usd_per_1k; or none), and the HTTP status; 499 if the client left.",
         "model",
         "policy",
         "status",
@@ -142,6 +142,17 @@ class Metrics:
         "name",
         "encoder",
         "commit",
+    )
+    arm_info = _gauge(
+        "arm_info",
+        "1 for each arm that has a model, 0 for an earlier one. The basis `stand_in` means that the"
+        " arm's figures are those of another model.",
+        "arm",
+        "model",
+        "basis",
+    )
+    unrouted_models = _gauge(
+        "unrouted_models", "Models that are served by name only, because no arm stands for them."
     )
     chosen_probability = _histogram(
         "chosen_probability",
@@ -287,7 +298,7 @@ class Metrics:
         "unverified_requests",
         "Requests for a verified answer that were answered without verification, by reason: "
         "no_tools, several_choices, stored, background, server_tools, attachments, continued, "
-        "unread, router_failed, overloaded, candidates_failed.",
+        "unread, router_failed, overloaded, candidates_failed, text.",
         "reason",
     )
     # Upstreams.

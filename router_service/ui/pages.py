@@ -23,8 +23,8 @@ from router_service.http.auth import UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
 from router_service.lifecycle.engine import Engine
 from router_service.requests.explain import Explained
+from router_service.requests.mapping import Basis, UnroutedModel
 from router_service.requests.planning import CHAT, MESSAGES, RESPONSES
-from router_service.requests.pool import arm_prices
 from router_service.ui.steps import PlaygroundAnswer
 
 FOLDER = Path(__file__).parent / "web"
@@ -42,6 +42,8 @@ class ArmCard(BaseModel):
     arm: str
     model: str
     """Configured model of this arm."""
+    basis: Basis
+    """Why this model serves the arm; `stand_in` if it is not the measured one."""
     cost_usd: float
     """Expected cost of a request at the gateway's prices."""
     accuracy: Measure | None
@@ -82,19 +84,25 @@ class ArtifactCard(BaseModel):
     """Number of arms of the artifact, also of those that no model is configured for."""
     has_held_out: bool
     """Whether the artifact has the predictions that advice on pools needs."""
+    unrouted: tuple[UnroutedModel, ...]
+    """Models that the router never chooses."""
+    knowledge: str | None
+    """What the figures were measured on, and when."""
     provenance: Provenance
 
     @classmethod
     def describe(cls, engine: Engine) -> ArtifactCard:
         """Describe an engine's artifact; the first call may take a second."""
         manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
-        costs_usd = manifest.costs_usd(arm_prices(engine.settings))
+        mapping = engine.pool.mapping
+        costs_usd = manifest.costs_usd(engine.pool.prices)
         verifier = manifest.verifier
         verified = engine.explainer.verified_points()
         arms = (
             ArmCard(
                 arm=arm,
                 model=by_arm[arm].name,
+                basis=mapping.bases[arm],
                 cost_usd=cost_usd,
                 accuracy=engine.explainer.accuracies.get(arm),
                 profile=manifest.profile[arm],
@@ -111,7 +119,7 @@ class ArtifactCard(BaseModel):
             template=packing.template,
             features=len(packing.features),
             calibration=manifest.calibration.method,
-            policies=manifest.policies,
+            policies=manifest.named_rules,
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),
             frontier=manifest.frontier,
@@ -124,6 +132,8 @@ class ArtifactCard(BaseModel):
             arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
             known_arms=len(manifest.arms),
             has_held_out=HELD_OUT in manifest.files,
+            unrouted=mapping.unrouted,
+            knowledge=str(manifest.knowledge) if manifest.knowledge else None,
             provenance=manifest.provenance,
         )
 

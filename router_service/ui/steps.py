@@ -51,8 +51,7 @@ class PlaygroundAnswer(RoutedAnswer):
         async def send_with_steps(message: Message) -> None:
             exchange = self.exchange
             is_start = message["type"] == "http.response.start"
-            # A stream that began with comments has sent its headers before the steps were known.
-            if is_start and exchange and exchange.candidates and exchange.has_own_answer:
+            if is_start and exchange and has_steps(exchange):
                 value = await asyncio.to_thread(steps_header, exchange)
                 if value is not None:
                     header = (STEPS_HEADER.encode(), value)
@@ -60,6 +59,16 @@ class PlaygroundAnswer(RoutedAnswer):
             await send(message)
 
         await super().__call__(scope, receive, send_with_steps)
+
+
+def has_steps(exchange: Exchange) -> bool:
+    """Return whether there are candidates, and what they answered is known.
+
+    It is not known if the stream began with comments, or with text that is not verified.
+    """
+    if not (exchange.candidates and exchange.has_own_answer):
+        return False
+    return exchange.accepted is None or exchange.accepted.is_complete
 
 
 def steps_header(exchange: Exchange) -> bytes | None:

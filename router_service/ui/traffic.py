@@ -13,7 +13,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -140,7 +140,8 @@ class RecentDecision(BaseModel):
     model: str
     arm: str | None
     reason: str
-    policy: str | None
+    policy: Annotated[str | None, Field(validation_alias="policy_label")]
+    """How the policy is shown: its name, if it has one, and its rule."""
     status: int
     ending: str
     latency_s: float
@@ -228,7 +229,7 @@ async def recent_decision(request: Request, decision_id: str) -> ExplainedDecisi
     record = record or await gateway.store.get(decision_id[:100])
     if record is None or (own_key is not None and record.key != own_key):
         raise NotFoundError("decision", decision_id[:100])
-    return explain_record(record)
+    return explain_record(record, gateway.engine.pool.labels)
 
 
 def visible_key(request: Request) -> str | None:

@@ -13,14 +13,17 @@ from router_service.cli import main
 from router_service.core.artifact import SHIPPED, read_manifest
 from router_service.sandbox.app import run_in_thread
 
-ARM = read_manifest(SHIPPED / "manifest.json").arms[0]
+MANIFEST = read_manifest(SHIPPED / "manifest.json")
+ARM = MANIFEST.arms[0]
+MODEL_ID = MANIFEST.stands_for[ARM][0]
 KEY = "sk-1f2e3d4c5b6a79880716253443526170"
 
 
 def config(folder: Path, base_url: str, *lines: str) -> Path:
     """Write a configuration with one model and these lines, and return its path."""
     path = folder / "config.yaml"
-    entry = f"{{model_name: m, litellm_params: {{model: m, api_base: '{base_url}'}}}}"
+    params = f"litellm_params: {{model: m, api_base: '{base_url}'}}"
+    entry = f"{{model_name: m, {params}, model_info: {{base_model: {MODEL_ID}}}}}"
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     router = f"router: {{arms: {{{ARM}: m}}, unknown_prices: allow}}"

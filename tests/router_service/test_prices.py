@@ -123,10 +123,12 @@ def test_profiled_price_is_used_last() -> None:
     assert pool({}).models["small"].price == Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
 
 
-def test_listed_as_names_the_model_in_the_list() -> None:
+def test_base_model_names_the_model_in_the_list() -> None:
     """Azure's deployments can have any name."""
     azure = Deployment(
-        upstream_model="mine", listed_as="gpt-4o", base_url="https://x.openai.azure.com/openai/v1"
+        upstream_model="mine",
+        base_model="azure/gpt-4o",
+        base_url="https://x.openai.azure.com/openai/v1",
     )
     model = pool({"gpt": azure}).models["gpt"]
     assert model.price == GPT

@@ -48,6 +48,13 @@ def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> N
         ({"training": {"shares": {"forest": 0}}}, "training.shares.forest"),
         ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # no fold would be left for training
         ({"packing": {"tool_budget_tokens": 400}}, "packing"),
+        ({"evaluation": {"protocol": "split", "grouped_by": "tools"}}, "evaluation"),
+        ({"evaluation": {"known_tools": True}}, "evaluation"),
+        (
+            {"source": {"format": "bfcl", "path": "p", "arms": {"a": "same", "b": "same"}}},
+            "source",
+        ),
+        ({"source": {"format": "mcpmark", "path": "p", "arms": {"a": "b"}}}, "source"),
         # There is no such encoder.
         ({"encoder": {}, "evaluation": {"baseline_encoder": "distilled"}}, ""),
         ({"colour": "red"}, "colour"),

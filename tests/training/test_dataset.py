@@ -16,7 +16,7 @@ from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, load_config
 from switchcraft_training.data.splits import fold_table, split_table
 from switchcraft_training.data.table import Table
-from switchcraft_training.dataset import load_dataset
+from switchcraft_training.dataset import load_dataset, open_source
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
 
@@ -229,3 +229,22 @@ def test_the_pool_of_8b_models_is_paid_by_the_hour(recorded_data: Path) -> None:
     assert table.arms[best] == "Team-ACE_ToolACE-2-8B"
     assert table.correct[:, best].mean() == pytest.approx(0.848, abs=0.002)
     assert table.cost_usd[:, best].mean() == pytest.approx(0.01591, abs=1e-5)
+
+
+def test_runs_of_a_recording_get_the_names_of_arms(recorded_data: Path) -> None:
+    """A mapping of run names renames the arms, their answers and their outcomes; others stay."""
+    named = RunConfig.model_validate(
+        {
+            "name": "made-up",
+            "source": {
+                "format": "bfcl",
+                "path": "bfcl-v4-gptoss",
+                "arms": {"openai_gpt-oss-20b": "gpt-oss-20b"},
+            },
+            "pool": [{"arm": "gpt-oss-20b", "price": PRICES["large"]}],
+        }
+    )
+    source = open_source(named.source, recorded_data)
+    assert source.arms() == ["openai_gpt-oss-120b", "gpt-oss-20b"]
+    outcome = next(iter(source.outcomes("gpt-oss-20b")))
+    assert outcome.arm == "gpt-oss-20b"

@@ -47,6 +47,16 @@ def test_steps_are_added_up_over_their_repetitions() -> None:
     assert training.peak_memory_mb >= trees.peak_memory_mb > 50
 
 
+def test_a_stage_within_a_stage_is_a_step() -> None:
+    """The inner stage's time belongs to the outer one, which goes on after it."""
+    with running(("outer", "inner")) as stages, stage("outer"):
+        with stage("inner"):
+            pass
+        with step("after"):
+            pass
+    assert list(stages.usages) == [("outer", ""), ("outer", "inner"), ("outer", "after")]
+
+
 def test_a_part_of_a_run_works_without_stages(caplog: pytest.LogCaptureFixture) -> None:
     """Code with stages and steps can be used outside of a run."""
     caplog.set_level(logging.INFO, logger=progress.__name__)

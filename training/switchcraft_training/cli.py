@@ -18,6 +18,7 @@ from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, DataError, SwitchcraftError
 from switchcraft_training.checking import command as checking
 from switchcraft_training.datasets import command as datasets
+from switchcraft_training.fetching import command as fetching
 from switchcraft_training.labelling import command as labelling
 from switchcraft_training.onboarding import command as onboarding
 from switchcraft_training.publishing import command as publishing
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Train a router for a pool of models, and evaluate and publish it.
 
-From recorded answers:   switchcraft-train run configs/NAME.yaml --out runs/today
+From recorded answers:   fetch, then switchcraft-train run configs/NAME.yaml --out runs/today
 From your own queries:   import, then label, then run
 From a gateway's log:    import decisions:PATH, then run, then publish
 
@@ -155,6 +156,7 @@ def create_parser() -> argparse.ArgumentParser:
     _add_dry_run(run)
     run.set_defaults(stage=run_pipeline)
 
+    fetching.register(stages)
     datasets.register(stages, import_decision_log)
     checking.register(stages)
     register_compare(stages)

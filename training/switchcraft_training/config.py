@@ -12,8 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from router_service.core.artifact import Knowledge
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.goals import parse_goal
+from router_service.core.model import Probability
 from router_service.core.packing import PackingSpec
-from router_service.core.selection import Price, parse_policy
+from router_service.core.selection import (
+    DEFAULT,
+    VERIFIED,
+    Price,
+    choosing_name,
+    is_verified,
+    parse_policy,
+)
 
 PACKAGE = Path(__file__).parent
 
@@ -131,6 +139,9 @@ class EncoderConfig(_Frozen):
     )
 
 
+Grouping = Literal["queries", "tools"]
+"""What stays in one fold: near-duplicate queries, or also queries with nearly the same tools."""
+
 Branch = Literal["encoder", "lexical", "networks", "forest"]
 """Branches of the network. Each can predict without the others: the fine-tuned encoder,
 hashed words and word pairs, small networks over the structural features, and trees over the
@@ -233,6 +244,17 @@ class EvaluationConfig(_Frozen):
         " of the rows, stopped by 10% and measured on the remaining 10%; the artifact contains this"
         " router (the paper's protocol).",
     )
+    grouped_by: Grouping = Field(
+        "queries",
+        description="For the protocol `folds`: what stays in one fold. `queries`: near-duplicates."
+        " `tools`: also queries with the same tools, or nearly the same, so that the tools of every"
+        " measured query are unseen, as those of a gateway's users are.",
+    )
+    known_tools: bool = Field(
+        default=False,
+        description="Whether to measure the router and its verifier a second time, with folds that"
+        " are grouped by `queries`, so that reports show both. It doubles the time of a run.",
+    )
     folds: int = Field(
         5,
         ge=3,
@@ -275,6 +297,10 @@ class EvaluationConfig(_Frozen):
             raise ValueError("`chat_preferences` requires `baselines: true`")
         if self.protocol == "split" and self.seeds:
             raise ValueError("`seeds` is only allowed for the protocol `folds`; use `sweep.seeds`")
+        if self.protocol == "split" and self.grouped_by == "tools":
+            raise ValueError("`grouped_by: tools` is only allowed for the protocol `folds`")
+        if self.known_tools and self.grouped_by != "tools":
+            raise ValueError("`known_tools` requires `grouped_by: tools`")
         if self.protocol == "folds" and (self.held_out or not self.grouped):
             raise ValueError(
                 "`held_out` and `grouped: false` are only allowed for the protocol `split`"
@@ -338,31 +364,39 @@ class RunConfig(_Frozen):
         " cost. The highest price within it is the policy's operating point. The default is the"
         " share at which the paper's router is as accurate as its best single model.",
     )
+    streams_text_from: Probability | None = Field(
+        default=None,
+        description="With the policy `verified`, probability that a request asks for no tool call"
+        " from which the first answer is delivered unverified if it is text, as it arrives. Without"
+        " it, text is verified like calls.",
+    )
     policies: Mapping[str, str] = Field(
-        default_factory=lambda: {"default": "theta=0.5"},
+        default_factory=lambda: {DEFAULT: "theta=0.5"},
         description="Rules by name, such as `drift=0.05`. A goal such as `accuracy=best-1` stands"
         " for the rule that reaches it on held-out queries; for a pool with fewer arms or other"
-        " prices, a gateway looks for that rule again.",
+        " prices, a gateway looks for that rule again. If `default` is `verified`, `fast` is the"
+        " policy for requests that cannot be verified.",
     )
     seed: int = 42
 
     @field_validator("policies")
     @classmethod
     def _parsed(cls, policies: Mapping[str, str]) -> Mapping[str, str]:
-        if "default" not in policies:
-            raise ValueError("one policy must be named 'default'")
-        for rule in policies.values():
-            try:
-                if parse_goal(rule, param="policies") is None:
+        try:
+            choosing_name(policies)
+            for rule in policies.values():
+                if rule != VERIFIED and parse_goal(rule, param="policies") is None:
                     parse_policy(rule)
-            except PolicyError as exc:
-                raise ValueError(str(exc)) from exc
+        except PolicyError as exc:
+            raise ValueError(str(exc)) from exc
         return policies
 
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
         if self.verifier and self.evaluation.protocol == "split":
             raise ValueError("`verifier` requires the protocol `folds`")
+        if is_verified(self.policies[DEFAULT]) and not self.verifier:
+            raise ValueError("the default policy `verified` requires `verifier: true`")
         if self.evaluation.baseline_encoder == "distilled" and self.encoder.distilled is None:
             raise ValueError("`baseline_encoder: distilled` requires `encoder.distilled`")
         is_weak = any(source.weak_evidence for source in (self.source, *self.also))
@@ -387,6 +421,11 @@ class RunConfig(_Frozen):
             name: RunConfig.model_validate(merge_settings(values, changes))
             for name, changes in self.sweep.variants.items()
         }
+
+    @property
+    def choosing_rule(self) -> str:
+        """The rule or goal of requests whose answers are not verified."""
+        return self.policies[choosing_name(self.policies)]
 
     @property
     def arms(self) -> tuple[str, ...]:

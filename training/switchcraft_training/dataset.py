@@ -48,8 +48,8 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
 
     The columns are the pool's arms, followed by the auxiliary ones. Measured rows come first: these
     are the queries of the run's own source that every arm of the pool was asked, without duplicates
-    of (query, tools). The other rows are only used for training. Near-duplicates have equal
-    `groups`. Only the pool's arms have prices, and therefore costs.
+    of (query, tools). The other rows are only used for training. Rows that stay in one fold have
+    equal `groups`. Only the pool's arms have prices, and therefore costs.
 
     Judged outcomes are saved in the folder `cache` and reused. Raises DataError if a row of a
     source cannot be parsed, and ConfigError if the run's own source lacks an arm of the pool.
@@ -81,7 +81,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     is_measured += [np.zeros(len(table), dtype=np.bool_) for table in distinct[1:]]
     table = replace(concatenate(distinct), is_measured=np.concatenate(is_measured))
     with step("near-duplicates"):
-        table = group_table(table)
+        table = group_table(table, config.evaluation.grouped_by)
     measured = len(table.measured_rows)
     log.info("%d measured queries, %d used only for training", measured, len(table) - measured)
     pool = len(config.arms)

@@ -33,8 +33,8 @@ from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines_to_fit
 from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
-from switchcraft_training.config import RunConfig
-from switchcraft_training.data.splits import Split, fold_table, split_table
+from switchcraft_training.config import Grouping, RunConfig
+from switchcraft_training.data.splits import Split, fold_table, group_table, split_table
 from switchcraft_training.data.table import Flags, Floats, Table, profile_arms
 from switchcraft_training.evaluation.calibration import (
     CalibrationStudy,
@@ -129,6 +129,12 @@ class TrainingData:
     def with_seed(self, seed: int) -> TrainingData:
         """Return the same data with another seed for folds and branches."""
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
+
+    def grouped_by(self, grouping: Grouping) -> TrainingData:
+        """Return the same data with folds that are grouped in another way."""
+        settings = self.config.evaluation.model_copy(update={"grouped_by": grouping})
+        config = self.config.model_copy(update={"evaluation": settings})
+        return replace(self, config=config, table=group_table(self.table, grouping))
 
     def folds(self) -> tuple[Split, ...]:
         """Return the folds; without early stopping, validation rows are also used for training."""
@@ -399,7 +405,7 @@ def run_experiment(
 
     def variant(name: str, source: CrossValidation, shares: Mapping[str, float]) -> Entrant:
         probabilities = calibrate(source.mix(shares))
-        choices = route(probabilities, source.expected_costs_usd, config.policies["default"])
+        choices = route(probabilities, source.expected_costs_usd, config.choosing_rule)
         return Entrant("router", name, choices, probabilities)
 
     data = data.with_rules(
@@ -502,7 +508,7 @@ def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | N
     variants = []
     if truncated is not None:
         found = calibration.apply(_predict(*truncated, rows))
-        choices = route(found, costs_usd, config.policies["default"])
+        choices = route(found, costs_usd, config.choosing_rule)
         variants.append(Entrant("router", NAIVE_TRUNCATION, choices, found))
     # The baselines are fitted once and predict the rows of both parts.
     entrants = []
@@ -565,7 +571,7 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
     views = Views(config.packing, encoder.tokenizer)
     embed = EncoderEmbedder(encoder, data.workspace / "frozen")
     table = data.table.measured(config.arms)
-    rule = config.policies["default"]
+    rule = config.choosing_rule
     profiles = None if config.unprofiled_arms else config.profiles
     truncated = config.evaluation.truncated
     fitted = baselines_to_fit(

@@ -39,7 +39,13 @@ from switchcraft_training.dataset import (
     sources_sha256,
 )
 from switchcraft_training.evaluation.evaluate import Experiment
-from switchcraft_training.evaluation.report import Report, all_sections, main_figures, write_report
+from switchcraft_training.evaluation.report import (
+    KnownTools,
+    Report,
+    all_sections,
+    main_figures,
+    write_report,
+)
 from switchcraft_training.evaluation.verified import (
     NO_ANSWERS,
     NO_VERIFIER,
@@ -92,6 +98,7 @@ READING = "reading and judging"
 FINAL_ROUTER = "final router"
 EXPORT = "export"
 MAIN_TABLE = "main table"
+KNOWN_TOOLS = "known tools"
 REPORT = "report"
 """Names of the stages besides those of `experiment_stages` and of `study_verifier`."""
 
@@ -150,7 +157,8 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
     if config.evaluation.protocol == "split":
         return (READING, *experiment_stages(config), MAIN_TABLE, EXPORT, REPORT)
     verifier = (NESTED_ROUTERS, VERIFIER) if config.verifier else ()
-    last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, REPORT)
+    known = (KNOWN_TOOLS,) if config.evaluation.known_tools else ()
+    last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, *known, REPORT)
     return (READING, *experiment_stages(config), *last)
 
 
@@ -203,6 +211,10 @@ def _run_stages(
         verified = verified_figures(study)
     elif not isinstance(open_source(config.source, data), CheckedAnswers):
         verified = NO_ANSWERS
+    known: KnownTools | None = None
+    if config.evaluation.known_tools:
+        with stage(KNOWN_TOOLS):
+            known = measure_known_tools(training, result.experiment.policies, data, workers)
     with stage(REPORT):
         report = Report(
             name=config.name,
@@ -217,9 +229,30 @@ def _run_stages(
             provenance=provenance,
             overlap=TrainingOverlap.of_splits(table.examples, training.folds()),
             verified=verified,
+            grouped_by=config.evaluation.grouped_by,
+            known_tools=known,
         )
         write_report(report, out)
     return directory
+
+
+def measure_known_tools(
+    data: TrainingData, policies: Mapping[str, str], recordings: Path, workers: Workers
+) -> KnownTools:
+    """Measure the same policies with folds in which a query's tools may have been learned from."""
+    alone = data.config.evaluation.model_copy(
+        update={"seeds": (), "baselines": False, "truncated": False}
+    )
+    config = data.config.model_copy(update={"evaluation": alone, "policies": policies})
+    data = replace(data, config=config).grouped_by("queries")
+    result = run_experiment(data, workers)
+    assert result is not None  # noqa: S101 - only the main process measures
+    verified: VerifiedFigures | None = None
+    if config.verifier:
+        calibrated = result.experiment.probabilities
+        study = study_verifier(data, result.validation, calibrated, recordings, workers=workers)
+        verified = verified_figures(study)
+    return KnownTools(main_figures(result.experiment), verified)
 
 
 def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:

@@ -143,10 +143,17 @@ def running(names: Sequence[str], shares: Mapping[str, float] | None = None) -> 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Run a block as a stage, and log its start, its duration and its memory."""
+    """Run a block as a stage, and log its start, its duration and its memory.
+
+    Within another stage, the block is a step of that stage.
+    """
     stages = _stages.get()
     if stages is _NO_STAGES:  # A part of a run is used on its own.
         yield
+        return
+    if stages.current:
+        with stages.measure(name):
+            yield
         return
     stages.current, stages.done_share = name, 0.0
     stages.stage_started_s = time.monotonic()

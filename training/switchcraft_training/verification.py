@@ -182,6 +182,8 @@ class VerifierStudy:
     price_usd: float
     cost_share: float
     evidence: Evidence
+    streams_text_from: float | None = None
+    """The verifier's setting of the same name."""
 
     def entries(self) -> dict[float, Entry]:
         """Return the measured accuracy and cost of each price."""
@@ -201,6 +203,7 @@ class VerifierStudy:
         estimated accuracy of them, and the frontier, which was measured without them, is left out.
         """
         spec = self.verifier.export(directory, self.price_usd)
+        spec = spec.model_copy(update={"streams_text_from": self.streams_text_from})
         manifest = read_manifest(directory / MANIFEST)
         joined = {arm: facts.accuracy.value for arm, facts in manifest.onboarded.items()}
         shares = dict(zip(self.table.arms, spec.reliabilities, strict=True)) | joined
@@ -308,7 +311,16 @@ def study_verifier(
             by_price = {price: simulation.answer(fold_costs_usd, price) for price in prices_usd}
     evidence = Evidence.of(candidates, calibrated, validation.expected_costs_usd, judged)
     cost_share = config.verified_cost_share
-    study = VerifierStudy(table, judged, by_price, final.verifier, best_usd, cost_share, evidence)
+    study = VerifierStudy(
+        table,
+        judged,
+        by_price,
+        final.verifier,
+        best_usd,
+        cost_share,
+        evidence,
+        config.streams_text_from,
+    )
     return replace(study, price_usd=operating_price(study.entries(), cost_share))
 
 

@@ -47,8 +47,9 @@ def test_goal_is_converted_to_the_rule_that_reaches_it(
     """A goal in the model's name or in a header is answered by the rule that was measured."""
     headers = {} if header is None else {"x-switchcraft-policy": header}
     response = http.post(CHAT, json=BODY | {"model": model}, headers=headers)
+    goal = header or model.removeprefix("switchcraft:")
     assert response.status_code == 200
-    assert response.headers["x-switchcraft-policy"] == rule
+    assert response.headers["x-switchcraft-policy"] == f"{goal} ({rule})"
 
 
 @pytest.mark.parametrize("where", ["model", "x-switchcraft-policy"])
@@ -89,17 +90,17 @@ FORBIDDEN = {"x-switchcraft-verified-goals": "false"}
 
 
 @pytest.mark.parametrize(
-    ("headers", "rule", "is_verified"),
+    ("headers", "policy", "is_verified"),
     [
-        (GOAL, "verified=0.001", True),
-        ({}, "verified=0.005", True),
-        ({"x-switchcraft-policy": "usd_per_1k=0.15"}, "drift=0.1", False),
-        (GOAL | FORBIDDEN, "drift=0.05", False),
-        (GOAL | {"x-switchcraft-max-candidates": "2"}, "drift=0.05", False),
+        (GOAL, "accuracy=best (verified=0.001)", True),
+        ({}, "accuracy=0.92 (verified=0.005)", True),
+        ({"x-switchcraft-policy": "usd_per_1k=0.15"}, "usd_per_1k=0.15 (drift=0.1)", False),
+        (GOAL | FORBIDDEN, "accuracy=best (drift=0.05)", False),
+        (GOAL | {"x-switchcraft-max-candidates": "2"}, "accuracy=best (drift=0.05)", False),
     ],
 )
 def test_configuration_allows_verified_answers_for_goals(
-    verifying: httpx.Client, headers: dict[str, str], rule: str, is_verified: bool
+    verifying: httpx.Client, headers: dict[str, str], policy: str, is_verified: bool
 ) -> None:
     """The goal, also the default one, is reached by verified answers if they are the better point.
 
@@ -108,16 +109,16 @@ def test_configuration_allows_verified_answers_for_goals(
     """
     response = verifying.post(CHAT, json=BODY, headers=headers)
     assert response.status_code == 200, response.text
-    assert response.headers["x-switchcraft-policy"] == rule
+    assert response.headers["x-switchcraft-policy"] == policy
     assert (response.headers["x-switchcraft-reason"] == "verified") is is_verified
     assert "x-switchcraft-unverified" not in response.headers
 
 
 @pytest.mark.parametrize(
-    ("fields", "headers", "rule", "reason"),
+    ("fields", "headers", "policy", "reason"),
     [
-        ({"n": 2}, GOAL, "drift=0.05", "several_choices"),
-        ({"n": 2}, {}, "theta=0.9", "several_choices"),
+        ({"n": 2}, GOAL, "accuracy=best (drift=0.05)", "several_choices"),
+        ({"n": 2}, {}, "accuracy=0.92 (theta=0.9)", "several_choices"),
         ({"tools": []}, GOAL, None, "no_tools"),
     ],
 )
@@ -125,13 +126,13 @@ def test_unverifiable_request_gets_the_best_policy_that_chooses_once(
     verifying: httpx.Client,
     fields: dict[str, Any],
     headers: dict[str, str],
-    rule: str | None,
+    policy: str | None,
     reason: str,
 ) -> None:
     """It is the one for the goal, or the nearest one. A header says why nothing was verified."""
     response = verifying.post(CHAT, json=BODY | fields, headers=headers)
     assert response.status_code == 200, response.text
-    assert response.headers.get("x-switchcraft-policy") == rule
+    assert response.headers.get("x-switchcraft-policy") == policy
     assert response.headers["x-switchcraft-unverified"] == reason
 
 
@@ -143,8 +144,8 @@ def test_header_allows_verified_answers_for_one_goal(sandbox: Sandbox) -> None:
         verified = client.post(CHAT, json=BODY, headers=GOAL | allowed)
         wrong = client.post(CHAT, json=BODY, headers={"x-switchcraft-verified-goals": "yes"})
         far = client.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "accuracy=0.92"})
-    assert plain.headers["x-switchcraft-policy"] == "drift=0.05"
-    assert verified.headers["x-switchcraft-policy"] == "verified=0.001"
+    assert plain.headers["x-switchcraft-policy"] == "accuracy=best (drift=0.05)"
+    assert verified.headers["x-switchcraft-policy"] == "accuracy=best (verified=0.001)"
     assert verified.headers["x-switchcraft-reason"] == "verified"
     assert wrong.status_code == far.status_code == 400
     assert wrong.json()["error"]["param"] == "x-switchcraft-verified-goals"

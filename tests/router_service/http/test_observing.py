@@ -17,7 +17,7 @@ from router_service.core.errors import ConfigError
 from router_service.core.selection import Price
 from router_service.http.app import create_app
 from router_service.http.server import sandbox_for
-from router_service.requests.pool import Pool, arm_prices
+from router_service.requests.pool import Pool
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from router_service.telemetry.logs import FIELDS
 from tests.bodies import BODY, CHAT
@@ -253,17 +253,13 @@ def test_arms_are_mapped_to_models() -> None:
     profiled = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
     prices = {name: model.price for name, model in pool.models.items()}
     assert prices == {"small": profiled, "b": price, "extra": None}
-    assert arm_prices(settings) == {"b": price, "medium": price, "large": price}
+    assert pool.prices == {"small": profiled, "medium": price, "large": price}
     assert pool.chat_models[0].name == "b"  # cheapest at the file's price
 
 
 @pytest.mark.parametrize(
     ("router", "wanted"),
     [
-        (
-            {"arms": {}, "only": "stranger"},
-            r"router.arms: no arm has a model; map at least one of the arms small",
-        ),
         ({"arms": {"medium": "x", "large": "small"}}, r"router.arms.medium: there is no model 'x'"),
         ({"arms": {"tiny": "small"}}, r"router.arms.tiny: the artifact has no such arm"),
         (
@@ -280,9 +276,8 @@ def test_file_that_does_not_fit_the_artifact_prevents_startup(
     router: dict[str, Any], wanted: str
 ) -> None:
     """The error names the file, the place in it, and the remedy."""
-    name = router.pop("only", "small")
     with pytest.raises(ConfigError, match=wanted) as caught:
-        create_app(settings_with({name: None}, **router), FakeRouter())
+        create_app(settings_with({"small": None}, **router), FakeRouter())
     assert caught.value.source == "config.yaml"
 
 
@@ -300,7 +295,7 @@ def test_default_policy_and_model_name_can_be_configured(sandbox: Sandbox) -> No
     settings = base.model_copy(update={"router": section})
     with served(create_app(settings, FakeRouter())) as url:
         response = httpx.post(url + CHAT, json=BODY | {"model": "auto"})
-        assert response.headers["x-switchcraft-policy"] == "theta=0.8"
+        assert response.headers["x-switchcraft-policy"] == "quality (theta=0.8)"
         assert httpx.post(url + CHAT, json=BODY).status_code == 404
 
 

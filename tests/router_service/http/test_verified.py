@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.core.artifact import Artifact
+from router_service.core.artifact import NO_VERIFIER, Artifact
 from router_service.core.messages import Conversation
 from router_service.core.resources import Timer
 from router_service.requests.planning import POLICY_HEADER
-from router_service.router import NO_VERIFIER, Prediction, Router
+from router_service.router import Prediction, Router
 from router_service.sandbox.app import run_in_thread
 from router_service.settings import Settings, VerificationSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS

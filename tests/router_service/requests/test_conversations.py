@@ -11,7 +11,7 @@ import pytest
 from router_service.core.answers import Usage
 from router_service.core.caching import ConversationState, NextRequest
 from router_service.core.messages import parse_chat_request
-from router_service.core.selection import Reason
+from router_service.core.selection import Reason, choose_once
 from router_service.lifecycle.engine import Shadow, make_planner
 from router_service.requests.conversations import (
     Conversations,
@@ -192,7 +192,7 @@ def test_requests_without_state_are_decided_as_without_conversations() -> None:
             alone = ROUTER.choose(
                 request_of(messages).chat.conversation,
                 ROUTER.predict(request_of(messages).chat.conversation),
-                decide(messages, None, policy=policy).policy,
+                choose_once(ROUTER.policy(policy)),
             )
             assert decide(messages, None, policy=policy).decision == alone
 

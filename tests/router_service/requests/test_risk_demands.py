@@ -78,9 +78,9 @@ def test_destructive_tools_have_a_policy_unless_the_request_names_one() -> None:
     """The level's policy replaces the default policy, and never the client's."""
     settings = RiskSettings.model_validate(level(policy="quality"))
     for tool, policy, used in (
-        ("delete_rows", None, "theta=0.8"),
-        ("delete_rows", "default", "theta=0.8"),
-        ("delete_rows", "economy", "theta=0.2"),
+        ("delete_rows", None, "quality (theta=0.8)"),
+        ("delete_rows", "default", "quality (theta=0.8)"),
+        ("delete_rows", "economy", "economy (theta=0.2)"),
         ("get_rows", None, "theta=0.5"),
     ):
         assert str(plan(settings, tool, policy).policy) == used

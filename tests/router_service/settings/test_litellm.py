@@ -123,7 +123,7 @@ def test_deployments_without_weights_share_by_limits(load: Load) -> None:
     assert us.url("/responses") == (
         "https://us.openai.azure.com/openai/responses?api-version=2024-10-21"
     )
-    assert (eu.key_header, eu.listed_as, us.listed_as) == ("api-key", "gpt-4o", None)
+    assert (eu.key_header, eu.listed_as, us.base_model) == ("api-key", "gpt-4o", None)
 
 
 def test_weights_take_precedence_over_limits(load: Load) -> None:

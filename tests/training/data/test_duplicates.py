@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchcraft_training.data.duplicates import near_duplicates
+from switchcraft_training.data.duplicates import join_groups, near_duplicates, similar_tools
 from switchcraft_training.records import Example
 
 FILLER = "I have updated some more functions you can choose from. What about now?"
@@ -55,6 +55,47 @@ def test_numbers_and_names_and_case_make_no_other_query() -> None:
         example("Translate this letter into Welsh."),
     ]
     assert groups_of(rows) == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+def offering(*tools: tuple[str, str]) -> Example:
+    """Return a row that offers tools, each with a name and its parameters."""
+    offered = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "parameters": {
+                    "type": "object",
+                    "properties": {each: {} for each in names.split()},
+                },
+            },
+        }
+        for name, names in tools
+    ]
+    return Example("q", "a", {"messages": [], "tools": offered}, "d")
+
+
+def test_the_same_or_nearly_the_same_tools_join_rows() -> None:
+    """Order, case and one parameter more do not matter; a shared tool is not enough."""
+    forecast = ("weather_get_forecast", "city country days units language")
+    rows = [
+        offering(forecast, ("book_hotel", "city nights guests")),
+        offering(("book_hotel", "guests city nights"), forecast),
+        offering((forecast[0], f"{forecast[1]} hourly"), ("book_hotel", "city nights guests")),
+        offering(("book_hotel", "city nights guests")),
+        offering(("play_song", "artist title")),
+        offering(),
+        offering(),
+    ]
+    first, *others = similar_tools(rows).tolist()
+    assert others[:2] == [first, first]
+    assert len({first, *others[2:]}) == 5
+
+
+def test_rows_are_joined_through_either_grouping() -> None:
+    """A row that shares a group with one row here and with another one there joins all three."""
+    joined = join_groups(np.array([7, 7, 8, 9]), np.array([1, 2, 2, 3])).tolist()
+    assert joined[0] == joined[1] == joined[2] != joined[3]
 
 
 def test_turns_of_a_conversation_stay_together() -> None:

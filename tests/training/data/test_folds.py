@@ -55,6 +55,29 @@ def test_folds_are_the_same_with_additional_rows() -> None:
         assert list(fold.teaching) == [*known, 63]
 
 
+def test_grouped_by_tools_every_tool_is_unseen() -> None:
+    """No held-out query has a tool list that a training or teaching row of its fold has."""
+    tools = [
+        [{"type": "function", "function": {"name": text.replace(" ", "_")}}] for text in TEXTS[:20]
+    ]
+    examples = tuple(
+        Example(
+            f"q{row}",
+            "c",
+            {"messages": [{"role": "user", "content": TEXTS[row]}], "tools": tools[row % 20]},
+            "d",
+        )
+        for row in range(60)
+    )
+    is_measured = np.arange(60) < 50
+    table = Table(examples, ("arm",), np.ones((60, 1)), is_measured=is_measured)
+    for fold in fold_table(group_table(table, "tools"), 5, seed=1):
+        held_out = {examples[row].tool_names for row in fold.test}
+        learned = {examples[row].tool_names for row in (*fold.train, *fold.teaching)}
+        assert held_out
+        assert held_out.isdisjoint(learned)
+
+
 def test_the_seed_decides() -> None:
     """The same seed gives the same folds, another seed gives others."""
     table = table_of(TEXTS)

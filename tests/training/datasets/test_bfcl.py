@@ -91,7 +91,11 @@ def root(tmp_path: Path) -> Path:
     }
     row = {"id": "parallel_function_0", "ground_truth": truth}
     write(data / "possible_answer" / name("parallel_function"), row)
-    source = ["Sky.scan(at=(1, -2.5), n=1 / 4)", "math_gcd(a=4, b=6)"]
+    source = [
+        "Sky.scan(at=(1, -2.5), n=1 / 4)",
+        "math_gcd(a=4, b=6)",
+        "Sky.scan((1, 2), n=3)",
+    ]
     write(
         data / name("executable_simple"),
         {"id": "executable_simple_0", **question, "ground_truth": source},
@@ -116,9 +120,10 @@ def test_accepted_answers_are_read(root: Path) -> None:
     nested = first.arguments["how"][0]
     assert nested == {"deep": OneOf((True,)), "mode": OneOf(("a", ""), is_optional=True)}
     assert second.arguments == {"at": ([3.0, 4.0],), "n": (5,)}
-    scan, gcd = read["executable_simple"][1].calls
+    scan, gcd, positional = read["executable_simple"][1].calls
     assert scan.arguments == {"at": ([1, -2.5],), "n": (0.25,)}
     assert gcd.arguments == {"a": (4, 6), "b": (4, 6)}
+    assert positional.arguments == {"at": ([1, 2],), "n": (3,)}
     assert read["relevance"][1].calls == ()
 
 

@@ -61,6 +61,32 @@ def test_repeated_runs_are_attempts(runs: Path) -> None:
     assert [judged.example.id for judged in recording.judged()] == ["simple_python_0"]
 
 
+@pytest.mark.parametrize(
+    ("arm", "counts", "warnings"),
+    [
+        ("gpt-5.2-2025-12-11-FC", (240, 30), 0),
+        ("claude-haiku-4-5-20251001-FC", (120, 30), 0),
+        ("openai_gpt-oss-20b", (120, 30), 0),
+        ("gemini-2.5-flash-lite-FC", (120, 30), 0),
+        ("gemini-3-pro-preview-FC", (None, None), 1),
+    ],
+)
+def test_token_counts_are_those_that_providers_charge(
+    tmp_path: Path,
+    arm: str,
+    counts: tuple[int | None, int | None],
+    warnings: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """OpenAI's prompt counts are those of one call; Google's output counts lack the reasoning."""
+    calls = [{"area": '{"base": 10}'}, {"area": {"base": 20}}]
+    row = {"id": "parallel_0", "result": calls, "input_token_count": 120, "output_token_count": 30}
+    write(tmp_path / f"run-1/result/{arm}/non_live/BFCL_v4_parallel_result.json.gz", row)
+    (answer,) = bfcl.open_recording(tmp_path).answers(arm)
+    assert (answer.input_tokens, answer.output_tokens) == counts
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+
+
 def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
     """A step's id has its turn and step, and a step that cannot be parsed has a problem code."""
     steps = {step.example_id: step for step in bfcl.RepeatedRuns(runs).steps("m")}
@@ -72,6 +98,103 @@ def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
         "multi_turn_base_1": "no_answer",
     }
     assert steps["multi_turn_base_0:0:0"].calls == (Call("cd", {"folder": "a"}),)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """Write a day's folder of the leaderboard's results repository, as it is published for v4."""
+    call = {"geometry_area": '{"base": 3}'}
+    block = '<tool_call>\n{"name": "geometry.area", "arguments": {"base": 3}}\n</tool_call>'
+    prose = "Shall I call [geometry.area(base=3)] for you?"
+    answers = {
+        "api-FC": ([call], "[geometry.area(base=3)]"),
+        "local-FC": (block, prose),
+        "prompted": ("[geometry.area(base=3)]", prose),
+    }
+    for model, results in answers.items():
+        rows = [
+            {"id": f"simple_python_{i}", "result": each, "latency": 1.5, "reasoning_content": "So"}
+            for i, each in enumerate(results)
+        ]
+        folder = tmp_path / "result" / model
+        for place, category, lines in (
+            ("non_live", "simple_python", rows),
+            ("multi_turn", "multi_turn_base", [{"id": "multi_turn_base_0", "result": [[["x"]]]}]),
+            ("agentic", "web_search_no_snippet", [{"id": "web_search_0", "result": "x"}]),
+            ("agentic/memory/kv", "memory_kv_prereq", [{"id": "memory_0", "result": "x"}]),
+            ("format_sensitivity", "format_sensitivity", [{"id": "f_0", "result": "x"}]),
+        ):
+            path = folder / place / f"BFCL_v4_{category}_result.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(map(json.dumps, lines)))
+        snapshot = folder / "agentic/memory/kv/memory_snapshot/finance_final.json"
+        snapshot.parent.mkdir(parents=True)
+        snapshot.write_text("{}")
+    unfinished = tmp_path / "result/unfinished-FC/multi_turn"
+    unfinished.mkdir(parents=True)
+    (unfinished / "BFCL_v4_multi_turn_base_result.json").write_text("")
+    (tmp_path / "result/.ipynb_checkpoints").mkdir()
+    (tmp_path / "result/.DS_Store").write_text("")
+    return tmp_path
+
+
+def test_clone_of_the_leaderboard_is_read_as_one_run(clone: Path) -> None:
+    """Without `run-1`, every model with single-turn answers is an arm, and has one attempt."""
+    recording = bfcl.open_recording(clone)
+    assert recording.arms() == ["api-FC", "local-FC", "prompted"]
+    assert [judged.example.id for judged in recording.judged()] == [
+        *("simple_python_0", "simple_python_1")
+    ]
+    right = (Call("geometry_area", {"base": 3}),)
+    found = {arm: list(recording.answers(arm)) for arm in recording.arms()}
+    assert {arm: answers[0].calls for arm, answers in found.items()} == {
+        "api-FC": right,
+        "local-FC": (Call("geometry.area", {"base": 3}),),
+        "prompted": (Call("geometry.area", {"base": 3}),),
+    }
+    assert {answer.attempt for answers in found.values() for answer in answers} == {0}
+    # The text of a run with native calls is never a call, not even if it looks like one.
+    assert {arm: answers[1].calls for arm, answers in found.items()} == dict.fromkeys(found)
+    scores = clone / "score/prompted/non_live/BFCL_v4_simple_python_score.json"
+    with pytest.raises(DataError, match="cannot be read"):
+        list(recording.verdicts("prompted"))
+    scores.parent.mkdir(parents=True)
+    scores.write_text('{"accuracy": 0.5}\n{"id": "simple_python_1", "error_type": "text"}')
+    assert list(recording.verdicts("prompted")) == [
+        ("simple_python_0", True, None, 0),
+        ("simple_python_1", False, "text", 0),
+    ]
+
+
+def test_broken_line_of_a_clone_stops_only_who_uses_it(clone: Path) -> None:
+    """The questions can be read, and the answers of other models; the error names the line."""
+    broken = clone / "result/prompted/non_live/BFCL_v4_simple_python_result.json"
+    broken.write_text(broken.read_text()[:-20])
+    recording = bfcl.open_recording(clone)
+    assert len(list(recording.judged())) == len(list(recording.answers("api-FC")))
+    with pytest.raises(DataError) as caught:
+        list(recording.answers("prompted"))
+    assert (caught.value.path, caught.value.line) == (broken, 2)
+
+
+def test_questions_beside_a_run_replace_those_of_the_package(clone: Path) -> None:
+    """If the folder has `data`, only its questions are judged."""
+    question = {
+        "id": "simple_python_0",
+        "question": [[{"role": "user", "content": "Area of a triangle with base 3?"}]],
+        "function": [
+            {
+                "name": "geometry.area",
+                "description": "Area of a triangle.",
+                "parameters": {"type": "dict", "properties": {"base": {"type": "integer"}}},
+            }
+        ],
+    }
+    truth = {"id": "simple_python_0", "ground_truth": [{"geometry.area": {"base": [3]}}]}
+    write(clone / "data/BFCL_v4_simple_python.json.gz", question)
+    write(clone / "data/possible_answer/BFCL_v4_simple_python.json.gz", truth)
+    (judged,) = bfcl.open_recording(clone).judged()
+    assert judged.example.request["messages"] == question["question"][0]
 
 
 @pytest.mark.parametrize("arm", ["m", "m-FC"])

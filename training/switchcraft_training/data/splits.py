@@ -17,7 +17,15 @@ import orjson
 
 from router_service.core.errors import UnbalancedFoldsError
 from router_service.core.messages import Json
-from switchcraft_training.data.duplicates import Groups, near_duplicates, shorten, user_text
+from switchcraft_training.config import Grouping
+from switchcraft_training.data.duplicates import (
+    Groups,
+    join_groups,
+    near_duplicates,
+    shorten,
+    similar_tools,
+    user_text,
+)
 from switchcraft_training.data.table import Table
 from switchcraft_training.records import Example
 
@@ -127,15 +135,21 @@ def unique(examples: Iterable[Example]) -> list[int]:
     return _unique_keys(map(key_of, examples))
 
 
-def group_table(table: Table) -> Table:
-    """Return the table with the groups of near-duplicates of its rows."""
-    groups = near_duplicates(table.examples)
+def group_table(table: Table, grouped_by: Grouping = "queries") -> Table:
+    """Return the table with the groups of its rows that stay in one fold."""
+    group = near_duplicates if grouped_by == "queries" else similar_queries_and_tools
+    groups = group(table.examples)
     own_groups = groups
     if not table.is_measured.all():
         measured = [table.examples[row] for row in table.measured_rows]
         own_groups = groups + len(table)  # no measured row has one of these numbers
-        own_groups[table.is_measured] = near_duplicates(measured)
+        own_groups[table.is_measured] = group(measured)
     return replace(table, groups=groups, own_groups=own_groups)
+
+
+def similar_queries_and_tools(examples: Sequence[Example]) -> Groups:
+    """Return each example's group: equal for near-duplicates, and for nearly the same tools."""
+    return join_groups(near_duplicates(examples), similar_tools(examples))
 
 
 def split_table(table: Table, seed: int, *, grouped: bool = True) -> Split:

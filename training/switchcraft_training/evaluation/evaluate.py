@@ -21,7 +21,7 @@ from router_service.core.measurement import (
     route,
     sweep,
 )
-from router_service.core.selection import Price
+from router_service.core.selection import Price, choosing_name, is_verified
 from router_service.core.statistics import auc_measure
 from switchcraft_training.data.table import Flags, Floats, Table
 from switchcraft_training.evaluation.calibration import CalibrationStudy
@@ -51,7 +51,8 @@ class Evaluation:
     """The main table, the sweep and other metrics of a router on one set of queries.
 
     `sweep` holds an entry for each rule of `frontier_rules`, and `arm_share` the share of queries
-    that the default policy routes to each arm.
+    that the default policy routes to each arm. If the default verifies answers, its place is taken
+    by the policy for requests that are not verified.
     """
 
     best_single: str
@@ -74,20 +75,22 @@ def evaluate(
     policies: Mapping[str, str],
     entrants: Sequence[Entrant] = (),
 ) -> Evaluation:
-    """Measure a router under every policy, together with other entrants.
+    """Measure a router under every policy that chooses once, together with other entrants.
 
     `probabilities`, (queries, arms), are the router's. As in the gateway, the router chooses by
     expected costs; the results use the recorded costs.
     """
-    chosen = route(probabilities, expected_costs_usd, policies["default"])
+    rule = policies[choosing_name(policies)]
+    chosen = route(probabilities, expected_costs_usd, rule)
     shares = np.bincount(chosen, minlength=len(table.arms)) / len(chosen)
     routers = [
-        Entrant("router", name, route(probabilities, expected_costs_usd, rule))
-        for rule, name in policy_names(policies).items()
+        Entrant("router", name, route(probabilities, expected_costs_usd, each))
+        for each, name in policy_names(policies).items()
+        if not is_verified(each)
     ]
     return Evaluation(
         best_single=table.arms[best_single(table)],
-        default_policy=policy_names(policies)[policies["default"]],
+        default_policy=policy_names(policies)[rule],
         entries=main_table(table, [*routers, *entrants]),
         sweep=sweep(table, probabilities, expected_costs_usd),
         auc=auc_measure(table.correct, probabilities),
@@ -167,8 +170,8 @@ class Experiment:
 
     @property
     def rule(self) -> str:
-        """The rule of the default policy."""
-        return self.policies["default"]
+        """The rule of the policy for requests whose answers are not verified."""
+        return self.policies[choosing_name(self.policies)]
 
     def figures(self) -> Figures:
         """Return what the manifest says about the router."""
@@ -177,7 +180,7 @@ class Experiment:
         )
 
     def chosen(self) -> Choices:
-        """Return the arms that the default policy picks, (queries,)."""
+        """Return the arms that `rule` picks, (queries,)."""
         return route(self.probabilities, self.expected_costs_usd, self.rule)
 
     def categories(self) -> tuple[str, ...]:

@@ -17,9 +17,10 @@ from pydantic import BaseModel
 
 from router_service.core.artifact import Provenance
 from router_service.core.errors import ConfigError, DataError
+from router_service.core.measurement import Entry
 from router_service.core.messages import Json, parse_conversation
 from router_service.router import Router
-from switchcraft_training.config import RunConfig
+from switchcraft_training.config import Grouping, RunConfig
 from switchcraft_training.data.learned import TrainingOverlap, digests_of
 from switchcraft_training.data.table import Table, concatenate
 from switchcraft_training.dataset import load_dataset
@@ -137,6 +138,25 @@ def all_paper_metrics(experiment: Experiment) -> tuple[PaperMetrics, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownTools:
+    """Results with folds in which a query's tools may have been learned from with other queries.
+
+    `verified` is None if the run trained no verifier.
+    """
+
+    test: Evaluation
+    verified: VerifiedFigures | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolRow:
+    """Results of one rule on unseen tools, and on tools that the router may know."""
+
+    unseen: Entry
+    known: Entry
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All results for a router; values that are None or empty have no section.
 
@@ -146,7 +166,8 @@ class Report:
     otherwise both are None. Only a report of the training run has `teaching` (the number of
     training rows from other recordings), `unprofiled_arms` (arms without a profile, so that MIRT
     was not measured), `label_rates`, `epochs`, `parity` and `verified`, which is the reason if
-    verified answers were not measured.
+    verified answers were not measured. With folds that are `grouped_by` tools, `known_tools` may
+    have the results with known tools.
     """
 
     name: str
@@ -163,6 +184,22 @@ class Report:
     epochs: tuple[Epoch, ...] = ()
     parity: Mapping[str, float] | None = None
     verified: VerifiedFigures | str | None = None
+    grouped_by: Grouping = "queries"
+    known_tools: KnownTools | None = None
+
+    @property
+    def protocols(self) -> tuple[ProtocolRow, ...]:
+        """The measured rules of both protocols: those that choose once, and the verified ones."""
+        if self.known_tools is None:
+            return ()
+        unseen, known = [*self.test.sweep], [*self.known_tools.test.sweep]
+        if isinstance(self.verified, VerifiedFigures) and self.known_tools.verified is not None:
+            unseen += [row.entry for row in self.verified.frontier]
+            known += [row.entry for row in self.known_tools.verified.frontier]
+        by_name = {entry.name: entry for entry in known}
+        return tuple(
+            ProtocolRow(entry, by_name[entry.name]) for entry in unseen if entry.name in by_name
+        )
 
 
 def write_report(report: Report, directory: Path, name: str = "report") -> None:

@@ -20,7 +20,6 @@ from router_service.core.selection import (
     Policy,
     Reason,
     Verified,
-    choose_once,
     most_probable,
     select,
 )
@@ -185,7 +184,7 @@ def read_decisions(
                 for name, policy in verified.items():
                     facts = trajectories[name].columns[count]
                     if row["is_unread"] or decision.unverified is not None:
-                        fill_unverified(facts, row, choose_once(router.policy()))
+                        fill_unverified(facts, row, router.artifact.manifest.choose_once.rule)
                     else:
                         fill_trajectory(facts, request, request.follow(router, policy), arms)
         policies.add(decision.policy)

@@ -12,9 +12,15 @@ from rich.table import Table
 
 from router_service.core.errors import PolicyError
 from router_service.core.measurement import Choices
-from router_service.core.selection import Policy, Verified, parse_policy
+from router_service.core.selection import (
+    VERIFIED,
+    Policy,
+    Verified,
+    is_verified,
+    parse_policy,
+)
 from router_service.core.statistics import Estimate
-from router_service.router import VERIFIED, Router
+from router_service.router import Router
 from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
@@ -152,10 +158,12 @@ def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, 
         named = {
             name: router.policy(rule) for rule, name in policy_names(manifest.policies).items()
         }
-        return named if manifest.verifier is None else {**named, VERIFIED: router.policy(VERIFIED)}
+        if manifest.verifier is not None and not any(map(is_verified, manifest.policies.values())):
+            named[VERIFIED] = router.policy(VERIFIED)
+        return named
     parsed: dict[str, Policy | Verified] = {}
     for text in policies:
-        if text.partition("=")[0].strip() == VERIFIED:
+        if is_verified(text):
             problem = "it judges answers, which needs an artifact with a verifier: give --artifact"
             raise PolicyError(text, problem, param="--policy")
         try:

@@ -1,7 +1,7 @@
 /** Which few models are enough: the best pools of one to four models, computed on demand. */
 
 import * as api from "./api.js";
-import { h, table } from "./dom.js";
+import { h, present, table } from "./dom.js";
 import { count, percent, points, usdPer1k, within } from "./format.js";
 
 /** @typedef {import("./api.js").Card} Card */
@@ -19,7 +19,7 @@ export function advice(card) {
     buttons.forEach((button) => button.setAttribute("disabled", ""));
     place.replaceChildren(h("p", { class: "hint" }, "Comparing pools of models. This takes some seconds."));
     try {
-      place.replaceChildren(...described(await api.advice(known)));
+      place.replaceChildren(...present(described(await api.advice(known))));
     } catch (error) {
       place.replaceChildren(h("p", { class: "notice error", role: "alert" }, error instanceof Error ? error.message : String(error)));
     }
@@ -46,7 +46,7 @@ function described(advice) {
     ]),
     !advice.has_verified && h("p", { class: "notice" }, "This router has no figures of verified answers for other pools."),
     h("p", { class: "hint" }, `Measured on ${count(advice.queries)} queries that the router had not seen; brackets are 95% intervals. ${count(advice.pools)} pools were compared, and rules picked, on ${count(advice.searched)} of these queries, which favours what was lucky there. The column “Elsewhere” is the accuracy on the other queries.`),
-  ].filter((each) => each instanceof Node);
+  ];
 }
 
 /** @param {Advice} advice @param {"once" | "verified"} kind */

@@ -83,12 +83,12 @@ function decisionHeaders(headers) {
 /** The steps of the answer's verification; undefined if they are not in the headers.
  * @param {Map<string, string>} headers @returns {Node[] | undefined} */
 function known(headers) {
-  const isVerified = headers.get("policy")?.startsWith("verified=");
-  if (isVerified && !headers.has(STEPS)) return undefined;
+  const hasCandidates = ["verified", "text", undefined].includes(headers.get("reason"));
+  if (hasCandidates && !headers.has(STEPS)) return undefined;
   return steps(JSON.parse(headers.get(STEPS) ?? "[]"), headers.get("unverified") ?? null);
 }
 
-/** The steps without their calls. A stream may begin before its answer is chosen, so its headers do not have the steps.
+/** The steps without their calls. A stream may begin before its answer is chosen or complete, so its headers do not have the steps.
  * @param {string} id @returns {Promise<Node[]>} */
 async function recorded(id) {
   for (let tries = 1; ; tries += 1) {

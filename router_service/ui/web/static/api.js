@@ -9,7 +9,7 @@ import { keyHeader, signOut } from "./session.js";
 /** @typedef {{policy: string, arm: string, reason: string, floor: number}} Choice */
 /** @typedef {{arm: string, model: string, probability: number, cost_usd: number}} Arm */
 /** @typedef {{policy: string, arm: string}} FirstStep */
-/** @typedef {{requested: string | null, unverified: string | null, instead: Choice, explanation: string, chosen: FirstStep | null, first_steps: FirstStep[]}} Verification */
+/** @typedef {{requested: string | null, unverified: string | null, expects_text: boolean, instead: Choice, explanation: string, chosen: FirstStep | null, first_steps: FirstStep[]}} Verification */
 /** @typedef {{arm: string, model: string, step: number, is_accepted: boolean, p_correct?: number | null, first_p_correct?: number, cost_usd?: number | null, seconds: number, failure?: string | null, calls?: number | null, written?: string[], text?: string, same_as?: string}} Candidate the answer's beginning is known only for requests of this page */
 /** @typedef {{reason: string, candidates: string[], chosen: Choice, explanation: string, baseline: string | null, arms: Arm[], excluded: string[], choices: Choice[], explanations: string[], verification: Verification | null, view: View, decided_s: number, unread: string[]}} Explained */
 /** @typedef {{value: number, stderr: number, n: number}} Measure */
@@ -19,9 +19,9 @@ import { keyHeader, signOut } from "./session.js";
 /** @typedef {Traffic & {name: string}} NamedTraffic of one model, policy or key */
 /** @typedef {{step_s: number, points: (Traffic & {start: number})[], total: Traffic, models: NamedTraffic[], policies: NamedTraffic[], keys: NamedTraffic[], baseline_model: string | null, unavailable?: undefined}} Overview */
 /** @typedef {{id: string, created: number, key: string | null, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null, unverified: string | null, candidates: number | null}} Row */
-/** @typedef {Omit<Row, "candidates"> & {candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean, explanation: string, threshold: number | null, best_arm: string | null, qualifying_arms: string[]}} Details */
 /** @typedef {{arms: string[], kind: "once" | "verified", point: Point}} PoolFigures of some arms with one rule */
 /** @typedef {{arms: string[], best_single: string, queries: number, searched: number, pools: number, efficient: PoolFigures[], recommended: {kind: "once" | "verified", figures: PoolFigures, unseen_accuracy: Measure}[], cost_share: number, has_verified: boolean}} Advice see router_service/core/advice.py */
+/** @typedef {Omit<Row, "candidates"> & {policy_name: string | null, candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean, explanation: string, threshold: number | null, best_arm: string | null, qualifying_arms: string[], labels: Record<string, string>}} Details */
 /** @typedef {any} Card see ArtifactCard in router_service/ui/pages.py */
 
 /** @param {Api} api @param {string} body @returns {Promise<Explained>} */

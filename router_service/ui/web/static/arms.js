@@ -31,7 +31,7 @@ function row(arm, choice, hasFloor) {
   const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;
   const state = isChosen ? (choice.reason === "verified" ? "asked first" : "chosen") : passes ? "passes" : "below the threshold";
   return h("tr", { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
-    h("th", { scope: "row" }, arm.arm, arm.model !== arm.arm && h("small", {}, ` ${arm.model}`), spoken(`, ${state}`)),
+    h("th", { scope: "row" }, arm.model, arm.model !== arm.arm && h("small", {}, ` (${arm.arm})`), spoken(`, ${state}`)),
     h("td", { class: "probability" },
       h("span", { class: hasFloor ? "bar has-floor" : "bar", "aria-hidden": "true" }, h("i", { style: { "--share": arm.probability } })),
       h("b", {}, percent(arm.probability))),

@@ -13,6 +13,10 @@ export const usd = (usd) => `$${precise(usd)}`;
 /** @param {number} seconds */
 export const duration = (seconds) => (seconds < 1 ? `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms` : `${seconds.toFixed(2)} s`);
 
+/** What people read for an arm: its model's name, and the arm's if it differs.
+ * @param {{arm: string, model: string}} served */
+export const armLabel = ({ arm, model }) => (arm === model ? arm : `${model} (${arm})`);
+
 /** @param {number} count */
 export const count = (count) => count.toLocaleString("en-US");
 

@@ -16,7 +16,7 @@ const EVERY_MS = 2000;
 const REASONS = {
   threshold: "cheapest above the threshold", drift: "cheapest near the best", utility: "best value", argmax: "most probable, none above the threshold",
   unread: "most probable, a part was not readable", risk: "sure enough for risky tools", explored: "drawn at random to learn", sticky: "same model as before", switched: "a change of model pays",
-  pinned: "named by the request", chat: "no tools in the request", fallback: "the first choice failed", undecided: "the router failed", continued: "holds the earlier response", verified: "accepted by the verifier",
+  pinned: "named by the request", chat: "no tools in the request", fallback: "the first choice failed", undecided: "the router failed", continued: "holds the earlier response", verified: "accepted by the verifier", text: "text, as expected",
 };
 
 /** @type {Record<Filter, {name: string, of: (row: Row) => string}>} */
@@ -241,11 +241,12 @@ async function showDetails(id) {
 /** @param {api.Details} details */
 function described(details) {
   const { probabilities, cost_usd } = details;
+  const label = (/** @type {string} */ arm) => details.labels[arm] ?? arm;
   const arms = Object.entries(probabilities ?? {}).sort((a, b) => b[1] - a[1]);
   return present([
     h("p", { class: "explanation" }, details.explanation),
     facts([
-      ["Answered by", details.model], details.arm !== details.model && ["Arm", details.arm], ["Reason", REASONS[details.reason] ?? details.reason], ["Policy", details.policy],
+      ["Answered by", details.model], details.arm !== details.model && ["Arm", details.arm], ["Reason", REASONS[details.reason] ?? details.reason], ["Policy", details.policy_name ? `${details.policy_name} (${details.policy})` : details.policy],
       ["Probability demanded", details.threshold === null ? null : `${percent(details.threshold)} or more`],
       ["Status", `${details.status}, ${details.ending.replaceAll("_", " ")}`], ["Time", new Date(details.created * 1000).toLocaleString("en-GB")], ["Key", details.key], ["Attempts", details.attempts], ["Deployment", details.deployment],
       ["Latency", duration(details.latency_s)], ["First byte", details.first_byte_s === null ? null : duration(details.first_byte_s)],
@@ -254,6 +255,6 @@ function described(details) {
     ].filter((fact) => Array.isArray(fact))),
     ...steps(details.candidates ?? [], details.reason === "chat" ? null : details.unverified),
     arms.length > 0 && table("Prediction for each arm", ["Arm", "Probability correct", "USD per 1,000"],
-      arms.map(([arm, probability]) => [arm === details.arm ? h("b", {}, arm, " (chosen)") : details.qualifying_arms.includes(arm) ? h("span", {}, arm, " (enough)") : arm, percent(probability), cost_usd ? usdPer1k(cost_usd[arm]) : ""])),
+      arms.map(([arm, probability]) => [arm === details.arm ? h("b", {}, label(arm), " (chosen)") : details.qualifying_arms.includes(arm) ? h("span", {}, label(arm), " (enough)") : label(arm), percent(probability), cost_usd ? usdPer1k(cost_usd[arm]) : ""])),
   ]);
 }

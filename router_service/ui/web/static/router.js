@@ -2,8 +2,8 @@
 
 import { advice } from "./advice.js";
 import * as api from "./api.js";
-import { byId, facts, h, showError, table } from "./dom.js";
-import { count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
+import { byId, facts, h, present, showError, table } from "./dom.js";
+import { armLabel, count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
 import { curves, frontierPlot, legend } from "./frontier.js";
 
 /** @typedef {import("./api.js").Card} Card */
@@ -13,7 +13,7 @@ import { curves, frontierPlot, legend } from "./frontier.js";
 export async function startRouter() {
   try {
     const card = await api.artifact();
-    byId("router-body").replaceChildren(...described(card));
+    byId("router-body").replaceChildren(...present(described(card)));
   } catch (error) {
     showError("router-error", error);
   }
@@ -25,16 +25,38 @@ function described(card) {
   return [
     h("div", { class: "head" }, h("div", {},
       h("h2", {}, `Router: ${card.name}`),
-      h("p", { class: "lead" }, `This router estimates how likely each of ${card.arms.length} models is to answer a request correctly, and then chooses one by a policy. It was trained on ${date(card.provenance.created)}.`))),
+      h("p", { class: "lead" }, `${purpose(card)} It was trained on ${date(card.provenance.created)}.`),
+      card.knowledge && h("p", { class: "lead" }, card.knowledge))),
+    ...standIns(card),
     titled("How good it is", measured && `Measured on ${count(measured)} queries that the router had not seen in training. ± is one standard error.`, metrics(card)),
     frontier(card),
-    titled("Models", "A model, or a model with a reasoning effort, is called an arm. Cost, tokens and time are means over the measured requests, at the prices of this gateway.", arms(card)),
-    card.has_held_out && advice(card),
+    titled("Models that it chooses among", "A model, or a model with a reasoning effort, is called an arm. Cost, tokens and time are means over the measured requests, at the prices of this gateway.", arms(card)),
+    card.unrouted.length > 0 && titled("Models served by name only", "The router never chooses these models. A request gets one by naming it.", unrouted(card)),
+    card.has_held_out && card.arms.length > 0 && advice(card),
     h("div", { class: "pair" },
       titled("How it decides", null, model(card)),
       titled("Named policies", null, policyNames(card))),
     titled("Where it comes from", null, provenance(card)),
-  ].filter((each) => each instanceof Node);
+  ];
+}
+
+/** @param {Card} card */
+function purpose({ arms, model_name }) {
+  if (arms.length === 0) return `This router has measured none of the models that are configured here, so it cannot choose: requests for ${model_name} need router.chat_model, and the figures below are those of models that this gateway does not have.`;
+  return `This router estimates how likely each of ${arms.length} models is to answer a request correctly, and then chooses one by a policy.`;
+}
+
+/** A warning for each arm whose model is not the measured one.
+ * @param {Card} card */
+function standIns({ arms }) {
+  const others = arms.filter((/** @type {any} */ arm) => arm.basis === "stand_in");
+  return others.map((/** @type {any} */ { arm, model }) => h("p", { class: "notice" }, `${model} stands in for ${arm} (router.stand_ins). The figures of ${arm} are those of another model.`));
+}
+
+/** @param {Card} card */
+function unrouted(card) {
+  const rows = card.unrouted.map((/** @type {any} */ { model, reason, remedy }) => [model, reason, remedy]);
+  return table("Models served by name only", ["Model", "Why", "How it can be routed to"], rows);
 }
 
 /** @param {string} title @param {string | null | undefined} note @param {Node} content */
@@ -70,7 +92,7 @@ function metrics({ metrics: measures, arms }) {
       const cost = measures[`${name}_cost_usd`];
       const share = best && name !== "best_single" ? `, ${percent(cost.value / best, 0)} of the best single model's` : "";
       return [title, h("span", {}, `${percent(measures[`${name}_accuracy`].value)} correct`, h("small", {}, `± ${percent(measures[`${name}_accuracy`].stderr)}`),
-        h("small", {}, `${usdPer1k(cost.value)} per 1,000 requests${share}`), h("small", {}, name === "best_single" && single ? `${meaning} It is ${single.arm}.` : meaning))];
+        h("small", {}, `${usdPer1k(cost.value)} per 1,000 requests${share}`), h("small", {}, name === "best_single" && single ? `${meaning} It is ${armLabel(single)}.` : meaning))];
     }),
     ...rest.map((name) => {
       const [title, meaning] = OTHERS[name] ?? [name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase()), ""];
@@ -135,12 +157,11 @@ function meaning(policy) {
 
 /** @param {Card} card */
 function arms(card) {
-  const isSame = card.arms.every((/** @type {any} */ arm) => arm.model === arm.arm);
   const isMeasured = card.arms.some((/** @type {any} */ arm) => arm.accuracy);
   const rows = card.arms.map((/** @type {any} */ arm) => [
-    arm.arm, ...(isSame ? [] : [arm.model]), ...(isMeasured ? [arm.accuracy ? `${percent(arm.accuracy.value)} ± ${percent(arm.accuracy.stderr)}` : ""] : []), usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
+    armLabel(arm), ...(isMeasured ? [arm.accuracy ? `${percent(arm.accuracy.value)} ± ${percent(arm.accuracy.stderr)}` : ""] : []), usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
     arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "", count(arm.profile.n)]);
-  return table("Models by rising cost", ["Model", ...(isSame ? [] : ["Configured as"]), ...(isMeasured ? ["Accuracy alone"] : []), "Per 1,000 requests", "Tokens in", "Tokens out", "Time", "Requests measured"], rows);
+  return table("Models by rising cost", ["Model", ...(isMeasured ? ["Accuracy alone"] : []), "Per 1,000 requests", "Tokens in", "Tokens out", "Time", "Requests measured"], rows);
 }
 
 /** What the calibration does, by its method.

@@ -1,7 +1,7 @@
 /** The steps of a verified answer: which arms were asked, what they answered, and what was decided. */
 
 import { h, present } from "./dom.js";
-import { duration, percent, usd } from "./format.js";
+import { armLabel, duration, percent, usd } from "./format.js";
 
 /** @typedef {import("./api.js").Candidate} Candidate */
 
@@ -18,6 +18,7 @@ const UNVERIFIED = {
   router_failed: "The router or its verifier failed.",
   overloaded: "The gateway was too busy to decide in time.",
   candidates_failed: "Every model that was asked failed, so the next model answered without verification.",
+  text: "The router expected text instead of a tool call, so the text was delivered at once.",
 };
 
 /** Kinds of failures of models. */
@@ -51,7 +52,7 @@ function row(candidate, all) {
   const spent = [cost, duration(candidate.seconds)].filter(Boolean).join(", ");
   const cell = (/** @type {number} */ column, /** @type {import("./dom.js").Child[]} */ ...content) => h("td", { "data-name": NAMES[column] }, h("div", {}, ...content));
   return h("tr", { class: candidate.is_accepted ? "is-accepted" : "", "data-arm": arm },
-    h("th", { scope: "row" }, arm, model !== arm && h("small", {}, ` ${model}`), h("small", { class: "spent" }, spent)),
+    h("th", { scope: "row" }, model, model !== arm && h("small", {}, ` (${arm})`), h("small", { class: "spent" }, spent)),
     cell(1, ...answer(candidate)), cell(2, estimate(candidate)), cell(3, decision(candidate, all)));
 }
 
@@ -78,7 +79,7 @@ function estimate({ p_correct: last, first_p_correct: first }) {
 
 /** @param {Candidate} candidate @param {Candidate[]} all */
 function decision(candidate, all) {
-  const next = all.filter(({ step }) => step === candidate.step + 1).map(({ arm }) => arm).join(" and ");
+  const next = all.filter(({ step }) => step === candidate.step + 1).map(armLabel).join(" and ");
   const accepted = h("b", {}, "Accepted");
   if (candidate.is_accepted) return next ? h("span", {}, `Not enough; asked ${next}. `, accepted, " in the end") : accepted;
   if (next) return candidate.failure == null ? `Not enough; asked ${next}` : `Asked ${next}`;

@@ -29,7 +29,7 @@ export function verdict(card, explained, choice, explanation, policy) {
     overruled && h("p", { class: "notice" }, `${overruled} It goes to ${explained.candidates[0]}. The router would have chosen:`),
     explained.unread.length > 0 && h("p", { class: "notice" }, `The router could not read a part of the request (${explained.unread.join(", ")}), so it chooses the model with the highest probability, regardless of the policy.`),
     h("p", { class: "chosen", "data-arm": arm.arm }, arm.arm),
-    h("p", { class: "why" }, isVerified ? verifying(policy) : explanation),
+    h("p", { class: "why" }, isVerified ? verifying(policy, explained.verification?.expects_text ?? false) : explanation),
     facts([
       ["Probability of a correct answer", percent(arm.probability)],
       [isVerified ? "Cost of this model's answer, per 1,000" : "Cost per 1,000 such requests", usdPer1k(arm.cost_usd)],
@@ -57,5 +57,5 @@ function savings({ arms, baseline }, arm) {
   return { name: other.arm, saved: share > -1 ? `costs ${percent(-share, 0)} more` : `costs ${(1 - share).toFixed(1)} times as much` };
 }
 
-/** @param {string} policy */
-const verifying = (policy) => `This model answers first. A verifier then estimates the probability that the answer is correct. Another model is asked only if that is expected to pay, at ${usd(parsePolicy(policy).value)} for one more correct answer.`;
+/** @param {string} policy @param {boolean} expectsText */
+const verifying = (policy, expectsText) => `This model answers first. ${expectsText ? "The router expects no tool call here, so a text is delivered at once. If the model calls a tool, a" : "A"} verifier then estimates the probability that the answer is correct. Another model is asked only if that is expected to pay, at ${usd(parsePolicy(policy).value)} for one more correct answer.`;

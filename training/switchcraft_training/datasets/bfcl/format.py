@@ -53,7 +53,8 @@ LEFT_OUT = {
     "sql": "withdrawn by the leaderboard",
     "chatable": "offers no function",
 }
-"""Categories that are not judged, each with the reason."""
+"""Categories that are not judged, each with the reason. They include their parts: a model's answers
+to `web_search` are in files such as `web_search_base`."""
 
 _FILE_NAME = re.compile(
     r"(?:gorilla_openfunctions_v(?P<first>1)_test|BFCL_v(?P<version>[1-4]))_(?P<category>\w+?)"
@@ -140,10 +141,15 @@ def judged_files(folder: Path) -> list[LeaderboardFile]:
         for path in sorted(folder.glob("*.json*"))
         if (name := _FILE_NAME.fullmatch(path.name))
     ]
+    known = JUDGED | MULTI_TURN
     for file in files:
-        if file.category not in JUDGED | MULTI_TURN | LEFT_OUT.keys():
+        if file.category not in known and not _is_left_out(file.category):
             raise DataError(file.path, None, f"unknown category {file.category!r}")
-    return [file for file in files if file.category not in LEFT_OUT]
+    return [file for file in files if file.category in known]
+
+
+def _is_left_out(category: str) -> bool:
+    return any(category == name or category.startswith(f"{name}_") for name in LEFT_OUT)
 
 
 def package_data() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,6 +90,8 @@ def _read_question(
     return Judged(example, read_truth(truth, functions, file.version))
 
 
+log = logging.getLogger(__name__)
+
 AnswerParser = Callable[[Json], ParsedAnswer]
 
 BROKEN_RUNS = frozenset(
@@ -104,7 +107,6 @@ _COUNTED_WITHOUT_REASONING = re.compile(r"gemini-(?:3|2\.5-(?:pro|flash(?!-lite)
 """Runs of v4 whose recorded output tokens leave out reasoning, which Google charges for. Flash-Lite
 does not reason by default."""
 
-log = logging.getLogger(__name__)
 
 _ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
 
@@ -139,13 +141,21 @@ class Recording(Protocol):
 
 
 def open_recording(root: Path) -> Recording:
-    """Open a recording: repeated runs of bfcl-eval if `run-1` exists, otherwise a snapshot."""
-    return RepeatedRuns(root) if (root / "run-1").is_dir() else LeaderboardSnapshot(root)
+    """Open a recording: runs of bfcl-eval in the layout of v4, otherwise a snapshot.
+
+    In v4, a model's answers are in directories such as `live`, below `run-1/result` or, in a day's
+    folder of the leaderboard's own repository, below `result`.
+    """
+    is_v4 = (root / "run-1").is_dir() or any(root.glob("result/*/*live/"))
+    return RepeatedRuns(root) if is_v4 else LeaderboardSnapshot(root)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardSnapshot:
-    """A copy of the leaderboard up to v3: questions, answers by model, verdicts by model."""
+    """A copy of the leaderboard up to v3: questions, and by model answers and verdicts.
+
+    Verdicts are in `verdict`, one for each answer, or in the leaderboard's own files in `score`.
+    """
 
     root: Path
 
@@ -167,6 +177,9 @@ class LeaderboardSnapshot:
         """Read the verdicts on a model's answers; each file of answers has a file of verdicts."""
         for file in _only_single_turn(_result_files(self.root / "result" / arm)):
             path = self.root / "verdict" / arm / f"{file.category}.json.gz"
+            if not path.exists() and (self.root / "score").is_dir():
+                yield from _read_scores(self.root / "score" / arm, file)
+                continue
             yield from read_lines(
                 path,
                 lambda row: RecordedVerdict(row["id"], bool(row["valid"]), row.get("error_type")),
@@ -177,19 +190,32 @@ class LeaderboardSnapshot:
 class RepeatedRuns:
     """Several runs of the same models on v4: `run-1`, `run-2`, ... are attempts 0, 1, ...
 
-    Questions and accepted answers are those of the installed `bfcl-eval`.
+    Without `run-1`, the folder itself is the only run. Questions and accepted answers are those in
+    `data` or, without this folder, of the installed `bfcl-eval`.
     """
 
     root: Path
 
     def arms(self) -> list[str]:
-        """Return the models of the first run, which the other runs repeat."""
-        return _list_arms(self.root / "run-1" / "result")
+        """Return the models of the first run with single-turn answers; other runs repeat them."""
+        run = self._runs()[0]
+        arms = _list_arms(run / "result")
+        return [arm for arm in arms if _only_single_turn(_files_of_run(run, arm))]
 
     def judged(self) -> Iterator[Judged]:
-        """Read the single-turn questions of the package that have recorded answers."""
-        answered = {each.example_id for arm in self.arms() for each in self._read_answers(arm)}
-        for judged in read_files(_only_single_turn(question_files(Path(PACKAGE)))):
+        """Read the single-turn questions that have recorded answers.
+
+        A row that cannot be read is skipped here. Reading the answers of its model reports it.
+        """
+        answered: set[str] = set()
+        arms = self.arms()
+        for run in self._runs():
+            for arm in arms:
+                for file in _only_single_turn(_files_of_run(run, arm)):
+                    answered.update(read_lines(file.path, lambda row: str(row["id"]), _skip_row))
+        data = self.root / "data"
+        source = data if data.is_dir() else Path(PACKAGE)
+        for judged in read_files(_only_single_turn(question_files(source))):
             if judged.example.id in answered:
                 yield judged
 
@@ -203,21 +229,18 @@ class RepeatedRuns:
 
     def _read_answers(self, arm: str) -> Iterator[Answer]:
         for attempt, run in enumerate(self._runs()):
-            for file in _only_single_turn(_result_files_of_run(run, arm)):
-                read = partial(_read_answer, arm=arm, parse=parse_native, attempt=attempt)
+            files = _only_single_turn(_result_files_of_run(run, arm))
+            parse = parse_native if _has_lists_of_calls(files) else parse_text
+            read = partial(_read_answer, arm=arm, parse=parse, attempt=attempt)
+            for file in files:
                 yield from map(_with_charged_tokens, read_lines(file.path, read))
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
         """Read the verdicts in each run; a score file lists only the answers that failed."""
         for attempt, run in enumerate(self._runs()):
             for file in _only_single_turn(_result_files_of_run(run, arm)):
-                name = file.path.name.replace("_result.json", "_score.json")
-                scores = run / "score" / arm / file.path.parent.name / name
-                # The first line of a score file has only counts, and no id.
-                rows = read_lines(scores, lambda row: row)
-                failed = {row["id"]: row["error_type"] for row in rows if "id" in row}
-                for name in read_lines(file.path, lambda row: str(row["id"])):
-                    yield RecordedVerdict(name, name not in failed, failed.get(name), attempt)
+                folder = run / "score" / arm / file.path.parent.name
+                yield from _read_scores(folder, file, attempt)
 
     def steps(self, arm: str) -> Iterator[Answer]:
         """Read every step of the multi-turn logs, to measure the share that can be parsed.
@@ -233,40 +256,96 @@ class RepeatedRuns:
                     yield from chain.from_iterable(read_lines(file.path, read))
 
     def _runs(self) -> list[Path]:
-        return sorted(self.root.glob("run-*"), key=lambda run: int(run.name.removeprefix("run-")))
+        runs = sorted(self.root.glob("run-*"), key=lambda run: int(run.name.removeprefix("run-")))
+        return runs or [self.root]
 
 
 def has_native_calls(arm: str, version: int) -> bool:
-    """Return whether a run's answers were recorded as function calls of the provider's API.
+    """Return whether a snapshot's answers were recorded as function calls of the provider's API.
 
-    In v1, the run's name shows this. Later recordings are of locally served models. Their text was
+    In v1, the run's name shows this. Snapshots of v3 are of locally served models. Their text was
     recorded unparsed, whether or not `-FC` is in the name.
     """
     return version == 1 and ("-FC" in arm or arm.startswith("gemini"))
 
 
+def _has_lists_of_calls(files: Iterable[LeaderboardFile]) -> bool:
+    """Return whether any answer of a v4 run was recorded as a list of calls.
+
+    The text of such a run is what the API returned beside calls, or in place of them. All other
+    runs were recorded as text that has to be parsed: those with prompts, and many of locally served
+    models, with or without `-FC` in the name.
+    """
+    return any(
+        any(read_lines(file.path, lambda row: isinstance(row.get("result"), list), _skip_row))
+        for file in files
+    )
+
+
+def _read_scores(
+    folder: Path, file: LeaderboardFile, attempt: int = 0
+) -> Iterator[RecordedVerdict]:
+    """Read the verdicts on a file of answers from a score file, which lists only failures."""
+    # v1 counts the answers of a category from 1, and its score files have no prefix.
+    is_v1 = file.version == 1
+    stem = f"{file.category}_score" if is_v1 else f"BFCL_v{file.version}_{file.category}_score"
+    compressed = folder / f"{stem}.json.gz"
+    scores = compressed if compressed.exists() else folder / f"{stem}.json"
+    rows: list[Json] = []
+
+    def read_again(error: DataError, line: bytes) -> None:
+        # The results of some executed functions have hundreds of digits, which orjson refuses.
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise error from None
+
+    rows.extend(read_lines(scores, lambda row: row, read_again))
+    # The first line of a score file has only counts, and no id.
+    rows = [row for row in rows if "id" in row]
+    names = [f"{file.category}_{row['id'] - 1}" if is_v1 else row["id"] for row in rows]
+    failed = {name: row.get("error_type") for name, row in zip(names, rows, strict=True)}
+    for name in read_lines(file.path, lambda row: str(row["id"])):
+        yield RecordedVerdict(name, name not in failed, failed.get(name), attempt)
+
+
+def _skip_row(error: DataError, _: bytes) -> None:
+    log.debug("skipped: %s", error)
+
+
 def _list_arms(results: Path) -> list[str]:
     if not results.is_dir():
-        raise DataError(results, None, "is not a directory; it must contain the recorded answers")
-    return sorted(path.name for path in results.iterdir() if path.name not in BROKEN_RUNS)
+        problem = "is not a directory; it must contain the recorded answers"
+        remedy = "(`switchcraft-train fetch` downloads public ones)"
+        raise DataError(results, None, f"{problem} {remedy}")
+    folders = (path.name for path in results.iterdir() if path.is_dir())
+    return sorted(name for name in folders if name[0] != "." and name not in BROKEN_RUNS)
 
 
 def _only_single_turn(files: list[LeaderboardFile]) -> list[LeaderboardFile]:
     return [file for file in files if file.category not in MULTI_TURN]
 
 
-def _result_files(*folders: Path) -> list[LeaderboardFile]:
-    """Return a model's files of answers in these folders; raises DataError if there is none."""
-    files = [file for folder in folders for file in judged_files(folder)]
-    if not files:
-        raise DataError(folders[0], None, "contains no recorded answers of this model")
-    return files
+def _result_files(folder: Path) -> list[LeaderboardFile]:
+    """Return a model's files of answers in a folder; raises DataError if there is none."""
+    return _require_files(judged_files(folder), folder)
 
 
 def _result_files_of_run(run: Path, arm: str) -> list[LeaderboardFile]:
+    """Return a model's files of answers in a run; raises DataError if there is none."""
+    return _require_files(_files_of_run(run, arm), run / "result" / arm)
+
+
+def _files_of_run(run: Path, arm: str) -> list[LeaderboardFile]:
     """Return a model's files of answers in the directories `live`, `multi_turn`, `non_live`."""
-    folder = run / "result" / arm
-    return _result_files(*(sorted(folder.glob("*/")) or [folder]))
+    folders = sorted((run / "result" / arm).glob("*/"))
+    return [file for folder in folders for file in judged_files(folder)]
+
+
+def _require_files(files: list[LeaderboardFile], folder: Path) -> list[LeaderboardFile]:
+    if not files:
+        raise DataError(folder, None, "contains no recorded answers of this model")
+    return files
 
 
 def _read_answer(

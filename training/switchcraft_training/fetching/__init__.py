@@ -1,0 +1,1 @@
+"""Download of the public recordings that the shipped configurations train from."""
