@@ -124,7 +124,7 @@ def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
         yield "No policy was measured for these arms at these prices."
         return
     front = (*pareto_front(manifest.frontier), *pareto_front(verified))
-    named = _named_rules(manifest).values()
+    named = manifest.named_rules.values()
     shown = [
         point
         for points in (manifest.frontier, verified)
@@ -144,12 +144,6 @@ def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
     if any(point not in front for point in shown):
         yield "*: a cheaper rule is as accurate."
     yield _legend(manifest)
-
-
-def _named_rules(manifest: Manifest) -> dict[str, str]:
-    """Return the rule of each named policy."""
-    operating = {} if manifest.verifier is None else {VERIFIED: manifest.verifier.price_usd}
-    return {**manifest.policies, **{name: str(Verified(usd)) for name, usd in operating.items()}}
 
 
 def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False) -> Iterator[str]:
@@ -237,7 +231,7 @@ def _pool_row(figures: PoolFigures, name: str) -> tuple[str, ...]:
 
 
 def _row(point: FrontierPoint, manifest: Manifest, *, is_matched: bool) -> tuple[str, ...]:
-    names = [name for name, rule in _named_rules(manifest).items() if rule == point.policy]
+    names = [name for name, rule in manifest.named_rules.items() if rule == point.policy]
     return _cells(f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip(), point)
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from threading import Lock
 
 from pydantic import BaseModel, ConfigDict
 
+from router_service.core.advice import Advice, advise
 from router_service.core.answer_features import Question
 from router_service.core.artifact import FrontierPoint
 from router_service.core.errors import NothingToRouteError
@@ -133,10 +136,22 @@ class Explainer:
         self._baseline = next(of_baseline, router.artifact.manifest.best_single_arm)
         self.accuracies = single_accuracies(router.artifact)
         """Held-out accuracy of each arm alone; empty without held-out predictions."""
+        self._advice = lru_cache(2)(partial(advise, router.artifact))
+        self._advising = Lock()
 
     def verified_points(self) -> tuple[FrontierPoint, ...]:
         """Return the measured points of verified policies; the first call may take a second."""
         return verified_points(self._router.artifact)
+
+    def advise(self, *, knows_all: bool = False) -> Advice:
+        """Return which few models are enough; the first call takes some seconds.
+
+        They are chosen among the configured models, or among all that the artifact knows.
+        """
+        artifact = self._router.artifact
+        arms = artifact.manifest.arms if knows_all else tuple(self._pool.by_arm)
+        with self._advising:  # A second caller waits for the first one's advice.
+            return self._advice(arms)
 
     @property
     def default_policy(self) -> Policy | Verified:

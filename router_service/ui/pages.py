@@ -14,8 +14,10 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
+from router_service.core.advice import Advice
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
 from router_service.core.goals import pareto_front
+from router_service.core.held_out import HELD_OUT
 from router_service.core.selection import ArmProfile, Verified
 from router_service.http.auth import UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
@@ -78,6 +80,10 @@ class ArtifactCard(BaseModel):
     verified_efficient: tuple[str, ...]
     metrics: Mapping[str, Measure]
     arms: tuple[ArmCard, ...]
+    known_arms: int
+    """Number of arms of the artifact, also of those that no model is configured for."""
+    has_held_out: bool
+    """Whether the artifact has the predictions that advice on pools needs."""
     unrouted: tuple[UnroutedModel, ...]
     """Models that the router never chooses."""
     knowledge: str | None
@@ -124,6 +130,8 @@ class ArtifactCard(BaseModel):
             verified_efficient=tuple(point.policy for point in pareto_front(verified)),
             metrics=manifest.metrics,
             arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
+            known_arms=len(manifest.arms),
+            has_held_out=HELD_OUT in manifest.files,
             unrouted=mapping.unrouted,
             knowledge=str(manifest.knowledge) if manifest.knowledge else None,
             provenance=manifest.provenance,
@@ -178,3 +186,10 @@ async def ask(request: Request, api: Api) -> Response:
 async def artifact(request: Request) -> ArtifactCard:
     """Return the artifact that makes decisions now, with its provenance and measured results."""
     return await asyncio.to_thread(ArtifactCard.describe, gateway_of(request).engine)
+
+
+@routes.get("/api/advice")
+async def advice(request: Request, *, known: bool = False) -> Advice:
+    """Return which few models are enough: of the configured ones, or of all that are known."""
+    explainer = gateway_of(request).engine.explainer
+    return await asyncio.to_thread(explainer.advise, knows_all=known)

@@ -23,11 +23,9 @@ from router_service.core.held_out import (
     verified_points,
 )
 from router_service.core.selection import Price, Verified, choose_once, parse_policy
-from router_service.core.simulation import JudgedAnswers
 from router_service.router import Router
-from tests.judgements import invented_judgements, judged_artifact
 
-LARGE, SMALL = "gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC"
+LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
 
 
 @pytest.fixture(scope="module")
@@ -144,41 +142,48 @@ def test_verified_answers_need_judgements_for_figures_of_a_part(
     The policy itself still works.
     """
     without = artifact.manifest.model_copy(update={"files": {}})
-    assert verified_points(artifact) == artifact.manifest.verified_frontier != ()
+    assert verified_points(artifact) == artifact.manifest.verified_frontier
+    assert verified_points(artifact) != ()
     assert verified_points(replace(pair.artifact, manifest=without)) == ()
     assert isinstance(pair.policy("verified"), Verified)
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """Return the shipped artifact with judgements."""
-    return judged_artifact(tmp_path_factory.mktemp("judged") / "artifact")
+def test_shipped_verified_figures_follow_from_the_shipped_judgements(artifact: Artifact) -> None:
+    """The simulation of the whole pool at its own prices gives the manifest's verified points."""
+    manifest = artifact.manifest
+    by_name = {point.policy: point for point in manifest.verified_frontier}
+    found = verified_points(describe_pool(artifact, manifest.arms, {}))
+    assert len(found) >= 10
+    for got in found:
+        wanted = by_name[got.policy]
+        assert (got.accuracy, got.cost_usd) == (wanted.accuracy, wanted.cost_usd)
+        assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
 
 
-def test_part_of_a_pool_has_verified_figures(judged: Artifact) -> None:
+def test_part_of_a_pool_has_verified_figures(artifact: Artifact) -> None:
     """They are measured for its arms: a higher price costs more, and asks for more accuracy.
 
     The operating point is among them, and goals may choose them.
     """
-    router = Router(judged, arms=[LARGE, SMALL])
-    assert judged.manifest.verifier is not None
+    router = Router(artifact, arms=[LARGE, SMALL])
+    assert artifact.manifest.verifier is not None
     points = verified_points(router.artifact)
-    assert points == verified_points(Router(judged, arms=[SMALL, LARGE]).artifact)
+    assert points == verified_points(Router(artifact, arms=[SMALL, LARGE]).artifact)
     prices = [float(point.policy.removeprefix("verified=")) for point in points]
     assert prices == sorted(prices)
-    assert judged.manifest.verifier.price_usd in prices
+    assert artifact.manifest.verifier.price_usd in prices
     assert points[-1].cost_usd.value > points[0].cost_usd.value
     assert points[-1].accuracy.value > points[0].accuracy.value
     low, high = points[-1].accuracy_interval or (0, 0)
     assert low < points[-1].accuracy.value < high
     best = router.artifact.manifest.metrics["best_single_cost_usd"].value
     assert points[0].cost_usd.value < best
-    assert isinstance(router.policy("accuracy=best+1", verified_goals=True), Verified)
+    assert isinstance(router.policy("accuracy=best", verified_goals=True), Verified)
 
 
-def test_other_prices_change_verified_figures(judged: Artifact) -> None:
+def test_other_prices_change_verified_figures(artifact: Artifact) -> None:
     """At twice the prices, twice the price of a correct answer asks the same arms."""
-    manifest = judged.manifest
+    manifest = artifact.manifest
     doubled = {
         arm: Price(
             input_usd_per_mtok=2 * (usage.price.input_usd_per_mtok or 0),
@@ -186,8 +191,8 @@ def test_other_prices_change_verified_figures(judged: Artifact) -> None:
         )
         for arm, usage in manifest.profile.items()
     }
-    usual = describe_pool(judged, manifest.arms, {})
-    changed = describe_pool(judged, manifest.arms, doubled)
+    usual = describe_pool(artifact, manifest.arms, {})
+    changed = describe_pool(artifact, manifest.arms, doubled)
     by_name = {point.policy: point for point in verified_points(changed)}
     compared = 0
     for point in verified_points(usual):
@@ -199,24 +204,27 @@ def test_other_prices_change_verified_figures(judged: Artifact) -> None:
     assert compared >= 3
 
 
-def test_judgements_of_other_queries_are_refused(judged: Artifact, tmp_path: Path) -> None:
+def test_judgements_of_other_queries_are_refused(artifact: Artifact, tmp_path: Path) -> None:
     """They must have the same labels and folds as the predictions that they join."""
-    read, held_out = (read(judged.directory / HELD_OUT) for read in (read_judgements, HeldOut.read))
-    assert isinstance(read, JudgedAnswers)
-    assert isinstance(held_out, HeldOut)
+    path = artifact.directory / HELD_OUT
+    read, held_out = read_judgements(path), HeldOut.read(path)
+    assert read is not None
     others = 1 - held_out.correct
     assert not held_out.add_judgements(tmp_path, read, others, held_out.folds)
     assert not (tmp_path / HELD_OUT).exists()
 
 
-def test_judgements_are_read_as_written(judged: Artifact, tmp_path: Path) -> None:
+def test_judgements_are_read_as_written(artifact: Artifact, tmp_path: Path) -> None:
     """The file keeps every number, and stays small. Files without judgements have none."""
-    path = judged.directory / HELD_OUT
+    path = artifact.directory / HELD_OUT
     read, held_out = read_judgements(path), HeldOut.read(path)
     assert read is not None
-    written = invented_judgements(held_out.correct, held_out.probabilities, read.gain_graphs[0])
-    for name, array in written.arrays().items():
-        assert_array_equal(read.arrays()[name], array)
+    held_out.write(tmp_path, read)
+    again = read_judgements(tmp_path / HELD_OUT)
+    assert again is not None
+    for name, array in again.arrays().items():
+        assert_array_equal(array, read.arrays()[name])
+    assert len(again.take(np.arange(3)).p_correct) == 3
     assert path.stat().st_size < 1_500_000
     held_out.write(tmp_path)
     assert read_judgements(tmp_path / HELD_OUT) is None

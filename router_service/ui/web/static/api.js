@@ -19,6 +19,8 @@ import { keyHeader, signOut } from "./session.js";
 /** @typedef {Traffic & {name: string}} NamedTraffic of one model, policy or key */
 /** @typedef {{step_s: number, points: (Traffic & {start: number})[], total: Traffic, models: NamedTraffic[], policies: NamedTraffic[], keys: NamedTraffic[], baseline_model: string | null, unavailable?: undefined}} Overview */
 /** @typedef {{id: string, created: number, key: string | null, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null, unverified: string | null, candidates: number | null}} Row */
+/** @typedef {{arms: string[], kind: "once" | "verified", point: Point}} PoolFigures of some arms with one rule */
+/** @typedef {{arms: string[], best_single: string, queries: number, searched: number, pools: number, efficient: PoolFigures[], recommended: {kind: "once" | "verified", figures: PoolFigures, unseen_accuracy: Measure}[], cost_share: number, has_verified: boolean}} Advice see router_service/core/advice.py */
 /** @typedef {Omit<Row, "candidates"> & {policy_name: string | null, candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean, explanation: string, threshold: number | null, best_arm: string | null, qualifying_arms: string[], labels: Record<string, string>}} Details */
 /** @typedef {any} Card see ArtifactCard in router_service/ui/pages.py */
 
@@ -53,6 +55,9 @@ export function artifact() {
   });
   return card;
 }
+
+/** @param {boolean} known whether to compare all models that the router knows @returns {Promise<Advice>} */
+export const advice = (known) => json(`ui/api/advice?known=${known}`);
 
 /** @param {string} path @param {RequestInit} [options] */
 const json = async (path, options) => (await good(path, options)).json();

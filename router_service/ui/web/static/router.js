@@ -1,5 +1,6 @@
 /** The router: how good it is, how it decides, and where it comes from. */
 
+import { advice } from "./advice.js";
 import * as api from "./api.js";
 import { byId, facts, h, present, showError, table } from "./dom.js";
 import { armLabel, count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
@@ -31,6 +32,7 @@ function described(card) {
     frontier(card),
     titled("Models that it chooses among", "A model, or a model with a reasoning effort, is called an arm. Cost, tokens and time are means over the measured requests, at the prices of this gateway.", arms(card)),
     card.unrouted.length > 0 && titled("Models served by name only", "The router never chooses these models. A request gets one by naming it.", unrouted(card)),
+    card.has_held_out && card.arms.length > 0 && advice(card),
     h("div", { class: "pair" },
       titled("How it decides", null, model(card)),
       titled("Named policies", null, policyNames(card))),
@@ -107,7 +109,7 @@ function frontier(card) {
   const all = curves(card).flatMap(({ points }) => points).length;
   return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "What each policy costs, and how often it is right"), plot,
     legend(card, "default of this gateway"),
-    card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here. They were measured only for all of the router's models at the prices that it was trained with."),
+    card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here. This router has figures of them only for all of its models at the prices that it was trained with."),
     h("details", {}, h("summary", {}, `All ${all} measured policies`), policies(card)));
 }
 
