@@ -35,7 +35,7 @@ from router_service.core.measurement import Choices, route
 from router_service.core.model import Calibration, logit, sigmoid
 from router_service.core.statistics import mean_auc
 from switchcraft_training.config import RunConfig, load_config
-from switchcraft_training.data.splits import Split
+from switchcraft_training.data.splits import Split, merge_equal_queries
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.calibration import (
@@ -54,7 +54,7 @@ from switchcraft_training.models.training import Demand, fit_demand_branch, pred
 from switchcraft_training.onboarding.pool import Joining, learn_arm
 from switchcraft_training.onboarding.positions import AnsweredQueries, RecordedModels, ask_recorded
 from switchcraft_training.onboarding.predictor import select_calibration
-from switchcraft_training.onboarding.recording import NewAnswers, Recorded
+from switchcraft_training.onboarding.recording import MIN_COMMON, NewAnswers, Recorded
 
 ANSWERS = (25, 50, 100, 200, 400)
 FOLDS = 5
@@ -141,8 +141,9 @@ class Fold:
 
     @cached_property
     def train(self) -> Table:
-        """The known rows, with all recorded arms."""
-        return self.setting.data.table.take(sorted(self.split.train + self.split.teaching))
+        """The known queries, with all recorded arms."""
+        rows = sorted(self.split.train + self.split.teaching)
+        return merge_equal_queries(self.setting.data.table.take(rows))
 
     @cached_property
     def demand(self) -> Demand | None:
@@ -248,10 +249,12 @@ def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined]) -> list[Fi
 def positions(table: Table) -> list[Figures]:
     """Return the error of each recorded model's estimated accuracy, by number of answers."""
     rows: list[Figures] = []
-    correct = table.correct[table.is_measured]
-    correct = correct[:, ~np.isnan(correct).any(axis=0)]
+    merged = merge_equal_queries(table)
+    correct = merged.correct[merged.is_measured]
+    known = (~np.isnan(correct)).sum(axis=0)
+    correct, known = correct[:, known >= MIN_COMMON], known[known >= MIN_COMMON]
     everyone = np.arange(len(correct))
-    for model in range(correct.shape[1]):
+    for model in np.flatnonzero(known == len(correct)):
         labels = correct[:, model]
         models = RecordedModels.fit(np.delete(correct, model, axis=1))
         for answers in ANSWERS:
@@ -265,7 +268,7 @@ def positions(table: Table) -> list[Figures]:
                 probabilities = models.probabilities(position)
                 rows.append(
                     {
-                        "model": model,
+                        "model": int(model),
                         "answers": answers,
                         "queries": name,
                         "error": accuracy - float(labels.mean()),

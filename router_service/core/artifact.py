@@ -178,6 +178,11 @@ class Manifest(_Frozen):
     )
     frontier: tuple[FrontierPoint, ...] = ()
     metrics: Mapping[str, Measure] = Field(default_factory=dict)
+    estimated_arms: tuple[str, ...] = Field(
+        default=(),
+        description="Arms that joined without retraining: the frontier and the metrics are computed"
+        " from estimates of most of their answers.",
+    )
     provenance: Provenance
     models: Mapping[str, str] = Field(description="Graph file by device: `cpu`, `cuda`.")
     verifier: VerifierSpec | None = Field(
@@ -207,7 +212,11 @@ class Manifest(_Frozen):
                 f"the calibration has {self.calibration.arms} arms, but the artifact has "
                 f"{len(self.arms)}"
             )
-        for field, names in (("onboarded", self.onboarded), ("stands_for", self.stands_for)):
+        for field, names in (
+            ("onboarded", self.onboarded),
+            ("stands_for", self.stands_for),
+            ("estimated_arms", self.estimated_arms),
+        ):
             if unknown := set(names) - set(self.arms):
                 raise ValueError(f"`{field}` names {sorted(unknown)}, which `arms` lacks")
         ids = [name for names in self.stands_for.values() for name in names]

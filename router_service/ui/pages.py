@@ -76,6 +76,8 @@ class ArtifactCard(BaseModel):
     verified_frontier: tuple[FrontierPoint, ...]
     verified_efficient: tuple[str, ...]
     metrics: Mapping[str, Measure]
+    estimated_arms: tuple[str, ...]
+    """Arms that joined without retraining: frontier and metrics are estimates of what they add."""
     arms: tuple[ArmCard, ...]
     unrouted: tuple[UnroutedModel, ...]
     """Models that the router never chooses."""
@@ -122,6 +124,7 @@ class ArtifactCard(BaseModel):
             verified_frontier=verified,
             verified_efficient=tuple(point.policy for point in pareto_front(verified)),
             metrics=manifest.metrics,
+            estimated_arms=manifest.estimated_arms,
             arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
             unrouted=mapping.unrouted,
             knowledge=str(manifest.knowledge) if manifest.knowledge else None,

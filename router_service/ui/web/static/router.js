@@ -100,6 +100,10 @@ function metrics({ metrics: measures, arms }) {
 }
 
 /** @param {Card} card */
+const estimated = ({ estimated_arms: joined }) => joined.length > 0 && h("p", { class: "notice" },
+  `These figures are estimates: ${joined.join(", ")} joined from a few answers, and the router expects the others.`);
+
+/** @param {Card} card */
 function frontier(card) {
   if (card.frontier.length === 0) return h("p", { class: "notice" }, "The policies of this router have not been measured.");
   const plot = h("div", { class: "plot" });
@@ -107,6 +111,7 @@ function frontier(card) {
   const all = curves(card).flatMap(({ points }) => points).length;
   return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "What each policy costs, and how often it is right"), plot,
     legend(card, "default of this gateway"),
+    estimated(card),
     card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here. They were measured only for all of the router's models at the prices that it was trained with."),
     h("details", {}, h("summary", {}, `All ${all} measured policies`), policies(card)));
 }
