@@ -283,7 +283,9 @@ class Manifest(_Frozen):
         if measured is None:
             return None
         costs_usd = zip(self.arms, self.costs_usd(), strict=True)
-        return next((arm for arm, usd in costs_usd if math.isclose(usd, measured.value)), None)
+        # The usage of an arm that joined later is kept in single precision.
+        same = (arm for arm, usd in costs_usd if math.isclose(usd, measured.value, rel_tol=1e-6))
+        return next(same, None)
 
     def costs_usd(self, prices: Mapping[str, Price] | None = None) -> tuple[float, ...]:
         """Return each arm's profiled cost per request, (arms,); `prices` replace profiled ones."""

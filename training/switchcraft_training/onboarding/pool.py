@@ -138,7 +138,7 @@ def estimate_held_out(
 
     Its predictor is fitted again without each of the folds of `held_out`. Most queries have no
     recorded answer, so `correct` are the learned labels, and the usage is the profile's, in the
-    proportions of the pool's usage. In single precision and whole tokens, the file stays small.
+    proportions of the pool's usage. Single precision keeps the file small.
     """
     queries, profile = recorded.queries, learned.profile
     table = recorded.labelled(joining.arm, learned.targets)
@@ -154,14 +154,15 @@ def estimate_held_out(
         usage = complete_columns(layer)
         if not usage.sum():
             return np.full((len(queries), 1), mean)
-        return mean * usage.mean(axis=1, keepdims=True) / usage.mean()
+        spread: Floats = mean * usage.mean(axis=1, keepdims=True) / usage.mean()
+        return spread.astype(np.float32)
 
     means = (profile.input_tokens, profile.output_tokens, profile.seconds)
     return HeldOut(
         probabilities=sigmoid(slope * logits + shift)[:, None].astype(np.float32),
         correct=learned.targets[:, None].astype(np.float32),
-        input_tokens=np.rint(spread(profile.input_tokens, used.input_tokens)),
-        output_tokens=np.rint(spread(profile.output_tokens, used.output_tokens)),
+        input_tokens=spread(profile.input_tokens, used.input_tokens),
+        output_tokens=spread(profile.output_tokens, used.output_tokens),
         seconds=spread(profile.seconds, used.seconds),
         folds=held_out.folds,
         usage=np.broadcast_to(means, (len(held_out.usage), 1, 3)),
