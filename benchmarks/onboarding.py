@@ -4,8 +4,8 @@
 
 Each model of the pool is left out in turn, and joins as with `switchcraft-train onboard`: its
 position among the other recorded models is estimated from some of its answers, and a predictor of
-its own learns the position's probabilities. Its AUC, and the accuracy of the default policy with
-the pool, are compared with the whole router, trained on all its answers, on the same held-out
+its own learns the position's probabilities. Its AUC, and the accuracy of a policy that chooses once
+in the pool, are compared with the whole router, trained on all its answers, on the same held-out
 folds. `--plan 100:5` measures 100 answers on five folds.
 
 The second part needs no router: for every recorded model, it compares the estimated accuracy with
@@ -35,7 +35,7 @@ from router_service.core.measurement import Choices, route
 from router_service.core.model import Calibration, logit, sigmoid
 from router_service.core.statistics import mean_auc
 from switchcraft_training.config import RunConfig, load_config
-from switchcraft_training.data.splits import Split
+from switchcraft_training.data.splits import Split, merge_equal_queries
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.calibration import (
@@ -54,7 +54,7 @@ from switchcraft_training.models.training import Demand, fit_demand_branch, pred
 from switchcraft_training.onboarding.pool import Joining, learn_arm
 from switchcraft_training.onboarding.positions import AnsweredQueries, RecordedModels, ask_recorded
 from switchcraft_training.onboarding.predictor import select_calibration
-from switchcraft_training.onboarding.recording import NewAnswers, Recorded
+from switchcraft_training.onboarding.recording import MIN_COMMON, NewAnswers, Recorded
 
 ANSWERS = (25, 50, 100, 200, 400)
 FOLDS = 5
@@ -123,13 +123,21 @@ class Setting:
         return calibrated_unseen(table.correct, raw, groups, self.config.seed, method)
 
 
-def open_setting(name: str, data: Path, workspace: Path) -> Setting:
+def open_setting(arguments: argparse.Namespace) -> Setting:
     """Read and pack a pool's recorded answers."""
-    config = load_config(Path(name))
-    table = load_dataset(config, data, workspace / "labels")
+    config, workspace = load_config(Path(arguments.config)), arguments.workspace
+    folder = workspace / "onboarding"
+    if arguments.trees:
+        training = config.training.model_copy(update={"shares": {"forest": 1.0}})
+        config = config.model_copy(update={"training": training})
+        folder /= "trees"
+    table = load_dataset(config, arguments.data, workspace / "labels")
     encoder = load_encoder(config.encoder.source)
     config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
-    return Setting(pack_table(config, table, encoder, workspace), workspace / "onboarding")
+    data = pack_table(config, table, encoder, workspace)
+    if arguments.grouped_by is not None:
+        data = data.grouped_by(arguments.grouped_by)
+    return Setting(data, folder / data.config.evaluation.grouped_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +149,9 @@ class Fold:
 
     @cached_property
     def train(self) -> Table:
-        """The known rows, with all recorded arms."""
-        return self.setting.data.table.take(sorted(self.split.train + self.split.teaching))
+        """The known queries, with all recorded arms."""
+        rows = sorted(self.split.train + self.split.teaching)
+        return merge_equal_queries(self.setting.data.table.take(rows))
 
     @cached_property
     def demand(self) -> Demand | None:
@@ -216,9 +225,9 @@ def join(
     return joined
 
 
-def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined]) -> list[Figures]:
+def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined], rule: str) -> list[Figures]:
     """Return AUC and routed accuracy by arm and number of answers, next to all answers."""
-    table, rule = setting.measured, setting.config.choosing_rule
+    table = setting.measured
     found: list[Figures] = []
     for (arm, answers), new in joined.items():
         column, own = setting.config.arms.index(arm), table.take(new.rows)
@@ -248,10 +257,12 @@ def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined]) -> list[Fi
 def positions(table: Table) -> list[Figures]:
     """Return the error of each recorded model's estimated accuracy, by number of answers."""
     rows: list[Figures] = []
-    correct = table.correct[table.is_measured]
-    correct = correct[:, ~np.isnan(correct).any(axis=0)]
+    merged = merge_equal_queries(table)
+    correct = merged.correct[merged.is_measured]
+    known = (~np.isnan(correct)).sum(axis=0)
+    correct, known = correct[:, known >= MIN_COMMON], known[known >= MIN_COMMON]
     everyone = np.arange(len(correct))
-    for model in range(correct.shape[1]):
+    for model in np.flatnonzero(known == len(correct)):
         labels = correct[:, model]
         models = RecordedModels.fit(np.delete(correct, model, axis=1))
         for answers in ANSWERS:
@@ -265,7 +276,7 @@ def positions(table: Table) -> list[Figures]:
                 probabilities = models.probabilities(position)
                 rows.append(
                     {
-                        "model": model,
+                        "model": int(model),
                         "answers": answers,
                         "queries": name,
                         "error": accuracy - float(labels.mean()),
@@ -340,6 +351,12 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workspace", type=Path, required=True, help="folder of earlier results")
     parser.add_argument("--out", type=Path, required=True, help="file for the figures as JSON")
     parser.add_argument(
+        "--grouped-by",
+        choices=["queries", "tools"],
+        help="what keeps queries in one fold (default: that of the configuration)",
+    )
+    parser.add_argument("--trees", action="store_true", help="with the trees alone, which is fast")
+    parser.add_argument(
         "--arms", nargs="+", help="the arms that join, one at a time (default: all)"
     )
 
@@ -356,12 +373,12 @@ def main() -> None:
         metavar="ANSWERS:FOLDS",
         help="numbers of answers, and on how many of the five folds each is measured",
     )
+    parser.add_argument("--policy", default="drift=0.05", help="a policy that chooses once")
     parser.add_argument("--plot", type=Path, help="file for the plot as SVG")
     arguments = parser.parse_args()
-    setting = open_setting(arguments.config, arguments.data, arguments.workspace)
-    joined = curve(
-        setting, join(setting, dict(arguments.plan), arguments.arms or setting.config.arms)
-    )
+    setting = open_setting(arguments)
+    columns = join(setting, dict(arguments.plan), arguments.arms or setting.config.arms)
+    joined = curve(setting, columns, arguments.policy)
     print("answers  folds  AUC  with all: difference ± SE over models [worst, best]  routed points")
     for answers, auc in sorted(summary(joined, "auc").items()):
         everyone, routed, best, gaps, costs, folds = (

@@ -189,7 +189,7 @@ def main() -> None:
     add_inputs(parser)
     parser.add_argument("--folds", type=int, default=5, help="how many of the five are measured")
     arguments = parser.parse_args()
-    setting = open_setting(arguments.config, arguments.data, arguments.workspace)
+    setting = open_setting(arguments)
     arms = arguments.arms or setting.config.arms
     figures = measure(setting, arguments.data, arms, arguments.folds)
     print(

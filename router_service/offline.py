@@ -254,7 +254,11 @@ def _cells(called: str, point: FrontierPoint) -> tuple[str, str, str, str, str]:
 
 def _legend(manifest: Manifest) -> str:
     measured = {point.accuracy.n for point in manifest.frontier}
-    on = f"Measured on {', '.join(map(str, sorted(measured)))} queries held out from training"
+    how = "Measured"
+    if manifest.estimated_arms:
+        arms = ", ".join(manifest.estimated_arms)
+        how = f"Estimated, because most answers of {arms} were not recorded,"
+    on = f"{how} on {', '.join(map(str, sorted(measured)))} queries held out from training"
     if all(point.versus_best for point in manifest.frontier):
         return f"{on}; brackets: 95% intervals, ±: standard errors."
     return f"{on}; ±: standard errors."

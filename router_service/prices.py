@@ -1,11 +1,13 @@
 """List prices and context windows of providers' models, from the data that `genai-prices` ships.
 
-Only the address identifies a provider. The name of a model is not enough, because a private server
-may use any name, and its price has nothing to do with the price of a provider's model.
+Only the address of a deployment, or the provider in a model id, identifies a provider. The name of
+a model is not enough, because a private server may use any name, and its price has nothing to do
+with the price of a provider's model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -16,6 +18,17 @@ from genai_prices.types import ModelPrice, TieredPrices
 from router_service.core.selection import LongPromptPrice, Price
 
 _HALF_HOURS = 48
+
+_LISTED_PROVIDERS: Mapping[str, str] = {
+    "bedrock": "aws",
+    "fireworks_ai": "fireworks",
+    "gemini": "google",
+    "moonshot": "moonshotai",
+    "together_ai": "together",
+    "vertex_ai": "google",
+    "xai": "x-ai",
+}
+"""Names of providers in the price list where LiteLLM has other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +47,25 @@ def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
     Prices are those of the 24 hours from `at`. If a price depends on the hour, the highest one
     counts. Audio and image tokens are priced like text tokens.
     """
+    return _find(upstream_model, None, base_url, at)
+
+
+def look_up_id(model_id: str, at: datetime) -> Listing | None:
+    """Return the listing of a model id such as `openai/gpt-5.2`; None if it is not listed.
+
+    The provider is LiteLLM's name of it. Prices are those of `look_up`.
+    """
+    provider, slash, name = model_id.partition("/")
+    return _find(name, _LISTED_PROVIDERS.get(provider, provider), None, at) if slash else None
+
+
+def _find(
+    upstream_model: str, provider_id: str | None, base_url: str | None, at: datetime
+) -> Listing | None:
     try:
-        provider, model = get_snapshot().find_provider_model(upstream_model, None, None, base_url)
+        provider, model = get_snapshot().find_provider_model(
+            upstream_model, None, provider_id, base_url
+        )
     except LookupError:
         return None
     has_output = "embed" not in upstream_model.lower()

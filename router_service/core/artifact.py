@@ -178,6 +178,11 @@ class Manifest(_Frozen):
     )
     frontier: tuple[FrontierPoint, ...] = ()
     metrics: Mapping[str, Measure] = Field(default_factory=dict)
+    estimated_arms: tuple[str, ...] = Field(
+        default=(),
+        description="Arms that joined without retraining: the frontier and the metrics are computed"
+        " from estimates of most of their answers.",
+    )
     provenance: Provenance
     models: Mapping[str, str] = Field(description="Graph file by device: `cpu`, `cuda`.")
     verifier: VerifierSpec | None = Field(
@@ -207,7 +212,11 @@ class Manifest(_Frozen):
                 f"the calibration has {self.calibration.arms} arms, but the artifact has "
                 f"{len(self.arms)}"
             )
-        for field, names in (("onboarded", self.onboarded), ("stands_for", self.stands_for)):
+        for field, names in (
+            ("onboarded", self.onboarded),
+            ("stands_for", self.stands_for),
+            ("estimated_arms", self.estimated_arms),
+        ):
             if unknown := set(names) - set(self.arms):
                 raise ValueError(f"`{field}` names {sorted(unknown)}, which `arms` lacks")
         ids = [name for names in self.stands_for.values() for name in names]
@@ -274,7 +283,9 @@ class Manifest(_Frozen):
         if measured is None:
             return None
         costs_usd = zip(self.arms, self.costs_usd(), strict=True)
-        return next((arm for arm, usd in costs_usd if math.isclose(usd, measured.value)), None)
+        # The usage of an arm that joined later is kept in single precision.
+        same = (arm for arm, usd in costs_usd if math.isclose(usd, measured.value, rel_tol=1e-6))
+        return next(same, None)
 
     def costs_usd(self, prices: Mapping[str, Price] | None = None) -> tuple[float, ...]:
         """Return each arm's profiled cost per request, (arms,); `prices` replace profiled ones."""

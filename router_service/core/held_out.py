@@ -62,7 +62,8 @@ class HeldOut:
 
     probabilities: Floats
     correct: Floats
-    """The share of an arm's answers to a query that were correct."""
+    """The share of an arm's answers to a query that were correct. It is an estimate for most
+    answers of an arm that joined without retraining, and so are its tokens and seconds."""
     input_tokens: Floats
     output_tokens: Floats
     seconds: Floats
@@ -122,6 +123,11 @@ class HeldOut:
         places = list(columns)
         chosen = {name: getattr(self, name)[:, places] for name in _BY_ARM}
         return replace(self, **chosen, usage=self.usage[:, places])
+
+    def join_arms(self, other: HeldOut) -> HeldOut:
+        """Return the arms of both, which are about the same queries in the same folds."""
+        joined = {name: np.hstack([getattr(self, name), getattr(other, name)]) for name in _BY_ARM}
+        return replace(self, **joined, usage=np.hstack([self.usage, other.usage]))
 
     def recorded_costs_usd(self, prices: Sequence[Price]) -> Floats:
         """Return the cost of every answer, (queries, arms), at these prices, (arms,)."""
@@ -253,6 +259,7 @@ def describe_pool(
         "frontier": (),
         "verified_frontier": (),
         "metrics": {},
+        "estimated_arms": (),
     }
     path = artifact.directory / HELD_OUT
     if HELD_OUT in manifest.files:
@@ -261,6 +268,9 @@ def describe_pool(
         policies = tuple({**manifest.policies, **manifest.policy_goals}.items())
         figures = _measure_pool(path, manifest.files[HELD_OUT], columns, listed, policies)
         changed |= {name: getattr(figures, name) for name in ("frontier", "metrics", "policies")}
+        changed["estimated_arms"] = tuple(
+            arm for arm in manifest.arms if arm in arms and arm in manifest.onboarded
+        )
     pool = tuple(arm for arm in manifest.arms if arm in arms)
     return replace(artifact, manifest=manifest.model_copy(update=changed), pool=pool)
 
@@ -357,13 +367,15 @@ def _measure_pool(
 def single_accuracies(artifact: Artifact) -> Mapping[str, Measure]:
     """Return the held-out accuracy of each arm alone; empty without held-out predictions.
 
-    Raises ArtifactError if the file cannot be read.
+    That of an arm that joined without retraining is estimated. Raises ArtifactError if the file
+    cannot be read.
     """
     manifest = artifact.manifest
     if HELD_OUT not in manifest.files:
         return {}
     measures = _single_measures(artifact.directory / HELD_OUT, manifest.files[HELD_OUT])
-    return dict(zip(manifest.arms, measures, strict=True))
+    estimated = {arm: facts.accuracy for arm, facts in manifest.onboarded.items()}
+    return dict(zip(manifest.arms, measures, strict=True)) | estimated
 
 
 @lru_cache(maxsize=8)

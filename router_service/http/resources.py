@@ -91,6 +91,8 @@ class PolicyList(BaseModel):
     default: str
     """Rule or goal of requests that select no policy."""
     data: list[PolicyCard]
+    estimated_arms: tuple[str, ...]
+    """Arms that joined without retraining: figures are estimates of what they add."""
 
 
 class FeedbackReceipt(BaseModel):
@@ -153,7 +155,11 @@ async def list_policies(request: Request) -> PolicyList:
         for name, rule in manifest.named_rules.items()
         if name != DEFAULT
     ]
-    return PolicyList(default=str(engine.explainer.default_policy), data=cards)
+    return PolicyList(
+        default=str(engine.explainer.default_policy),
+        data=cards,
+        estimated_arms=manifest.estimated_arms,
+    )
 
 
 @routes.get("/v1/decisions/{decision_id}", tags=[DECISIONS], summary="Get a decision")

@@ -79,6 +79,8 @@ class ArtifactCard(BaseModel):
     verified_frontier: tuple[FrontierPoint, ...]
     verified_efficient: tuple[str, ...]
     metrics: Mapping[str, Measure]
+    estimated_arms: tuple[str, ...]
+    """Arms that joined without retraining: frontier and metrics are estimates of what they add."""
     arms: tuple[ArmCard, ...]
     known_arms: int
     """Number of arms of the artifact, also of those that no model is configured for."""
@@ -129,6 +131,7 @@ class ArtifactCard(BaseModel):
             verified_frontier=verified,
             verified_efficient=tuple(point.policy for point in pareto_front(verified)),
             metrics=manifest.metrics,
+            estimated_arms=manifest.estimated_arms,
             arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
             known_arms=len(manifest.arms),
             has_held_out=HELD_OUT in manifest.files,

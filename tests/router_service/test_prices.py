@@ -12,7 +12,7 @@ from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError
 from router_service.core.selection import LongPromptPrice, Price
 from router_service.lifecycle.engine import EngineBuilder
-from router_service.prices import look_up
+from router_service.prices import look_up, look_up_id
 from router_service.requests.exchange import answer_cost_usd
 from router_service.requests.pool import Pool, pool_notes
 from router_service.settings import Deployment, Model, RouterSettings, Settings
@@ -33,6 +33,35 @@ def test_providers_model_has_its_list_price(base_url: str) -> None:
     listing = look_up(base_url, "gpt-4o-2024-08-06", NOW)
     assert listing is not None
     assert (listing.price, listing.context_window_tokens) == (GPT, 128_000)
+
+
+@pytest.mark.parametrize(
+    "model_id",
+    ["openai/gpt-4o", "azure/gpt-4o-2024-08-06", "openrouter/openai/gpt-4o"],
+)
+def test_model_id_has_its_list_price(model_id: str) -> None:
+    """The provider of an id is LiteLLM's name of it."""
+    listing = look_up_id(model_id, NOW)
+    assert listing is not None
+    assert listing.price is not None
+    assert listing.price.input_usd_per_mtok == 2.5
+
+
+@pytest.mark.parametrize(
+    ("model_id", "usd"), [("gemini/gemini-2.5-flash-lite", 0.1), ("xai/grok-4-fast", 0.2)]
+)
+def test_price_list_has_other_names_of_some_providers(model_id: str, usd: float) -> None:
+    """LiteLLM's `gemini` and `xai` have other names in the price list."""
+    listing = look_up_id(model_id, NOW)
+    assert listing is not None
+    assert listing.price is not None
+    assert listing.price.input_usd_per_mtok == usd
+
+
+@pytest.mark.parametrize("model_id", ["gpt-4o", "hosted_vllm/gpt-4o", "openai/nothing", ""])
+def test_id_that_is_not_listed_has_no_price(model_id: str) -> None:
+    """An id without a provider, of a private server, or of an unknown model has no listing."""
+    assert look_up_id(model_id, NOW) is None
 
 
 def test_long_prompts_have_their_own_price() -> None:

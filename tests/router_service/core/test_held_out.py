@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
+from router_service.core.artifact import (
+    SHIPPED,
+    Artifact,
+    FrontierPoint,
+    Manifest,
+    Measure,
+    Onboarding,
+)
 from router_service.core.errors import ArtifactError
 from router_service.core.held_out import (
     HELD_OUT,
@@ -20,6 +27,7 @@ from router_service.core.held_out import (
     PricedOutcomes,
     describe_pool,
     read_judgements,
+    single_accuracies,
     verified_points,
 )
 from router_service.core.selection import Price, Verified, choose_once, parse_policy
@@ -231,6 +239,33 @@ def test_judgements_are_read_as_written(artifact: Artifact, tmp_path: Path) -> N
     (tmp_path / HELD_OUT).write_bytes(b"no archive")
     with pytest.raises(ArtifactError, match="cannot be read"):
         read_judgements(tmp_path / HELD_OUT)
+
+
+def test_figures_with_a_joined_arm_are_marked(artifact: Artifact) -> None:
+    """They are estimates if the pool has the arm; its accuracy has the error of the estimate."""
+    facts = Onboarding(
+        answers=100,
+        models=50,
+        accuracy=Measure(value=0.8, stderr=0.02, n=1384),
+        probability_stderr=0.03,
+    )
+    joined = replace(
+        artifact, manifest=artifact.manifest.model_copy(update={"onboarded": {SMALL: facts}})
+    )
+    assert describe_pool(joined, [LARGE, SMALL], {}).manifest.estimated_arms == (SMALL,)
+    assert describe_pool(joined, [LARGE], {}).manifest.estimated_arms == ()
+    assert single_accuracies(joined)[SMALL] == facts.accuracy
+    assert single_accuracies(joined)[LARGE] == single_accuracies(artifact)[LARGE]
+
+
+def test_joined_columns_come_last(tmp_path: Path) -> None:
+    """The arms of another table follow, and the folds stay."""
+    first, second = held_out(10), held_out(10, attempts=3)
+    joined = first.join_arms(second)
+    assert_array_equal(joined.select_arms([0, 1]).correct, first.correct)
+    assert_array_equal(joined.select_arms([2, 3]).usage, second.usage)
+    joined.write(tmp_path)
+    assert_array_equal(HeldOut.read(tmp_path / HELD_OUT).correct, joined.correct)
 
 
 def test_one_arm_is_its_own_pool(artifact: Artifact) -> None:

@@ -152,6 +152,7 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
             None,
         )
         assert listed["default"] == named["balanced"]["rule"]
+        assert listed["estimated_arms"] == card["estimated_arms"] == []
         for goal in ("accuracy=best", "usd_per_1k=2"):
             answer = client.post(CHAT, json=BODY, headers={"x-switchcraft-policy": goal})
             assert answer.status_code == 200, answer.text

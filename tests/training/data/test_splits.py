@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchcraft_training.data.splits import split_examples, unique
+from switchcraft_training.data.splits import merge_equal_queries, split_examples, unique
+from switchcraft_training.data.table import Table
 from switchcraft_training.records import Example
 
 
@@ -160,3 +163,29 @@ def test_no_query_is_in_two_parts(rows: list[tuple[str, str]]) -> None:
     assert sum(map(len, queries)) == len(set().union(*queries))
     pairs = [(corpus[i].query.strip().casefold(), corpus[i].tool_names) for p in parts for i in p]
     assert len(pairs) == len(set(pairs))
+
+
+def test_equal_queries_of_other_datasets_become_one_row() -> None:
+    """A query has one row with the answers of all models, and an arm's facts are of one answer."""
+    rows = [
+        replace(example(number, "easy", text, "f"), dataset=dataset)
+        for number, (text, dataset) in enumerate(
+            [("Do  it", "new"), ("Other", "new"), ("do it", "old"), ("do it", "oldest")]
+        )
+    ]
+    nan = np.nan
+    table = Table(
+        examples=tuple(rows),
+        arms=("a", "b", "c"),
+        correct=np.array([[1, nan, nan], [0, nan, nan], [0, 1, nan], [0, 0, 1]]),
+        seconds=np.array([[nan, nan, nan], [2, nan, nan], [3, nan, nan], [4, 5, 6]]),
+        expected_calls=np.array([nan, 1, 2, 3]),
+        is_measured=np.array([True, True, False, False]),
+    )
+    merged = merge_equal_queries(table)
+    assert merged.examples == tuple(rows[:2])
+    np.testing.assert_array_equal(merged.correct, [[1, 1, 1], [0, nan, nan]])
+    np.testing.assert_array_equal(merged.seconds, [[nan, nan, 6], [2, nan, nan]])
+    assert merged.expected_calls.tolist() == [2, 1]
+    assert merged.is_measured.all()
+    assert np.isnan(table.correct[0, 1])

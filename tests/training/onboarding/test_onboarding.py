@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +15,24 @@ import yaml
 from router_service.core.answer_features import Question
 from router_service.core.artifact import SHIPPED, Artifact, file_hashes, save_manifest
 from router_service.core.calls.toolbox import ExpectedCall
-from router_service.core.held_out import HELD_OUT, describe_pool
+from router_service.core.held_out import HELD_OUT, HeldOut, describe_pool, single_accuracies
 from router_service.core.messages import Conversation, Json, parse_conversation
 from router_service.core.selection import Price, Verified
 from router_service.core.verification import Candidate, VerificationState
+from router_service.offline import list_policies
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.models import branches
 from switchcraft_training.onboarding.pool import changed_copy
+from switchcraft_training.onboarding.recording import read_recorded
 from switchcraft_training.records import Example, Expected, Judged
 from tests.training.disks import full_disk
 from tests.training.verifiers import one_thread
 
 NEW = "newcomer"
+ELDER = "elder"
+MODEL = f"openai/{NEW}"
 QUERIES = 60
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
 TOOL = {
@@ -92,7 +97,10 @@ def newcomers(rows: Sequence[Judged]) -> list[dict[str, Json]]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Record the answers of the shipped arms: some are better at calls, some at not calling."""
+    """Record the answers of the shipped arms: some are better at calls, some at not calling.
+
+    An older version of the benchmark has the same queries and further ones, and another model.
+    """
     rng = np.random.default_rng(0)
     lines = [
         answer(row, arm, right=bool(rng.random() < (0.9 if is_call == (place % 2 == 0) else 0.6)))
@@ -102,6 +110,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     root = tmp_path_factory.mktemp("recorded")
     record(root / "run", ROWS, lines)
+    old = [
+        replace(row, example=replace(row.example, dataset="old")) for row in (*ROWS, *OTHER_ROWS)
+    ]
+    record(root / "old", old, [answer(row, ELDER, right=bool(rng.random() < 0.7)) for row in old])
     return root
 
 
@@ -113,7 +125,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = Artifact.load(directory).manifest
     config = yaml.safe_load(manifest.provenance.config) | {
         "source": {"format": "labelled", "path": "run/rows.jsonl", "answers": "run"},
-        "also": [],
+        "also": [{"format": "labelled", "path": "old/rows.jsonl", "answers": "old"}],
         "checking": {},
     }
     provenance = manifest.provenance.model_copy(update={"config": yaml.safe_dump(config)})
@@ -139,10 +151,12 @@ def joined(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactory)
     base = ["onboard", str(artifact), "--data", str(data)]
     assert main([*base, "--choose", "24", "--out", str(ask)]) == 0
     chosen = list(read_rows(ask / "rows.jsonl"))
-    assert len({row.example.id for row in chosen}) == 24
+    own = {row.example.id for row in ROWS}
+    assert len({row.example.id for row in chosen} & own) == 24
     record(ask, chosen, newcomers(chosen), write=False)
     given = ["--recording", str(ask), "--arm", NEW, "--price", "0.01,0.02", "--answers", "24"]
-    assert main([*base, *given, "--out", str(root / "new")]) == 0
+    ids = ["--model", MODEL, "--model", f"azure/{NEW}", "--model", MODEL]
+    assert main([*base, *given, *ids, "--out", str(root / "new")]) == 0
     return root / "new"
 
 
@@ -172,9 +186,12 @@ def test_the_new_arm_is_predicted_and_chosen(joined: Path) -> None:
 
 
 def test_uncertainty_is_stated(joined: Path) -> None:
-    """The manifest has the estimated accuracy with an error that covers the true one."""
+    """The manifest has the estimated accuracy with an error that covers the true one.
+
+    The older benchmark's model is one of those that the new one is compared with.
+    """
     facts = Artifact.load(joined).manifest.onboarded[NEW]
-    assert (facts.answers, facts.models, facts.accuracy.n) == (24, 8, QUERIES)
+    assert (facts.answers, facts.models, facts.accuracy.n) == (24, 9, QUERIES)
     assert abs(facts.accuracy.value - 0.5) < 3 * facts.accuracy.stderr < 0.4
     assert 0 < facts.probability_stderr < 0.3
 
@@ -194,11 +211,101 @@ def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
     assert 0 <= step.p_correct[NEW] <= 1
 
 
-def test_measured_results_of_the_old_pool_are_removed(joined: Path) -> None:
-    """A goal needs results that were measured with the pool, which the new pool does not have."""
+def test_figures_of_other_queries_are_removed(joined: Path) -> None:
+    """If the held-out predictions are of other queries than the recorded ones, figures go."""
     manifest = Artifact.load(joined).manifest
     assert (manifest.frontier, manifest.verified_frontier, manifest.metrics) == ((), (), {})
-    assert HELD_OUT not in manifest.files
+    assert (HELD_OUT in manifest.files, manifest.estimated_arms) == (False, ())
+
+
+@pytest.fixture(scope="module")
+def measured(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the artifact with held-out predictions of the recorded run."""
+    directory = tmp_path_factory.mktemp("measured") / "base"
+    shutil.copytree(artifact, directory)
+    loaded = Artifact.load(artifact)
+    recorded = read_recorded(loaded, data, None, None)
+    correct = recorded.table.correct[recorded.queries]
+    rng = np.random.default_rng(0)
+    HeldOut(
+        probabilities=np.clip(correct * 0.5 + 0.5 * rng.random(correct.shape), 0.01, 0.99),
+        correct=correct,
+        input_tokens=np.full(correct.shape, 100.0),
+        output_tokens=np.full(correct.shape, 20.0),
+        seconds=np.ones(correct.shape),
+        folds=np.arange(len(correct)) % 2,
+        usage=np.full((2, correct.shape[1], 3), [100.0, 20.0, 1.0]),
+    ).write(directory)
+    manifest = loaded.manifest.model_copy(update={"files": file_hashes(directory)})
+    save_manifest(directory, manifest)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def estimated(measured: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Let the new model join an artifact that was measured on the recorded queries."""
+    root = tmp_path_factory.mktemp("estimated")
+    ask = record(root / "ask", ROWS[:30], newcomers(ROWS[:30]))
+    given = ["--recording", str(ask), "--arm", NEW, "--price", "0.01,0.02", "--answers", "30"]
+    command = ["onboard", str(measured), "--data", str(data), *given, "--out", str(root / "new")]
+    assert main(command) == 0
+    return root / "new"
+
+
+def test_figures_of_the_new_pool_are_estimated_and_marked(measured: Path, estimated: Path) -> None:
+    """The new arm counts with its estimates, and the manifest and `policies` say so."""
+    base, found = (Artifact.load(each) for each in (measured, estimated))
+    manifest = found.manifest
+    assert manifest.estimated_arms == (NEW,)
+    assert manifest.frontier
+    held_out = HeldOut.read(found.directory / HELD_OUT)
+    before = HeldOut.read(base.directory / HELD_OUT)
+    np.testing.assert_array_equal(held_out.correct[:, :-1], before.correct)
+    np.testing.assert_array_equal(held_out.probabilities[:, :-1], before.probabilities)
+    accuracy = manifest.onboarded[NEW].accuracy
+    assert held_out.correct[:, -1].mean() == pytest.approx(accuracy.value, abs=0.05)
+    assert single_accuracies(found)[NEW] == accuracy
+    recorded_costs_usd = held_out.recorded_costs_usd([manifest.profile[NEW].price] * 9)[:, -1]
+    assert recorded_costs_usd.mean() == pytest.approx(manifest.profile[NEW].cost_usd())
+    assert f"Estimated, because most answers of {NEW}" in "\n".join(list_policies(manifest))
+
+
+def test_estimates_are_of_unseen_queries(estimated: Path) -> None:
+    """The new arm's held-out probabilities are not those of the predictor that joined."""
+    held_out = HeldOut.read(estimated / HELD_OUT)
+    unseen, is_right = held_out.probabilities[:, -1], held_out.correct[:, -1] > 0.5
+    rows = [conversation(row) for row in ROWS]
+    fitted = np.array(Router.load(estimated).predict_batch(rows))[:, -1]
+    assert np.abs(unseen - fitted).max() > 0.01
+    assert unseen[is_right].mean() > unseen[~is_right].mean()
+
+
+def test_figures_without_the_joined_arm_are_measured_ones(measured: Path, estimated: Path) -> None:
+    """A pool that does not have the joined arm has the figures that it had before."""
+    base, found = (Artifact.load(each) for each in (measured, estimated))
+    arms = base.manifest.arms
+    alone = describe_pool(found, arms, {}).manifest
+    assert alone.estimated_arms == ()
+    assert alone.frontier == describe_pool(base, arms, {}).manifest.frontier
+
+
+def test_gateways_know_the_new_model_by_its_ids(artifact: Path, joined: Path) -> None:
+    """The manifest has the ids that the arm stands for, each once."""
+    manifest = Artifact.load(joined).manifest
+    assert manifest.stands_for[NEW] == (MODEL, f"azure/{NEW}")
+    others = {arm: ids for arm, ids in manifest.stands_for.items() if arm != NEW}
+    assert others == Artifact.load(artifact).manifest.stands_for
+
+
+def test_listed_model_needs_no_price(artifact: Path, data: Path, tmp_path: Path) -> None:
+    """The price is the list price of the first id that is listed."""
+    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
+    given = ["--recording", str(recording), "--arm", NEW, "--answers", "30"]
+    ids = ["--model", "hosted_vllm/nobody", "--model", "anthropic/claude-haiku-4-5"]
+    command = ["onboard", str(artifact), "--data", str(data), *given, *ids]
+    assert main([*command, "--out", str(tmp_path / "new")]) == 0
+    price = Artifact.load(tmp_path / "new").manifest.profile[NEW].price
+    assert (price.input_usd_per_mtok, price.output_usd_per_mtok) == (1, 5)
 
 
 def test_smaller_and_repriced_pools_are_measured_again(artifact: Path, tmp_path: Path) -> None:
@@ -282,7 +389,8 @@ PRESENT = "gpt-4o-2024-08-06-FC"
         (ROWS, ALL, ("--price-per-hour", "0"), "a price of 0 makes the arm the cheapest"),
         (ROWS, ALL, (*CHEAP, "--arm", PRESENT), f"{PRESENT!r} is in the pool already; remove it"),
         (ROWS, ALL, ("--price", "1"), "must be two numbers"),
-        (ROWS, ALL, (), "give either --price IN,OUT"),
+        (ROWS, ALL, (), "give --price IN,OUT"),
+        (ROWS, ALL, ("--model", "nobody/nothing"), "has no price of nobody/nothing; give --price"),
         (ROWS, WITHOUT_USAGE, CHEAP, "has no recorded answer with the tokens or seconds"),
         (ROWS, [], CHEAP, "has no answers of 'newcomer', but of no model"),
         (ROWS, ALL, (*CHEAP, "--replaces", "nobody"), "the pool has no arm 'nobody'"),
@@ -290,7 +398,8 @@ PRESENT = "gpt-4o-2024-08-06-FC"
     ],
     ids=[
         "too few", "other queries", "too few wanted", "price of zero", "input price of zero",
-        "hourly price of zero", "arm that is there", "half a price", "no price", "no profile",
+        "hourly price of zero", "arm that is there", "half a price", "no price", "no list price",
+        "no profile",
         "no answers", "unknown arm", "no training data",
     ],
 )  # fmt: skip

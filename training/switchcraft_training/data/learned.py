@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from router_service.core.artifact import LEARNED, Artifact
 from router_service.core.errors import ArtifactError
-from switchcraft_training.data.splits import Split, key_of
+from switchcraft_training.data.splits import Split, query_digest
 from switchcraft_training.records import Example
 
 DIGEST_BYTES = 8
@@ -25,7 +25,7 @@ dataset."""
 
 def digests_of(examples: Iterable[Example]) -> Digests:
     """Return the digest of each query, in the same order."""
-    keys = (key_of(replace(example, dataset="")).row[:DIGEST_BYTES] for example in examples)
+    keys = (query_digest(example)[:DIGEST_BYTES] for example in examples)
     return np.frombuffer(b"".join(keys), dtype=_DIGEST)
 
 

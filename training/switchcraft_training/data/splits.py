@@ -26,7 +26,7 @@ from switchcraft_training.data.duplicates import (
     similar_tools,
     user_text,
 )
-from switchcraft_training.data.table import Table
+from switchcraft_training.data.table import LAYERS, Table
 from switchcraft_training.records import Example
 
 VALIDATION_SHARE = 0.1
@@ -91,6 +91,11 @@ def key_of(example: Example) -> SplitKey:
     return SplitKey(Stratum(example.dataset, example.category), row, tuple(groups))
 
 
+def query_digest(example: Example) -> bytes:
+    """Return a digest of query and tools, which is the same in every dataset, in 16 bytes."""
+    return key_of(replace(example, dataset="")).row
+
+
 def split_examples(examples: Iterable[Example], seed: int, *, grouped: bool = True) -> Split:
     """Split each category of each dataset 80/10/10, without duplicates of (query, tools).
 
@@ -133,6 +138,26 @@ def split_keys(keys: Sequence[SplitKey], seed: int) -> Split:
 def unique(examples: Iterable[Example]) -> list[int]:
     """Return the index of the first example of each distinct (dataset, query, tools)."""
     return _unique_keys(map(key_of, examples))
+
+
+def merge_equal_queries(table: Table) -> Table:
+    """Return the table with one row for all rows of equal (query, tools), of any dataset.
+
+    The first of these rows stays, in its place. What is not recorded in it comes from the other
+    rows, in their order: all that is recorded of an arm comes from one row.
+    """
+    place_of: dict[bytes, int] = {}
+    places = [place_of.setdefault(query_digest(each), len(place_of)) for each in table.examples]
+    _, first = np.unique(places, return_index=True)
+    merged = table.take(first)
+    for row in np.setdiff1d(np.arange(len(table)), first):
+        place = places[row]
+        is_new = np.isnan(merged.correct[place]) & ~np.isnan(table.correct[row])
+        for layer in LAYERS:
+            getattr(merged, layer)[place, is_new] = getattr(table, layer)[row, is_new]
+        if np.isnan(merged.expected_calls[place]):
+            merged.expected_calls[place] = table.expected_calls[row]
+    return merged
 
 
 def group_table(table: Table, grouped_by: Grouping = "queries") -> Table:

@@ -23,7 +23,7 @@ RECORDED: Final = (
     *("correct", "attempts", "input_tokens", "output_tokens", "reasoning_tokens", "seconds"),
 )
 """The layers that come from recordings; `cost_usd` follows from them and from prices."""
-_LAYERS: Final = (*RECORDED, "cost_usd")
+LAYERS: Final = (*RECORDED, "cost_usd")
 _COLUMNS: Final = ("groups", "own_groups", "folds", "expected_calls", "is_measured")
 
 
@@ -69,7 +69,7 @@ class Table:
     def __post_init__(self) -> None:
         rows = len(self.examples)
         defaults = {
-            **{name: np.full((rows, len(self.arms)), np.nan) for name in _LAYERS},
+            **{name: np.full((rows, len(self.arms)), np.nan) for name in LAYERS},
             "groups": np.arange(rows),
             "own_groups": np.arange(rows),
             "folds": np.full(rows, -1),
@@ -108,7 +108,7 @@ class Table:
         selection = rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.int64)
         chosen = np.arange(len(self))[selection]
         arrays: dict[str, Any] = {
-            name: getattr(self, name)[chosen] for name in (*_LAYERS, *_COLUMNS)
+            name: getattr(self, name)[chosen] for name in (*LAYERS, *_COLUMNS)
         }
         return replace(
             self,
@@ -125,7 +125,7 @@ class Table:
         """Return the table with these arms as columns; a missing arm counts as never asked."""
         places = [self.arms.index(arm) if arm in self.arms else len(self.arms) for arm in arms]
         layers: dict[str, Any] = {}
-        for name in _LAYERS:
+        for name in LAYERS:
             missing = 0 if name == "attempts" else np.nan
             padded = np.pad(getattr(self, name), ((0, 0), (0, 1)), constant_values=missing)
             layers[name] = np.ascontiguousarray(padded[:, places])
@@ -157,7 +157,7 @@ def concatenate(tables: Sequence[Table]) -> Table:
     """Return one table with the rows of several tables, which must all have the same arms."""
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(table, name) for table in tables])
-        for name in (*_LAYERS, *_COLUMNS)
+        for name in (*LAYERS, *_COLUMNS)
     }
     return replace(
         tables[0],

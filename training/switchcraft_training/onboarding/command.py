@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from router_service.core.artifact import Artifact
+from router_service.core.artifact import Artifact, Manifest
 from router_service.core.errors import ConfigError
 from router_service.core.selection import Price
+from router_service.prices import look_up_id
 
 _DESCRIPTION = """\
 Add a model to an artifact's pool from about 100 of its answers. The other models are not trained
@@ -24,8 +26,9 @@ _EXAMPLE = """\
 example, for a model that has not answered anything yet:
   switchcraft-train onboard ARTIFACT --choose 100 --out ask
   switchcraft-train label pool.yaml ask/rows.jsonl --out ask
-  switchcraft-train onboard ARTIFACT --recording ask --arm NAME --price 0.15,0.60 --out NEW
+  switchcraft-train onboard ARTIFACT --recording ask --arm NAME --model openai/gpt-5.2 --out NEW
 
+--model takes the price from the list. For a model that is not listed, add --price 0.15,0.60.
 To replace a model by its next version, add `--replaces OLD`.
 """
 
@@ -62,6 +65,14 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
         " the leaderboard's format; may be repeated. With --choose: answers so far",
     )
     onboard.add_argument("--arm", metavar="NAME", help="the model's name in the recording")
+    onboard.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="PROVIDER/MODEL",
+        help="the model's id, as in `model_list`; may be repeated. Gateways use the arm for models"
+        " with these ids, and the price is the list price of the first id that is listed",
+    )
     _add_price(onboard)
     onboard.add_argument(
         "--answers",
@@ -130,7 +141,10 @@ def read_price(arguments: argparse.Namespace) -> Price:
     """Return the price in the options; raises ConfigError if it is missing or not a number."""
     text = arguments.price or arguments.price_per_hour
     if not text or (arguments.price and arguments.price_per_hour):
-        problem = "give either --price IN,OUT in USD per million tokens, or --price-per-hour USD"
+        problem = (
+            "give --price IN,OUT in USD per million tokens, or --price-per-hour USD; `onboard` can"
+            " also find the price by --model PROVIDER/MODEL"
+        )
         raise ConfigError("switchcraft-train", "--price", problem)
     try:
         values = [float(part) for part in text.split(",")]
@@ -143,6 +157,26 @@ def read_price(arguments: argparse.Namespace) -> Price:
     if arguments.price:
         return Price(input_usd_per_mtok=values[0], output_usd_per_mtok=values[1])
     return Price(usd_per_hour=values[0])
+
+
+def find_price(arguments: argparse.Namespace) -> Price:
+    """Return the price in the options, or else the list price of the model.
+
+    Raises ConfigError if an option is not a number, or if there is no price.
+    """
+    ids: list[str] = arguments.model
+    if arguments.price or arguments.price_per_hour or not ids:
+        return read_price(arguments)
+    now = datetime.now(UTC)
+    listings = (look_up_id(each, now) for each in ids)
+    price = next((each.price for each in listings if each and each.price), None)
+    if price is None:
+        problem = (
+            f"the price list has no price of {', '.join(ids)}; give --price IN,OUT in USD per"
+            " million tokens, or --price-per-hour USD"
+        )
+        raise ConfigError("switchcraft-train", "--model", problem)
+    return price
 
 
 def run_onboard(arguments: argparse.Namespace) -> int:
@@ -167,8 +201,13 @@ def run_onboard(arguments: argparse.Namespace) -> int:
     artifact = Artifact.load(arguments.artifact)
     joining = None
     if not choosing:
-        price = read_price(arguments)
-        joining = Joining(arguments.arm, price, arguments.answers, arguments.replaces)
+        joining = Joining(
+            arguments.arm,
+            find_price(arguments),
+            arguments.answers,
+            arguments.replaces,
+            tuple(dict.fromkeys(arguments.model)),
+        )
         check_joining(artifact.manifest, joining)
     cache = arguments.workspace and arguments.workspace / "labels"
     recorded = read_recorded(artifact, arguments.data, arguments.arm, cache)
@@ -188,7 +227,7 @@ def run_onboard(arguments: argparse.Namespace) -> int:
         f" on {facts.accuracy.n:,} queries; probabilities ± {facts.probability_stderr:.3f}\n"
         f"cost {manifest.profile[joining.arm].cost_usd():.3g} USD per request"
     )
-    _print_result(arguments.out)
+    _print_result(arguments.out, manifest)
     return 0
 
 
@@ -196,8 +235,8 @@ def run_remove(arguments: argparse.Namespace) -> int:
     """Remove an arm, and return the exit status 0."""
     from switchcraft_training.onboarding.pool import remove_arm  # noqa: PLC0415
 
-    remove_arm(Artifact.load(arguments.artifact), arguments.arm, arguments.out)
-    _print_result(arguments.out)
+    manifest = remove_arm(Artifact.load(arguments.artifact), arguments.arm, arguments.out)
+    _print_result(arguments.out, manifest)
     return 0
 
 
@@ -206,13 +245,16 @@ def run_reprice(arguments: argparse.Namespace) -> int:
     from switchcraft_training.onboarding.pool import reprice_arm  # noqa: PLC0415
 
     price = read_price(arguments)
-    reprice_arm(Artifact.load(arguments.artifact), arguments.arm, price, arguments.out)
-    _print_result(arguments.out)
+    artifact = Artifact.load(arguments.artifact)
+    _print_result(arguments.out, reprice_arm(artifact, arguments.arm, price, arguments.out))
     return 0
 
 
-def _print_result(out: Path) -> None:
-    print(
-        f"{out}: policies such as drift=0.05 work as before. Goals such as accuracy=best need"
-        " measured results, which describe the old pool and were removed; a new `run` measures them"
-    )
+def _print_result(out: Path, manifest: Manifest) -> None:
+    figures = "has no figures, so goals such as accuracy=best need a new `run`"
+    if manifest.frontier:
+        figures = f"`switchcraft policies --artifact {out}` shows its figures"
+    if manifest.estimated_arms:
+        arms = ", ".join(manifest.estimated_arms)
+        figures += f". They are estimates, because most answers of {arms} were not recorded"
+    print(f"{out}: {figures}")

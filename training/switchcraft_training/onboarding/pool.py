@@ -1,8 +1,8 @@
 """Changes of an artifact's pool: add, remove or replace an arm, or change its price.
 
 None of them retrains the router, and the probabilities of all other arms stay the same bit for bit.
-If an arm leaves or changes its price, the artifact's figures are computed again from its held-out
-predictions. An arm that joins has none, so the artifact has no figures after that.
+The artifact's figures are computed again from its held-out predictions. Those of an arm that joins
+are estimated, and the manifest says so (`estimated_arms`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from router_service.core.artifact import (
 from router_service.core.errors import ArtifactError, ConfigError, DataError
 from router_service.core.held_out import HELD_OUT, HeldOut, describe_pool
 from router_service.core.messages import parse_conversation
-from router_service.core.model import Calibration, Classifier
+from router_service.core.model import Calibration, Classifier, logit, sigmoid
 from router_service.core.packing import Packer
 from router_service.core.selection import ArmProfile, Price
 from router_service.router import Router
 from switchcraft_training.data.table import Floats, profile_arms
 from switchcraft_training.models.export import Line, export_onnx, record_canaries
 from switchcraft_training.models.model import RouterModel
-from switchcraft_training.models.training import Demand, fit_demand_branch
+from switchcraft_training.models.training import Demand, fit_demand_branch, predict
 from switchcraft_training.onboarding.graphs import append_arm, select_arms
 from switchcraft_training.onboarding.positions import AnsweredQueries, ask_recorded
 from switchcraft_training.onboarding.predictor import (
     extend_calibration,
     fit_line,
     fit_predictor,
+    predict_unseen,
     select_calibration,
 )
 from switchcraft_training.onboarding.recording import NewAnswers, Recorded
@@ -53,7 +54,12 @@ log = logging.getLogger(__name__)
 MIN_ANSWERS = 20
 """With 25 answers, the estimated accuracy is off by 4 points (RMS); with fewer it says little."""
 
-CHANGED_RESULTS: Mapping[str, object] = {"frontier": (), "verified_frontier": (), "metrics": {}}
+CHANGED_RESULTS: Mapping[str, object] = {
+    "frontier": (),
+    "verified_frontier": (),
+    "metrics": {},
+    "estimated_arms": (),
+}
 """Measured results that no longer hold if the pool or a price changes."""
 
 
@@ -61,23 +67,27 @@ CHANGED_RESULTS: Mapping[str, object] = {"frontier": (), "verified_frontier": ()
 class Joining:
     """An arm that joins: its name and price, and how many of its answers to learn from.
 
-    It takes the place of the arm `replaces`, or else the last place.
+    It takes the place of the arm `replaces`, or else the last place. `stands_for` are its model's
+    ids, as providers and LiteLLM write them.
     """
 
     arm: str
     price: Price
     answers: int
     replaces: str | None = None
+    stands_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedArm:
     """What was learned about an arm that joins.
 
-    `line` calibrates the logits of its predictor `model`.
+    `targets` are the labels that its predictor learned, (recorded queries,): recorded answers, and
+    probabilities of the other queries. `line` calibrates the logits of the predictor `model`.
     """
 
     facts: Onboarding
+    targets: Floats
     profile: ArmProfile
     model: RouterModel
     line: Line
@@ -95,28 +105,92 @@ def learn_arm(
     `demand` was fitted to all recorded queries, and `pool` calibrates the other arms. Raises
     DataError if usage counts are missing.
     """
-    asked = new.asked()
+    models, asked = recorded.models, new.asked()
     if joining.answers < len(asked.rows):
-        asked = ask_recorded(
-            recorded.models, asked.rows, new.correct, joining.answers, recorded.config.seed
-        )
-    position = recorded.models.place(asked)
-    accuracy, stderr = recorded.models.accuracy(position)
-    targets = recorded.models.probabilities(position)
+        asked = ask_recorded(models, asked.rows, new.correct, joining.answers, recorded.config.seed)
+    position = models.place(asked)
+    accuracy, stderr = models.accuracy(position)
+    targets = models.probabilities(position)
     targets[asked.rows] = asked.correct
     facts = Onboarding(
         answers=len(asked.rows),
         models=recorded.model_count,
         accuracy=Measure(value=accuracy, stderr=stderr, n=len(targets)),
-        probability_stderr=float(recorded.models.stderrs(position).mean()),
+        probability_stderr=float(models.stderrs(position).mean()),
     )
     profile = profile_answers(recorded, new, asked, joining)
-    table = recorded.table.select_arms((joining.arm, *recorded.table.arms))
-    table.correct[recorded.queries, 0] = targets
+    table = recorded.labelled(joining.arm, targets)
     log.info("training the predictor of %s on %d queries", joining.arm, len(targets))
     model = fit_predictor(recorded.config, table, demand, joining.arm, joining.price)
-    line = fit_line(model, table.take(recorded.queries), accuracy, pool)
-    return LearnedArm(facts, profile, model, line)
+    logits = logit(predict(model, table.take(recorded.queries))[:, 0])
+    return LearnedArm(facts, targets, profile, model, fit_line(logits, accuracy, pool))
+
+
+def estimate_held_out(
+    recorded: Recorded,
+    demand: Demand | None,
+    learned: LearnedArm,
+    joining: Joining,
+    pool: Calibration,
+    held_out: HeldOut,
+) -> HeldOut:
+    """Return the held-out predictions of an arm that joins, as one column.
+
+    Its predictor is fitted again without each of the folds of `held_out`. Most queries have no
+    recorded answer, so `correct` are the learned labels, and the usage is the profile's, in the
+    proportions of the pool's usage. Single precision keeps the file small.
+    """
+    queries, profile = recorded.queries, learned.profile
+    table = recorded.labelled(joining.arm, learned.targets)
+    folds = np.full(len(table), -1)
+    folds[queries] = held_out.folds
+    logits = predict_unseen(
+        recorded.config, replace(table, folds=folds), demand, joining.arm, joining.price
+    )
+    slope, shift = fit_line(logits, learned.facts.accuracy.value, pool)
+    used = recorded.table.take(queries).select_arms(recorded.config.arms)
+
+    def spread(mean: float, layer: Floats) -> Floats:
+        usage = complete_columns(layer)
+        if not usage.sum():
+            return np.full((len(queries), 1), mean)
+        spread: Floats = mean * usage.mean(axis=1, keepdims=True) / usage.mean()
+        return spread.astype(np.float32)
+
+    means = (profile.input_tokens, profile.output_tokens, profile.seconds)
+    return HeldOut(
+        probabilities=sigmoid(slope * logits + shift)[:, None].astype(np.float32),
+        correct=learned.targets[:, None].astype(np.float32),
+        input_tokens=spread(profile.input_tokens, used.input_tokens),
+        output_tokens=spread(profile.output_tokens, used.output_tokens),
+        seconds=spread(profile.seconds, used.seconds),
+        folds=held_out.folds,
+        usage=np.broadcast_to(means, (len(held_out.usage), 1, 3)),
+    )
+
+
+def read_held_out(artifact: Artifact, recorded: Recorded) -> HeldOut | None:
+    """Return an artifact's held-out predictions if they are of the recorded queries, else None."""
+    manifest = artifact.manifest
+    if HELD_OUT not in manifest.files:
+        return None
+    held_out = HeldOut.read(artifact.directory / HELD_OUT)
+    trained = [
+        arm
+        for arm in manifest.arms
+        if arm in recorded.config.arms and arm not in manifest.onboarded
+    ]
+    columns = [manifest.arms.index(arm) for arm in trained]
+    labels = recorded.table.take(recorded.queries).select_arms(trained).correct
+    measured = held_out.correct[:, columns]
+    if not trained or measured.shape != labels.shape or not np.allclose(measured, labels):
+        log.warning(
+            "the recorded answers are not those that %s was measured on, so the new artifact has no"
+            " figures; a new `run` measures them",
+            manifest.name,
+        )
+        return None
+    return held_out
 
 
 def onboard(
@@ -141,6 +215,12 @@ def onboard(
     config = packed.config
     demand = fit_demand_branch(config, packed.table) if config.packing.features else None
     learned = learn_arm(packed, demand, new, joining, manifest.calibration)
+    held_out = read_held_out(artifact, packed)
+    if held_out is not None:
+        held_out = held_out.join_arms(
+            estimate_held_out(packed, demand, learned, joining, manifest.calibration, held_out)
+        )
+    own_ids = {joining.arm: joining.stands_for} if joining.stands_for else {}
     with changed_copy(artifact, out) as copy:
         calibration, own = extend_calibration(manifest.calibration, learned.line)
         with TemporaryDirectory() as folder:
@@ -156,6 +236,7 @@ def onboard(
             update={
                 **CHANGED_RESULTS,
                 "arms": (*manifest.arms, joining.arm),
+                "stands_for": dict(manifest.stands_for) | own_ids,
                 "profile": {**manifest.profile, joining.arm: learned.profile},
                 "calibration": calibration,
                 "verifier": verifier,
@@ -163,6 +244,8 @@ def onboard(
             }
         )
         (copy / HELD_OUT).unlink(missing_ok=True)
+        if held_out is not None:
+            held_out.write(copy)
         if joining.replaces is not None:
             others = [arm for arm in manifest.arms if arm != joining.replaces]
             others.insert(manifest.arms.index(joining.replaces), joining.arm)
@@ -180,6 +263,13 @@ def check_joining(manifest: Manifest, joining: Joining) -> None:
         raise ConfigError(manifest.name, "--arm", problem)
     if joining.replaces is not None:
         column_of(manifest, joining.replaces)
+    for arm, ids in manifest.stands_for.items():
+        if arm != joining.replaces and (same := set(ids) & set(joining.stands_for)):
+            problem = (
+                f"the arm {arm!r} stands for {', '.join(sorted(same))}; to measure this model"
+                f" again, add --replaces {arm}"
+            )
+            raise ConfigError(manifest.name, "--model", problem)
     price = joining.price
     if 0 in {price.input_usd_per_mtok, price.output_usd_per_mtok, price.usd_per_hour}:
         problem = (
@@ -252,6 +342,7 @@ def keep_arms(copy: Path, manifest: Manifest, arms: Sequence[str]) -> Manifest:
         update={
             **CHANGED_RESULTS,
             "arms": tuple(arms),
+            "stands_for": {k: v for k, v in manifest.stands_for.items() if k in arms},
             "profile": {arm: manifest.profile[arm] for arm in arms},
             "calibration": select_calibration(manifest.calibration, columns),
             "verifier": verifier,
@@ -339,8 +430,8 @@ def profile_answers(
     pool = recorded.table.take(recorded.queries).select_arms(recorded.config.arms)
 
     def scaled(mean: float, layer: Floats) -> float:
-        usage = layer[:, ~np.isnan(layer).any(axis=0)]
-        if not usage.size or not usage[asked.rows].sum():
+        usage = complete_columns(layer)
+        if not usage[asked.rows].sum():
             return mean
         return mean * float(usage.mean() / usage[asked.rows].mean())
 
@@ -351,3 +442,8 @@ def profile_answers(
             "seconds": scaled(profile.seconds, pool.seconds),
         }
     )
+
+
+def complete_columns(layer: Floats) -> Floats:
+    """Return the columns of a layer, (queries, arms), without missing values."""
+    return layer[:, ~np.isnan(layer).any(axis=0)]

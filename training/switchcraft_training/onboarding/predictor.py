@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
 import numpy as np
 import torch
 from scipy.optimize import brentq
@@ -23,9 +26,11 @@ from switchcraft_training.models.export import Line
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import Demand, fit_feature_branches, predict
 
+log = logging.getLogger(__name__)
+
 SHARES: dict[Branch, float] = {"forest": 2.0, "networks": 2.0, "lexical": 1.0}
 """The shipped routers' shares, without the encoder: it takes most of a decision's time and changes
-the AUC by less than 0.001."""
+the AUC by less than 0.001. They are used if the configuration has none but the encoder's."""
 
 AUXILIARY_WEIGHT = 0.5
 """Weight of the recorded models' labels, from which the networks learn too."""
@@ -42,7 +47,8 @@ def fit_predictor(
     arms, which are the next columns, help to choose the trees' splits. On eight models with 100
     answers each, this raises the AUC of the trees by 0.002. `demand` was fitted to the same rows.
     """
-    shares = SHARES if config.packing.features else {"lexical": 1.0}
+    given = {branch: share for branch, share in config.training.shares.items() if branch in SHARES}
+    shares = given or SHARES if config.packing.features else {"lexical": 1.0}
     training = config.training.model_copy(
         update={"shares": shares, "auxiliary_weight": AUXILIARY_WEIGHT}
     )
@@ -63,15 +69,39 @@ def fit_predictor(
     return model.eval()
 
 
-def fit_line(model: RouterModel, queries: Table, accuracy: float, pool: Calibration) -> Line:
-    """Return the slope and shift that calibrate a new arm's logits.
+def predict_unseen(
+    config: RunConfig, table: Table, demand: Demand | None, arm: str, price: Price
+) -> Floats:
+    """Return the logits of the rows with a fold, (rows with a fold,), in the table's order.
+
+    Each is predicted by a network that was fitted as in `fit_predictor`, but without the row's fold
+    and without near-duplicates of the fold's rows.
+    """
+    if demand is not None:
+        # The demand for calls is read from its held-out predictions, of the tested rows too.
+        packed = (
+            replace(row, features=(*row.features, *map(float, extra)))
+            for row, extra in zip(table.packed, demand.held_out, strict=True)
+        )
+        table = replace(table, packed=tuple(packed))
+    logits = np.empty(len(table))
+    for fold in np.unique(table.folds[table.folds >= 0]):
+        tested = table.folds == fold
+        log.info("measuring the predictor of %s: fold %d", arm, fold + 1)
+        known = table.take(~np.isin(table.groups, table.groups[tested]))
+        model = fit_predictor(config, known, None, arm, price)
+        logits[tested] = logit(predict(model, table.take(tested))[:, 0])
+    return logits[table.folds >= 0]
+
+
+def fit_line(logits: Floats, accuracy: float, pool: Calibration) -> Line:
+    """Return the slope and shift that calibrate a new arm's logits, (queries,).
 
     Few answers do not determine both, so the slope is the mean of the pool's arms. The shift makes
     the mean probability of the recorded queries equal to the estimated accuracy.
     """
     slope = float(np.mean(pool.slopes)) if isinstance(pool, Platt) else 1.0
-    logits = slope * logit(predict(model, queries)[:, 0])
-    return slope, shift_to_mean(logits, accuracy)
+    return slope, shift_to_mean(slope * logits, accuracy)
 
 
 def shift_to_mean(logits: Floats, mean: float) -> float:

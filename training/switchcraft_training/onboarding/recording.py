@@ -19,7 +19,7 @@ from router_service.core.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
-from switchcraft_training.data.splits import key_of
+from switchcraft_training.data.splits import merge_equal_queries, query_digest
 from switchcraft_training.data.table import Flags, Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source
 from switchcraft_training.datasets.rows import write_rows
@@ -41,16 +41,19 @@ CHOSEN: Final = "chosen.json"
 LAYERS: Final = ("correct", "attempts", "input_tokens", "output_tokens", "seconds")
 
 MIN_MODELS = 2
-MIN_SHARE = 0.5
-"""A recorded model counts if it answered at least this share of the artifact's own queries."""
+MIN_COMMON = 100
+"""A recorded model counts if it answered as many of the artifact's own queries, or half of them if
+there are fewer than twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """The recorded answers that an artifact was trained on, without those of one arm.
 
-    `queries` are the rows of the artifact's own source that every arm of its pool answered, and
-    `models` the recorded models as these queries show them.
+    `table` has one row for each distinct query of all sources, with the answers of all recorded
+    models to it: the same queries are in several versions of a benchmark. `queries` are the rows of
+    the artifact's own source that every arm of its pool answered, and `models` the recorded models
+    as these queries show them.
     """
 
     config: RunConfig
@@ -65,9 +68,10 @@ class Recorded:
         Raises DataError if too few models answered the artifact's own queries.
         """
         table = table.select_arms([arm for arm in table.arms if arm != without])
+        table = merge_equal_queries(table)
         queries = np.flatnonzero(table.is_measured)
-        answered = (~np.isnan(table.correct[queries])).mean(axis=0)
-        models = np.flatnonzero(answered >= MIN_SHARE)
+        common = (~np.isnan(table.correct[queries])).sum(axis=0)
+        models = np.flatnonzero(common >= min(MIN_COMMON, len(queries) / 2))
         if len(models) < MIN_MODELS:
             problem = f"has answers of {len(models)} other models; {MIN_MODELS} or more are needed"
             raise DataError(config.source.path, None, problem)
@@ -83,6 +87,12 @@ class Recorded:
     def model_count(self) -> int:
         """The number of recorded models."""
         return len(self.models.positions)
+
+    def labelled(self, arm: str, targets: Floats) -> Table:
+        """Return the table with a new arm in the first column, with the labels of its queries."""
+        table = self.table.select_arms((arm, *self.table.arms))
+        table.correct[self.queries, 0] = targets
+        return table
 
 
 def read_recorded(
@@ -143,7 +153,7 @@ def read_answers(recordings: Sequence[Path], arm: str, recorded: Recorded) -> Ne
     them has answers of the arm, and DataError if it has no answer to a recorded query.
     """
     queries = recorded.table.take(recorded.queries).examples
-    row_of = {key_of(example).row: row for row, example in enumerate(queries)}
+    row_of = {query_digest(example): row for row, example in enumerate(queries)}
     layers: dict[str, Any] = {name: np.full((len(queries), 1), np.nan) for name in LAYERS}
     informative = np.zeros(len(queries), dtype=np.bool_)
     alike = paraphrase_check(recorded.config.checking.paraphrases)
@@ -157,13 +167,13 @@ def read_answers(recordings: Sequence[Path], arm: str, recorded: Recorded) -> Ne
         outcomes = list(source.outcomes(arm))
         ids = {outcome.example_id for outcome in outcomes}
         asked = [example for example in source.examples() if example.id in ids]
-        known = [example for example in asked if key_of(example).row in row_of]
+        known = [example for example in asked if query_digest(example) in row_of]
         other += len(asked) - len(known)
         chosen = recording / CHOSEN
         names = set(json.loads(chosen.read_text())["informative"]) if chosen.exists() else set()
         table = tabulate_outcomes(known, [arm], {arm: outcomes}.__getitem__)
         for place, example in enumerate(known):
-            row = row_of[key_of(example).row]
+            row = row_of[query_digest(example)]
             if np.isnan(layers["correct"][row, 0]):
                 informative[row] = example.id in names
                 for name, layer in layers.items():

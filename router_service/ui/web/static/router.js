@@ -102,6 +102,10 @@ function metrics({ metrics: measures, arms }) {
 }
 
 /** @param {Card} card */
+const estimated = ({ estimated_arms: joined }) => joined.length > 0 && h("p", { class: "notice" },
+  `These figures are estimates: ${joined.join(", ")} joined from a few answers, and the router expects the others.`);
+
+/** @param {Card} card */
 function frontier(card) {
   if (card.frontier.length === 0) return h("p", { class: "notice" }, "The policies of this router have not been measured.");
   const plot = h("div", { class: "plot" });
@@ -109,6 +113,7 @@ function frontier(card) {
   const all = curves(card).flatMap(({ points }) => points).length;
   return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "What each policy costs, and how often it is right"), plot,
     legend(card, "default of this gateway"),
+    estimated(card),
     card.verified_policy && card.verified_frontier.length === 0 && h("p", { class: "notice" }, "Verified answers have no figures here. This router has figures of them only for all of its models at the prices that it was trained with."),
     h("details", {}, h("summary", {}, `All ${all} measured policies`), policies(card)));
 }
