@@ -1,9 +1,9 @@
 """Draw the README's plot: accuracy and cost of every single model, and of the shipped policies.
 
-    python benchmarks/result_plot.py --data ../shared/data
+    python benchmarks/result_plot.py
 
-The policies' points and intervals are those of the shipped artifact, measured on queries that the
-router had not seen. The single models' points come from the recorded answers to the same queries.
+All points and intervals are those of the shipped artifact, measured on queries whose tools the
+router had not seen.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
 from router_service.core.goals import pareto_front
-from router_service.core.selection import Verified
-from switchcraft_training.config import load_config
-from switchcraft_training.dataset import load_dataset
+from router_service.core.held_out import HELD_OUT, HeldOut
+from router_service.core.selection import VERIFIED
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "accuracy-and-cost.svg"
 NAMES = {
@@ -40,16 +38,16 @@ GREY, BLUE, GREEN = "#6b7280", "#2563eb", "#047857"
 def main() -> None:
     """Draw and save the plot."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10})
     figure, axes = plt.subplots(figsize=(8.4, 4.2), layout="constrained")
-    axes.set_ylim(0.76, 0.935)
-    draw_models(axes, arguments.data)
-    draw_policies(axes, Artifact.load(SHIPPED).manifest)
+    axes.set_ylim(0.76, 0.96)
+    artifact = Artifact.load(SHIPPED)
+    draw_models(axes, artifact)
+    draw_policies(axes, artifact.manifest)
     axes.set_xscale("log")
-    axes.set_xlim(0.05, 20)
+    axes.set_xlim(0.05, 32)
     axes.yaxis.set_major_locator(MultipleLocator(0.05))
     axes.set_xlabel("cost, USD per 1,000 requests (log scale)")
     axes.set_ylabel("correct answers")
@@ -64,18 +62,20 @@ def main() -> None:
     figure.savefig(arguments.out, metadata={"Date": None}, facecolor="white")
 
 
-def draw_models(axes: Axes, data: Path) -> None:
+def draw_models(axes: Axes, artifact: Artifact) -> None:
     """Draw a grey point for each model, used for every query."""
-    config = load_config(Path("configs/frontier-2025-12.yaml"))
-    table = load_dataset(config, data).measured(config.arms)
-    accuracy = np.nanmean(table.correct, axis=0)
-    cost_usd_per_1k = 1000 * np.nanmean(table.cost_usd, axis=0)
+    arms, held_out = artifact.manifest.arms, HeldOut.read(artifact.directory / HELD_OUT)
+    prices = [artifact.manifest.profile[arm].price for arm in arms]
+    accuracy = held_out.correct.mean(axis=0)
+    cost_usd_per_1k = 1000 * held_out.recorded_costs_usd(prices).mean(axis=0)
     axes.scatter(cost_usd_per_1k, accuracy, color=GREY, s=36, zorder=3)
-    for arm, x, y in zip(table.arms, cost_usd_per_1k, accuracy, strict=True):
+    for arm, x, y in zip(arms, cost_usd_per_1k, accuracy, strict=True):
         lowest = axes.get_ylim()[0]
         text = NAMES[arm] if y > lowest else f"{NAMES[arm]}: {y:.0%}, below the plot"
         place = (x, max(y, lowest + 0.005))
-        axes.annotate(text, place, (7, -4), textcoords="offset points", color=GREY)
+        # The name of the cheapest model would reach the next point.
+        offset = (7, -14) if x == cost_usd_per_1k.min() else (7, -4)
+        axes.annotate(text, place, offset, textcoords="offset points", color=GREY)
 
 
 def draw_policies(axes: Axes, manifest: Manifest) -> None:
@@ -86,14 +86,13 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
     draw_frontier(axes, manifest.verified_frontier, GREEN, "Switchcraft, verified answers")
     points = (*manifest.frontier, *manifest.verified_frontier)
     by_policy = {point.policy: point for point in points}
-    assert manifest.verifier is not None
-    operating = str(Verified(manifest.verifier.price_usd))
-    named = {"fast": (BLUE, (30, -22)), "economy": (GREEN, (-26, 26)), "quality": (GREEN, (-4, 24))}
+    operating = manifest.named_rules[VERIFIED]
+    named = {"fast": (BLUE, (20, 4)), "economy": (GREEN, (-26, 26)), "quality": (GREEN, (-30, 8))}
     for name, (color, place) in named.items():
-        draw_point(axes, by_policy[manifest.policies[name]], name, color, place)
+        draw_point(axes, by_policy[manifest.named_rules[name]], name, color, place)
     draw_point(axes, by_policy[operating], "switchcraft", GREEN, (4, 28))
     axes.plot([], [], color=GREY, marker="o", linestyle="", label="one model for every query")
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper right")
 
 
 def draw_frontier(axes: Axes, points: Sequence[FrontierPoint], color: str, label: str) -> None:

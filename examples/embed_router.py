@@ -1,7 +1,7 @@
 """Decide in your own program which model to use, without the gateway.
 
-The shipped router knows eight models of December 2025. To use your own router, pass the directory of its
-artifact to `Router.load`. `arms` limits the choice to the models that you have.
+The shipped router knows eight models of December 2025. To use your own router, pass the directory
+of its artifact to `Router.load`. `arms` limits the choice to the models that you have.
 """
 
 from router_service import Router
