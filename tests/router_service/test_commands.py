@@ -237,7 +237,7 @@ def test_policies_of_a_configuration_are_those_of_its_arms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--config` prints the figures of the mapped arms at the configured prices."""
-    arms = ("gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC")
+    arms = ("gpt-5.2", "gpt-4.1-mini")
     models = [
         {
             "model_name": arm,
