@@ -35,7 +35,7 @@ from router_service.core.measurement import (
 from router_service.core.measurement import sweep as measure_rules
 from router_service.core.model import Floats
 from router_service.core.resources import return_freed
-from router_service.core.selection import Price, Verified, choosing_name
+from router_service.core.selection import Price, Verified, choosing_name, parse_policy
 from router_service.core.simulation import PRICES, JudgedAnswers, Simulation
 from router_service.core.statistics import auc_measure, mean_measure, resamples
 
@@ -279,7 +279,7 @@ def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
     """Return the measured points of the policy `verified` for an artifact's pool, by rising price.
 
     They are those of the manifest, unless `describe_pool` has changed the arms or the prices. Then
-    the first call simulates them, which takes 0.5 s for eight arms, and later calls return the same
+    the first call simulates them, which takes about a second for eight arms, and later calls return the same
     points. Without a verifier's judgements, there are none. Raises ArtifactError if the file cannot
     be read.
     """
@@ -290,13 +290,15 @@ def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
         return manifest.verified_frontier
     if HELD_OUT not in manifest.files or len(artifact.pool) < 2:
         return ()
+    named = (parse_policy(rule) for rule in manifest.named_rules.values())
+    named_usd = {policy.price_usd for policy in named if isinstance(policy, Verified)}
     with _MEASURING:  # A second caller waits for the first one's points.
         return _simulate_pool(
             artifact.directory / HELD_OUT,
             manifest.files[HELD_OUT],
             tuple(manifest.arms.index(arm) for arm in artifact.pool),
             tuple(manifest.profile[arm].price for arm in manifest.arms),
-            manifest.verifier.price_usd,
+            tuple(sorted(named_usd)),
             manifest.verifier.gain_features,
         )
 
@@ -310,12 +312,12 @@ def _simulate_pool(
     _sha256: str,
     columns: tuple[int, ...],
     prices: tuple[Price, ...],
-    operating_usd: float,
+    named_usd: tuple[float, ...],
     gain_features: tuple[str, ...],
 ) -> tuple[FrontierPoint, ...]:
     """Return the points of some columns; `prices` are those of all arms.
 
-    Every second of the prices that training measures is simulated, and the operating point.
+    Every second of the prices that training measures is simulated, and those of named policies.
     """
     judged = read_judgements(path)
     if judged is None:
@@ -329,7 +331,7 @@ def _simulate_pool(
     fold_costs_usd = held_out.fold_costs_usd(prices)
     best_usd = float(outcomes.cost_usd[:, best_single(outcomes)].mean())
     results = []
-    for price_usd in sorted({*prices_in_usd(PRICES[::2], best_usd), operating_usd}):
+    for price_usd in sorted({*prices_in_usd(PRICES[::2], best_usd), *named_usd}):
         answers = simulation.answer(fold_costs_usd, price_usd, columns)
         correct, cost_usd, _ = answers.outcome(outcomes.correct, outcomes.cost_usd, pool.seconds)
         results.append((str(Verified(price_usd)), correct, cost_usd))

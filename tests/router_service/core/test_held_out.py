@@ -30,7 +30,7 @@ from router_service.core.held_out import (
     single_accuracies,
     verified_points,
 )
-from router_service.core.selection import Price, Verified, choose_once, parse_policy
+from router_service.core.selection import Price, Verified
 from router_service.router import Router
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
@@ -92,29 +92,31 @@ def test_part_of_the_pool_has_its_own_figures(artifact: Artifact, pair: Router) 
     reached = points[str(pair.policy("accuracy=best"))]
     assert reached.versus_best is not None
     assert reached.versus_best.difference >= 0
-    assert reached.cost_usd.value < 0.5 * best_usd
+    assert reached.cost_usd.value < 0.8 * best_usd
     affordable = points[str(pair.policy("usd_per_1k=0.5"))]
     assert affordable.cost_usd.value <= 0.0005
-    assert affordable.accuracy.value >= reached.accuracy.value
+    assert affordable.accuracy.value <= reached.accuracy.value
 
 
-def test_policies_with_a_goal_follow_the_pool(artifact: Artifact, pair: Router) -> None:
+def test_named_policies_have_figures_in_every_pool(artifact: Artifact, pair: Router) -> None:
     """`economy` costs less than `balanced`, which costs less than `quality`, in both pools.
 
-    `economy` is at most a point less accurate than the best single model. In the whole pool,
-    `quality` is a point more accurate; two arms cannot reach that, and come as near as they can.
+    The rule of `fast` follows its goal: it is the cheapest one that is at most 2.5 points less
+    accurate than the best single model of its pool.
     """
-    for manifest in (artifact.manifest, pair.artifact.manifest):
-        points = by_rule(manifest)
-        named = [points[manifest.policies[name]] for name in ("economy", "balanced", "quality")]
-        costs = [point.cost_usd.value for point in named]
+    for described in (artifact, pair.artifact):
+        manifest = described.manifest
+        points = by_rule(manifest) | {point.policy: point for point in verified_points(described)}
+        rules = [manifest.named_rules[name] for name in ("economy", "balanced", "quality")]
+        costs = [points[rule].cost_usd.value for rule in rules]
         assert costs == sorted(set(costs))
-        gains = [point.versus_best.difference for point in named if point.versus_best]
-        assert gains == sorted(gains)
-        assert gains[0] >= -0.01
-        most = max(point.accuracy.value for point in manifest.frontier)
-        assert gains[2] >= 0.01 or named[2].accuracy.value == most
-        assert manifest.policies["default"] == manifest.policies["balanced"]
+        fast = points[manifest.policies["fast"]]
+        assert fast.versus_best is not None
+        assert fast.versus_best.difference >= -0.025
+        for point in manifest.frontier:
+            if point.cost_usd.value < fast.cost_usd.value:
+                assert point.versus_best is None or point.versus_best.difference < -0.025
+    assert artifact.manifest.policies["fast"] != pair.artifact.manifest.policies["fast"]
 
 
 def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
@@ -190,26 +192,26 @@ def test_part_of_a_pool_has_verified_figures(artifact: Artifact) -> None:
 
 
 def test_other_prices_change_verified_figures(artifact: Artifact) -> None:
-    """At twice the prices, twice the price of a correct answer asks the same arms."""
+    """At ten times the prices, ten times the price of a correct answer asks the same arms."""
     manifest = artifact.manifest
-    doubled = {
+    tenfold = {
         arm: Price(
-            input_usd_per_mtok=2 * (usage.price.input_usd_per_mtok or 0),
-            output_usd_per_mtok=2 * (usage.price.output_usd_per_mtok or 0),
+            input_usd_per_mtok=10 * (usage.price.input_usd_per_mtok or 0),
+            output_usd_per_mtok=10 * (usage.price.output_usd_per_mtok or 0),
         )
         for arm, usage in manifest.profile.items()
     }
     usual = describe_pool(artifact, manifest.arms, {})
-    changed = describe_pool(artifact, manifest.arms, doubled)
+    changed = describe_pool(artifact, manifest.arms, tenfold)
     by_name = {point.policy: point for point in verified_points(changed)}
     compared = 0
     for point in verified_points(usual):
-        other = by_name.get(str(Verified(2 * float(point.policy.removeprefix("verified=")))))
+        other = by_name.get(str(Verified(10 * float(point.policy.removeprefix("verified=")))))
         if other is not None:
             assert other.accuracy == point.accuracy
-            assert other.cost_usd.value == pytest.approx(2 * point.cost_usd.value)
+            assert other.cost_usd.value == pytest.approx(10 * point.cost_usd.value)
             compared += 1
-    assert compared >= 3
+    assert compared >= 8
 
 
 def test_judgements_of_other_queries_are_refused(artifact: Artifact, tmp_path: Path) -> None:
@@ -273,7 +275,7 @@ def test_one_arm_is_its_own_pool(artifact: Artifact) -> None:
     manifest = Router(artifact, arms=[SMALL]).artifact.manifest
     best = manifest.metrics["best_single_accuracy"]
     assert {point.accuracy.value for point in manifest.frontier} == {best.value}
-    assert choose_once(parse_policy(manifest.policies["economy"]))
+    assert verified_points(Router(artifact, arms=[SMALL]).artifact) == ()
 
 
 def held_out(queries: int, attempts: int = 1) -> HeldOut:
