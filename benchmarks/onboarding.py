@@ -262,7 +262,7 @@ def positions(table: Table) -> list[Figures]:
     known = (~np.isnan(correct)).sum(axis=0)
     correct, known = correct[:, known >= MIN_COMMON], known[known >= MIN_COMMON]
     everyone = np.arange(len(correct))
-    for model in np.flatnonzero(known == len(correct)):
+    for model in np.flatnonzero(known == len(correct)).tolist():
         labels = correct[:, model]
         models = RecordedModels.fit(np.delete(correct, model, axis=1))
         for answers in ANSWERS:
@@ -276,7 +276,7 @@ def positions(table: Table) -> list[Figures]:
                 probabilities = models.probabilities(position)
                 rows.append(
                     {
-                        "model": int(model),
+                        "model": model,
                         "answers": answers,
                         "queries": name,
                         "error": accuracy - float(labels.mean()),
