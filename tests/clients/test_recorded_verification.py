@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from router_service.core.artifact import SHIPPED, Manifest
+from router_service.core.artifact import Manifest
 from router_service.core.messages import parse_conversation
 from router_service.core.simulation import Simulation, VerifiedAnswers
 from router_service.http.app import create_app
@@ -34,6 +34,7 @@ from switchcraft_training.models.verifier import VerifierData, read_candidates
 from switchcraft_training.records import Answer, Example
 from switchcraft_training.replay.replay import replay_log
 from switchcraft_training.verification import judge_answers, recorded_calls
+from tests.artifacts import REFERENCE_POOL
 from tests.conftest import DATA
 from tests.serving import ONE_TRY, served, wait_for
 
@@ -69,7 +70,7 @@ def key_of(body: Mapping[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def recording(recorded_data: Path) -> Recording:
     """Return queries that every arm answered, evaluated offline with the shipped artifact."""
-    router = Router.load(SHIPPED)
+    router = Router.load(REFERENCE_POOL)
     manifest = router.artifact.manifest
     assert manifest.verifier is not None
     source = CheckedAnswers.of(bfcl.open_recording(recorded_data / DATA))
@@ -147,7 +148,7 @@ def gateway(recording: Recording, log: Path) -> Iterator[str]:
         settings = Settings.sandbox(f"{upstream}/v1", arms, upstreams=ONE_TRY)
         kept = DecisionLogSettings(path=log, content=True)
         settings = settings.model_copy(update={"decision_log": kept})
-        with served(create_app(settings, Router.load(SHIPPED))) as url:
+        with served(create_app(settings, Router.load(REFERENCE_POOL))) as url:
             yield url
 
 
@@ -208,7 +209,7 @@ def test_replay_follows_the_gateways_own_log(recording: Recording, gateway: str,
             body = {**example.request, "model": "switchcraft:verified"}
             assert http.post("/v1/chat/completions", json=body).is_success
     wait_for(lambda: logged_requests(log) >= started + len(asked), "the decisions are logged")
-    found = replay_log(read_log(log), ["verified"], Router.load(SHIPPED))
+    found = replay_log(read_log(log), ["verified"], Router.load(REFERENCE_POOL))
     estimate = found.cost_usd.policies["verified"]
     assert (found.left, estimate.same, estimate.coverage) == ({}, 1, 1)
     assert estimate.dr is not None

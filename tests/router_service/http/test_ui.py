@@ -10,7 +10,6 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.core.artifact import SHIPPED
 from router_service.core.keys import new_key
 from router_service.http.app import create_app
 from router_service.requests.exchange import MAX_RECENT
@@ -18,6 +17,7 @@ from router_service.router import Router
 from router_service.settings import KeySettings, ServerSettings, Settings
 from router_service.ui.pages import FOLDER
 from router_service.ui.steps import MAX_HEADER, STEPS_HEADER
+from tests.artifacts import REFERENCE_POOL
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.serving import Sandbox, served, wait_for
@@ -29,7 +29,7 @@ RECENT = "/ui/api/traffic/recent"
 @pytest.fixture(scope="module")
 def shipped() -> Router:
     """Return the shipped router."""
-    return Router.load(SHIPPED)
+    return Router.load(REFERENCE_POOL)
 
 
 @pytest.fixture(scope="module")
