@@ -222,7 +222,7 @@ class Router:
         """Return the arm that should answer a Chat Completions request.
 
         `request_body` is the request as JSON text or as a decoded object; only `messages` and
-        `tools` are read. `policy` is a name (`economy`, `balanced`, `quality`), a rule
+        `tools` are read. `policy` is the name of a policy that chooses once (`fast`), a rule
         (`theta=0.5`, `drift=0.1`) or a goal (`accuracy=best@95`). If the artifact's default policy
         verifies answers, `default` means its policy `fast` here. `arms` restricts the choice to
         some of `Router.arms`. Takes some milliseconds of CPU time, or much less if the prediction

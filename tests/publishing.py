@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
+from router_service.core.selection import is_verified
+from tests.artifacts import REFERENCE_POOL
 
 
 def make_artifact(
@@ -26,14 +28,16 @@ def make_artifact(
     policies["default"] = default_policy or policies["default"]
     changed: dict[str, object] = {"name": name, "policies": policies}
     if not verifies:
-        changed |= {"verifier": None, "verified_frontier": ()}
+        once = {name: rule for name, rule in policies.items() if not is_verified(rule)}
+        once.setdefault("default", policies["fast"])
+        changed |= {"policies": once, "verifier": None, "verified_frontier": ()}
     save_manifest(target, manifest.model_copy(update=changed))
     return target
 
 
 def without_verifier() -> Artifact:
-    """Return the shipped artifact as if it had been trained without a verifier."""
-    artifact = Artifact.load(SHIPPED)
+    """Return a shipped artifact as if it had been trained without a verifier."""
+    artifact = Artifact.load(REFERENCE_POOL)
     return replace(artifact, manifest=artifact.manifest.model_copy(update={"verifier": None}))
 
 

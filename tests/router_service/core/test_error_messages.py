@@ -46,6 +46,11 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.OverloadedError("overloaded", "Too many requests are in flight."): (
         "Too many requests are in flight. Try again in 1 s."
     ),
+    errors.NothingToRouteError("switchcraft", ("small", "large")): (
+        "The model 'switchcraft' chooses among the models that this gateway's router has measured, "
+        "and none of the configured models is one of them. Name a model instead: small, large. "
+        "`switchcraft check` tells the operator how a model joins."
+    ),
     errors.ModelNotFoundError("gpt-9", ("switchcraft", "small")): (
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
     ),

@@ -116,9 +116,9 @@ def test_request_id_is_returned_unchanged(http: httpx.Client, content: str) -> N
     ("model", "header", "arm", "policy", "reason"),
     [
         ("switchcraft", None, "medium", "theta=0.5", "threshold"),
-        ("switchcraft:economy", None, "small", "theta=0.2", "threshold"),
-        ("switchcraft:quality", None, "large", "theta=0.8", "threshold"),
-        ("switchcraft", "economy", "small", "theta=0.2", "threshold"),
+        ("switchcraft:economy", None, "small", "economy (theta=0.2)", "threshold"),
+        ("switchcraft:quality", None, "large", "quality (theta=0.8)", "threshold"),
+        ("switchcraft", "economy", "small", "economy (theta=0.2)", "threshold"),
         ("switchcraft:economy", "theta=0.95", "large", "theta=0.95", "argmax"),
         ("switchcraft", "drift=0.25", "medium", "drift=0.25", "drift"),
         ("switchcraft:economy", "default", "medium", "theta=0.5", "threshold"),
