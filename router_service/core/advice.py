@@ -273,7 +273,8 @@ def _is_searched(folds: Columns) -> Flags:
     """
     sizes = np.bincount(folds)
     if len(sizes) < 2:
-        return np.arange(len(folds)) % 2 == 0
+        is_even: Flags = np.arange(len(folds)) % 2 == 0
+        return is_even
     needed = int((sizes.cumsum() < SEARCH_QUERIES).sum()) + 1
     is_searched: Flags = folds < min(needed, len(sizes) - 1)
     return is_searched
@@ -321,7 +322,7 @@ def _search(
         return once + [sample.verified(pool, usd) for usd in verified_usd]
 
     trials = [sample.alone(column) for column in columns]
-    pools = [(column,) for column in columns]
+    pools: list[tuple[int, ...]] = [(column,) for column in columns]
     while pools:
         larger = {tuple(sorted({*pool, arm})) for pool in pools for arm in columns}
         tried: list[_Trial] = []

@@ -279,9 +279,9 @@ def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
     """Return the measured points of the policy `verified` for an artifact's pool, by rising price.
 
     They are those of the manifest, unless `describe_pool` has changed the arms or the prices. Then
-    the first call simulates them, which takes about a second for eight arms, and later calls return the same
-    points. Without a verifier's judgements, there are none. Raises ArtifactError if the file cannot
-    be read.
+    the first call simulates them, which takes about a second for eight arms, and later calls return
+    the same points. Without a verifier's judgements, there are none. Raises ArtifactError if the
+    file cannot be read.
     """
     manifest = artifact.manifest
     if manifest.verifier is None:

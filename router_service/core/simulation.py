@@ -94,14 +94,16 @@ class VerifiedAnswers:
     @property
     def counts(self) -> Columns:
         """The number of arms that were asked, (queries,)."""
-        return self.is_asked.sum(axis=1)
+        counts: Columns = self.is_asked.sum(axis=1)
+        return counts
 
     @property
     def p_correct(self) -> Floats:
         """The probability of each accepted answer when it was accepted, (queries,)."""
         rows = np.arange(len(self.accepted))
         places = (self.asked == self.accepted[:, None]).argmax(axis=1)
-        return self.judged[rows, self.counts - 1, places]
+        accepted: Floats = self.judged[rows, self.counts - 1, places]
+        return accepted
 
     def outcome(
         self, correct: Floats, cost_usd: Floats, seconds: Floats
@@ -149,7 +151,7 @@ class JudgedAnswers:
     @property
     def arms(self) -> int:
         """Number of arms."""
-        return self.probabilities.shape[1]
+        return int(self.probabilities.shape[1])
 
     def take(self, rows: Columns) -> JudgedAnswers:
         """Return some of the queries."""

@@ -262,9 +262,9 @@ class GainModel:
         asked at any cost.
         """
         has_candidates = state.candidates.shape[1] > 0
-        is_open = state.askable.any(axis=1)
+        is_open: Flags = np.asarray(state.askable.any(axis=1))
         if has_candidates:
-            is_open &= state.p_correct.max(axis=1) < SURELY_CORRECT
+            is_open = is_open & (state.p_correct.max(axis=1) < SURELY_CORRECT)
         chosen = np.full(len(is_open), NO_ARM)
         gain = np.zeros(len(is_open))
         if not is_open.any():

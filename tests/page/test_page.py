@@ -249,6 +249,17 @@ def test_router_view_shows_measurements(page: Page, shipped: Router) -> None:
         expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
 
 
+def test_router_view_compares_pools_of_models(page: Page) -> None:
+    """On demand, it shows the best pool of each size, choosing once and with verified answers."""
+    page.goto("/ui#router")
+    page.get_by_role("button", name="Compare the configured models").click()
+    section = page.locator("section.card", has_text="Which models are enough")
+    for kind in ("once", "verified"):
+        rows = section.get_by_role("group", name=f"Best pool of each size: {kind}")
+        expect(rows.locator("tbody tr").first).to_be_visible(timeout=120_000)
+    expect(section).to_contain_text("The most accurate of 8 models alone is")
+
+
 def test_router_view_hides_hashes_until_they_are_needed(page: Page, shipped: Router) -> None:
     """Full hashes and the training configuration are folded; names of methods are words."""
     page.goto("/ui#router")

@@ -145,15 +145,34 @@ def test_policies_are_listed_by_cost(capsys: pytest.CaptureFixture[str]) -> None
     left = [point for point in by_cost if point.policy in rules(useful)]
     unnamed = [p.accuracy.value for p in left if p.policy not in manifest.policies.values()]
     assert unnamed == sorted(set(unnamed))
-    assert set(manifest.policies.values()) <= set(rules(useful))
+    assert manifest.policies["fast"] in rules(useful)
     assert len(rules(useful)) < len(by_cost)
     (default,) = [line for line in useful.splitlines() if " default" in line]
-    assert default.startswith(manifest.policies["default"])
+    assert default.startswith(manifest.named_rules["default"])
     verified = [line for line in useful.splitlines() if line.startswith("verified=")]
     footer = useful.splitlines()[1 + len(rules(useful)) + len(verified) :]
     assert footer[0].startswith("best single model")
     (operating,) = [line for line in verified if " verified" in line]
-    assert operating.startswith(f"verified={Artifact.load(SHIPPED).manifest.verifier.price_usd:g}")
+    assert operating.startswith(manifest.named_rules["verified"])
+
+
+def test_advice_names_the_pool_of_each_size(capsys: pytest.CaptureFixture[str]) -> None:
+    """For each number of models it prints what to add, with intervals; `--json` prints the same."""
+    models = ["--models", "xai/grok-4-1-fast-non-reasoning", "claude-haiku-4-5", "gpt-5.2"]
+    command = ["advise", *models, "--max-models", "2"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("The most accurate of 3 models alone is ")
+    assert lines[2].startswith("Choosing once, at no more than 20% of its cost:")
+    assert "elsewhere" in lines[3]
+    assert re.search(r"^1 +grok-4.1-fast +alone +8\d\.\d \[", lines[4])
+    assert any(line.startswith("Verified answers, at no more") for line in lines)
+    assert main([*command, "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out)
+    assert advice["arms"] == ["claude-haiku-4.5", "gpt-5.2", "grok-4.1-fast"]
+    assert max(len(each["arms"]) for each in advice["efficient"]) == 2
+    assert main(["advise", "--models", "gpt-2"]) == 1
+    assert "no figures for this model" in capsys.readouterr().err
 
 
 def test_goal_is_explained_with_its_intervals() -> None:

@@ -110,7 +110,8 @@ def test_artifact_without_judgements_advises_on_choosing_once(tmp_path: Path) ->
     plain = Artifact(tmp_path, shipped.manifest, shipped.tokenizer)
     found = advise(plain, (LARGE, SMALL))
     assert not found.has_verified
-    assert {each.kind for each in (*found.efficient, *found.recommended)} == {"once"}
+    assert {each.kind for each in found.efficient} == {"once"}
+    assert {each.kind for each in found.recommended} == {"once"}
     assert np.isfinite(found.efficient[0].point.cost_usd.value)
     without = shipped.manifest.model_copy(update={"files": {}})
     with pytest.raises(ArtifactError, match="advice needs held-out predictions"):

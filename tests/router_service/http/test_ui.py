@@ -10,6 +10,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from router_service.core.artifact import SHIPPED
 from router_service.core.keys import new_key
 from router_service.http.app import create_app
 from router_service.requests.exchange import MAX_RECENT
@@ -17,7 +18,6 @@ from router_service.router import Router
 from router_service.settings import KeySettings, ServerSettings, Settings
 from router_service.ui.pages import FOLDER
 from router_service.ui.steps import MAX_HEADER, STEPS_HEADER
-from tests.artifacts import REFERENCE_POOL
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.serving import Sandbox, served, wait_for
@@ -29,7 +29,7 @@ RECENT = "/ui/api/traffic/recent"
 @pytest.fixture(scope="module")
 def shipped() -> Router:
     """Return the shipped router."""
-    return Router.load(REFERENCE_POOL)
+    return Router.load(SHIPPED)
 
 
 @pytest.fixture(scope="module")
@@ -140,24 +140,37 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
         dearest = card["metrics"]["best_single_cost_usd"]["value"] * 5
         assert max(point["cost_usd"]["value"] for point in card["frontier"]) < dearest
         assert card["verified_policy"]
-        assert card["verified_frontier"] == []
         listed = client.get("/v1/policies").json()
-        points = {point["policy"]: point for point in card["frontier"]}
+        both = (*card["frontier"], *card["verified_frontier"])
+        points = {point["policy"]: point for point in both}
         for policy in listed["data"]:
             assert policy["measured"] == points.get(policy["rule"])
         named = {policy["name"]: policy for policy in listed["data"]}
-        assert set(named) == {"economy", "balanced", "quality", "verified"}
-        assert (named["economy"]["goal"], named["verified"]["measured"]) == (
-            "accuracy=best-1",
-            None,
-        )
+        assert set(named) == {"fast", "economy", "balanced", "quality", "verified"}
+        assert named["fast"]["goal"] == "accuracy=best-2.5"
+        assert all(policy["measured"] for policy in listed["data"])
         assert listed["default"] == named["balanced"]["rule"]
-        assert listed["estimated_arms"] == card["estimated_arms"] == []
-        for goal in ("accuracy=best", "usd_per_1k=2"):
+        for goal in ("accuracy=best", "usd_per_1k=6"):
             answer = client.post(CHAT, json=BODY, headers={"x-switchcraft-policy": goal})
             assert answer.status_code == 200, answer.text
             rules = [point["policy"] for point in card["frontier"]]
             assert answer.headers["x-switchcraft-policy"] in {f"{goal} ({rule})" for rule in rules}
+
+
+def test_advice_compares_the_configured_models(sandbox: Sandbox, shipped: Router) -> None:
+    """It compares pools of the mapped arms, or of all arms if asked, and is computed once."""
+    arms = ("claude-sonnet-4.5", "grok-4.1-fast")
+    settings = Settings.sandbox(sandbox.base_url, arms)
+    router = Router(shipped.artifact, arms=arms, relatives=[shipped])
+    with served(create_app(settings, router)) as url, httpx.Client(base_url=url) as client:
+        advice = client.get("/ui/api/advice", timeout=120).json()
+        assert set(advice["arms"]) == set(arms)
+        assert {len(each["arms"]) for each in advice["efficient"]} == {1, 2}
+        assert advice["best_single"] == "claude-sonnet-4.5"
+        assert {each["kind"] for each in advice["recommended"]} == {"once", "verified"}
+        assert client.get("/ui/api/advice", timeout=120).json() == advice
+        card = client.get("/ui/api/artifact").json()
+        assert (card["known_arms"], card["has_held_out"]) == (len(shipped.arms), True)
 
 
 @pytest.mark.parametrize(
