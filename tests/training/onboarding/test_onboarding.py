@@ -301,17 +301,17 @@ def test_listed_model_needs_no_price(artifact: Path, data: Path, tmp_path: Path)
     """The price is the list price of the first id that is listed."""
     recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
     given = ["--recording", str(recording), "--arm", NEW, "--answers", "30"]
-    ids = ["--model", "hosted_vllm/nobody", "--model", "anthropic/claude-haiku-4-5"]
+    ids = ["--model", "hosted_vllm/nobody", "--model", "openai/gpt-4.1"]
     command = ["onboard", str(artifact), "--data", str(data), *given, *ids]
     assert main([*command, "--out", str(tmp_path / "new")]) == 0
     price = Artifact.load(tmp_path / "new").manifest.profile[NEW].price
-    assert (price.input_usd_per_mtok, price.output_usd_per_mtok) == (1, 5)
+    assert (price.input_usd_per_mtok, price.output_usd_per_mtok) == (2, 8)
 
 
 def test_smaller_and_repriced_pools_are_measured_again(artifact: Path, tmp_path: Path) -> None:
     """Without an arm, or at another price, the figures are those that a gateway would compute."""
     base = Artifact.load(artifact)
-    cheap, gone = "gpt-4o-mini-2024-07-18-FC", "gpt-4-turbo-2024-04-09-FC"
+    cheap, gone = "grok-4.1-fast", "gpt-5-mini"
     removed, repriced = tmp_path / "removed", tmp_path / "repriced"
     assert main(["pool", "remove", str(artifact), gone, "--out", str(removed)]) == 0
     change = ["pool", "reprice", str(artifact), cheap, "--price", "5,10"]
@@ -375,7 +375,7 @@ WITHOUT_USAGE = [
 ]
 ALL = newcomers(ROWS)
 CHEAP = ("--price", "1,2")
-PRESENT = "gpt-4o-2024-08-06-FC"
+PRESENT = "gpt-5.2"
 
 
 @pytest.mark.parametrize(
@@ -388,6 +388,7 @@ PRESENT = "gpt-4o-2024-08-06-FC"
         (ROWS, ALL, ("--price", "0,2"), "a price of 0 makes the arm the cheapest"),
         (ROWS, ALL, ("--price-per-hour", "0"), "a price of 0 makes the arm the cheapest"),
         (ROWS, ALL, (*CHEAP, "--arm", PRESENT), f"{PRESENT!r} is in the pool already; remove it"),
+        (ROWS, ALL, ("--model", f"openai/{PRESENT}"), f"the arm {PRESENT!r} stands for openai/"),
         (ROWS, ALL, ("--price", "1"), "must be two numbers"),
         (ROWS, ALL, (), "give --price IN,OUT"),
         (ROWS, ALL, ("--model", "nobody/nothing"), "has no price of nobody/nothing; give --price"),
@@ -398,7 +399,7 @@ PRESENT = "gpt-4o-2024-08-06-FC"
     ],
     ids=[
         "too few", "other queries", "too few wanted", "price of zero", "input price of zero",
-        "hourly price of zero", "arm that is there", "half a price", "no price", "no list price",
+        "hourly price of zero", "arm that is there", "model that is there", "half a price", "no price", "no list price",
         "no profile",
         "no answers", "unknown arm", "no training data",
     ],

@@ -160,7 +160,7 @@ def read_answers(recordings: Sequence[Path], arm: str, recorded: Recorded) -> Ne
     arms: set[str] = set()
     other = 0
     for recording in recordings:
-        source = open_source(find_source(recording), Path(), alike)
+        source = open_source(find_source(recording, recorded.config.source.arms), Path(), alike)
         arms |= {*source.arms()}
         if arm not in source.arms():
             continue
@@ -199,15 +199,17 @@ def read_answers(recordings: Sequence[Path], arm: str, recorded: Recorded) -> Ne
     return answers
 
 
-def find_source(recording: Path) -> SourceConfig:
+def find_source(recording: Path, renamed: Mapping[str, str]) -> SourceConfig:
     """Return how to read a recording, by the files that it has.
 
-    Raises DataError if it has none of the known formats.
+    `renamed` are the arms of the leaderboard's runs, as the artifact's configuration names them, so
+    that a model has one name in all recordings. Raises DataError if it has none of the known
+    formats.
     """
     if (recording / ANSWERS).exists() and (recording / ROWS).exists():
         return SourceConfig(format="labelled", path=recording / ROWS, answers=recording)
     if (recording / "result").is_dir() or (recording / "run-1").is_dir():
-        return SourceConfig(format="bfcl", path=recording)
+        return SourceConfig(format="bfcl", path=recording, arms=renamed)
     if (recording / "tasks.jsonl.gz").exists():
         return SourceConfig(format="mcpmark", path=recording)
     if recording.is_file():
