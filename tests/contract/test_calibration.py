@@ -28,7 +28,7 @@ def calibrated(tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
     manifest = Artifact.load(folder).manifest
     calibration = shifted(len(manifest.arms))
-    write_canaries(folder, load_config(Path("configs/reference-pool.yaml")), calibration)
+    write_canaries(folder, load_config(Path("configs/frontier-2025-12.yaml")), calibration)
     rewrite(folder, manifest.model_copy(update={"calibration": calibration}))
     return folder
 

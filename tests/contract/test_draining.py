@@ -35,7 +35,7 @@ def gateway(
     params = {"model": "openai/m", "api_base": sandbox.base_url, "api_key": "k"}
     config = {
         "model_list": [{"model_name": "m", "litellm_params": params}],
-        "router": {"arms": {"gpt-4o-mini-2024-07-18-FC": "m"}},
+        "router": {"stand_ins": {"gpt-4.1-mini": "m"}},
         "server": {"port": port, **server},
     }
     path = folder / "config.yaml"

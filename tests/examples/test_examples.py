@@ -20,7 +20,7 @@ from tests.serving import Sandbox, served
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-ARMS = ("gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC")
+ARMS = ("gpt-5.2", "gpt-4.1-mini")
 LITELLM = ROOT / "tests" / "examples" / "litellm.txt"
 RUN_ELSEWHERE = {"retraining_job.py": "tests/training/test_own_traffic.py"}
 """Examples that other test files run."""
@@ -57,8 +57,8 @@ def test_openai_sdk_prints_the_call_and_the_decision(capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert printed.startswith("get_forecast")
     assert '"Lisbon"' in printed
-    assert "policy: drift=0.05" in printed
-    assert "costs 17 times less" in printed
+    assert "policy: verified (verified=" in printed
+    assert "likely to be correct" in printed
     assert "decision-id: dec_" in printed
 
 
@@ -116,7 +116,7 @@ def test_program_with_litellm(name: str, request: pytest.FixtureRequest, sandbox
     assert done.returncode == 0, done.stderr
     assert "calls get_weather(" in done.stdout
     if name == "litellm_callback.py":
-        assert done.stdout.startswith("gpt-4o-mini-2024-07-18 ")
+        assert done.stdout.startswith("gpt-4.1-mini ")
 
 
 def test_wrapper_asks_the_model_of_the_chosen_arm(
@@ -125,11 +125,11 @@ def test_wrapper_asks_the_model_of_the_chosen_arm(
     """Without a gateway, the request goes to the model that the router chose."""
     monkeypatch.setenv("OPENAI_BASE_URL", sandbox.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", "not-needed")
-    before = sandbox.stats()["by_model"].get("gpt-4o-mini-2024-07-18", {"requests": 0})
+    before = sandbox.stats()["by_model"].get("gpt-4.1-mini-2025-04-14", {"requests": 0})
     run("openai_wrapper.py")
     printed = capsys.readouterr().out
-    assert printed == 'gpt-4o-mini-2024-07-18 calls get_weather({"city":"Oslo"})\n'
-    after = sandbox.stats()["by_model"]["gpt-4o-mini-2024-07-18"]
+    assert printed == 'gpt-4.1-mini-2025-04-14 calls get_weather({"city":"Oslo"})\n'
+    after = sandbox.stats()["by_model"]["gpt-4.1-mini-2025-04-14"]
     assert after["requests"] == before["requests"] + 1
 
 

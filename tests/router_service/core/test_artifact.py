@@ -99,6 +99,7 @@ def test_inconsistent_manifest_is_refused(
 
 def test_policy_that_chooses_once_stands_in_for_a_verified_default(copy: Path) -> None:
     """It is the default policy if that chooses once, or else `fast`, which then has a name."""
+    edit_manifest(copy, policies={"default": "drift=0.05"}, policy_goals={})
     assert str(Artifact.load(copy).manifest.choose_once) == "drift=0.05"
     for default in ("verified", "verified=0.01"):
         rules = {"default": default, "fast": "theta=0.5"}

@@ -51,6 +51,9 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "and none of the configured models is one of them. Name a model instead: small, large. "
         "`switchcraft check` tells the operator how a model joins."
     ),
+    errors.FetchError("https://example.com/data.git", "does not answer; try again later"): (
+        "https://example.com/data.git does not answer; try again later"
+    ),
     errors.ModelNotFoundError("gpt-9", ("switchcraft", "small")): (
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
     ),

@@ -42,7 +42,7 @@ def started(configured: Settings) -> tuple[str, int | None]:
 
 def test_artifact_serves_without_publication() -> None:
     """Without `router.publication`, `router.artifact` serves."""
-    assert started(settings(None)) == ("reference-pool", None)
+    assert started(settings(None)) == (SHIPPED.name, None)
 
 
 def test_stable_release_serves_from_directory(tmp_path: Path, other: Path) -> None:
@@ -76,7 +76,7 @@ def test_unusable_publication_falls_back_to_artifact(
     elif damage == "pointer":
         (tmp_path / POINTER_FILE).write_bytes(b"{")
     place = "redis" if damage == "redis" else tmp_path
-    assert started(settings(place, "redis://:planted@127.0.0.1:9/0")) == ("reference-pool", None)
+    assert started(settings(place, "redis://:planted@127.0.0.1:9/0")) == (SHIPPED.name, None)
     assert "router.artifact serves" in caplog.text
     assert "planted" not in caplog.text
 
