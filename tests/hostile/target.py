@@ -43,7 +43,7 @@ OTHER_KEY = "client-b-Jw72RtVsGe54LkHjPa09"
 ADMIN_KEY = "admin-Fd45DsAqRo36Te27Wi18Zz77"
 
 ROOT = Path(__file__).parents[2]
-ARMS = {"gpt-4o-mini-2024-07-18-FC": "n", "gpt-4o-2024-08-06-FC": "o"}
+ARMS = {"gpt-4.1-mini": "n", "gpt-5.2": "o"}
 """Models by arm. A second upstream serves them, so that routed requests never wait for the
 malicious one."""
 
@@ -97,7 +97,7 @@ def settings_of(malicious_port: int, good_port: int) -> dict[str, Any]:
             for name, port in ports.items()
         ],
         "router": {
-            "arms": ARMS,
+            "stand_ins": ARMS,
             "pass_through": "m",
             "forward_headers": [BEHAVIOUR_HEADER],
             "unknown_prices": "allow",

@@ -177,7 +177,7 @@ def test_advice_compares_the_configured_models(sandbox: Sandbox, shipped: Router
     ("body", "reason"),
     [
         ({**BODY, "tools": []}, "chat"),
-        ({**BODY, "model": "gpt-4o-2024-08-06-FC"}, "pinned"),
+        ({**BODY, "model": "gpt-5.2"}, "pinned"),
         ({**BODY, "tools": [*BODY["tools"], {"type": "function"}]}, "unread"),
     ],
 )

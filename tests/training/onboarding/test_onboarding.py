@@ -267,7 +267,7 @@ def test_figures_of_the_new_pool_are_estimated_and_marked(measured: Path, estima
     assert single_accuracies(found)[NEW] == manifest.onboarded[NEW].accuracy
     recorded_costs_usd = held_out.recorded_costs_usd([manifest.profile[NEW].price] * 9)[:, -1]
     assert recorded_costs_usd.mean() == pytest.approx(manifest.profile[NEW].cost_usd())
-    assert f"Estimated, because most answers of {NEW}" in "\n".join(list_policies(manifest))
+    assert f"Estimated, because most answers of {NEW}" in "\n".join(list_policies(found))
 
 
 def test_estimates_are_of_unseen_queries(estimated: Path) -> None:
@@ -399,9 +399,8 @@ PRESENT = "gpt-5.2"
     ],
     ids=[
         "too few", "other queries", "too few wanted", "price of zero", "input price of zero",
-        "hourly price of zero", "arm that is there", "model that is there", "half a price", "no price", "no list price",
-        "no profile",
-        "no answers", "unknown arm", "no training data",
+        "hourly price of zero", "arm that is there", "model that is there", "half a price",
+        "no price", "no list price", "no profile", "no answers", "unknown arm", "no training data",
     ],
 )  # fmt: skip
 def test_bad_input_stops_with_what_to_do(
