@@ -189,7 +189,7 @@ def explain_advice(advice: Advice, *, every: bool = False) -> Iterator[str]:
         yield f"{heading}, {limit}:"
         names = _added_arms([each.figures.arms for each in recommended])
         rows = (
-            (*_pool_row(each.figures, name), f"{each.unseen_accuracy.value:.1%}")
+            (*_pool_row(each.figures, name), f"{each.unseen_difference.value * 100:+.1f}")
             for each, name in zip(recommended, names, strict=True)
         )
         yield from _aligned([(*ADVICE_HEAD, "elsewhere"), *rows])
@@ -199,7 +199,7 @@ def explain_advice(advice: Advice, *, every: bool = False) -> Iterator[str]:
         f"{advice.pools} pools were compared, and rules picked, on {advice.searched} of these"
         " queries. Picking favours what was lucky there:"
     )
-    yield "`elsewhere` is the accuracy on the other queries."
+    yield "`elsewhere` has the points vs. best on the other queries."
     if not advice.has_verified:
         yield "The artifact has no judgements of a verifier, so verified answers have no figures."
 

@@ -75,10 +75,10 @@ class Recommendation(_Frozen):
 
     kind: Kind
     figures: PoolFigures
-    unseen_accuracy: Measure = Field(
-        description="On the queries that the choice of pool and rule did not use."
+    unseen_difference: Measure = Field(
+        description="Accuracy minus that of the best single model, on the queries that the choice"
+        " of pool and rule did not use."
     )
-    unseen_cost_usd: Measure
 
 
 class Advice(_Frozen):
@@ -233,8 +233,9 @@ def advise(
             Recommendation(
                 kind=kind,
                 figures=figures[trial],
-                unseen_accuracy=mean_measure(measured[trial].correct[~is_searched]),
-                unseen_cost_usd=mean_measure(measured[trial].cost_usd[~is_searched]),
+                unseen_difference=mean_measure(
+                    (measured[trial].correct - everything.correct[:, best])[~is_searched]
+                ),
             )
             for kind, trial in chosen
         ),

@@ -73,9 +73,10 @@ def test_recommended_pools_grow_and_stay_within_the_budget(advice: Advice) -> No
 def test_figures_are_also_given_for_queries_that_picked_nothing(advice: Advice) -> None:
     """They are measured on the folds that no pool or rule was picked on."""
     for each in advice.recommended:
-        assert each.unseen_accuracy.n == advice.queries - advice.searched > 500
-        everything = each.figures.point.accuracy.value
-        assert each.unseen_accuracy.value == pytest.approx(everything, abs=0.03)
+        assert each.unseen_difference.n == advice.queries - advice.searched > 500
+        versus = each.figures.point.versus_best
+        assert versus is not None
+        assert each.unseen_difference.value == pytest.approx(versus.difference, abs=0.02)
 
 
 def test_limits_on_models_and_providers(judged: Artifact) -> None:

@@ -45,7 +45,7 @@ function described(advice) {
       h("details", {}, h("summary", {}, `All efficient pools: ${title.toLowerCase()}`), efficient(advice, kind, title)),
     ]),
     !advice.has_verified && h("p", { class: "notice" }, "This router has no figures of verified answers for other pools."),
-    h("p", { class: "hint" }, `Measured on ${count(advice.queries)} queries that the router had not seen; brackets are 95% intervals. ${count(advice.pools)} pools were compared, and rules picked, on ${count(advice.searched)} of these queries, which favours what was lucky there. The column “Elsewhere” is the accuracy on the other queries.`),
+    h("p", { class: "hint" }, `Measured on ${count(advice.queries)} queries that the router had not seen; brackets are 95% intervals. ${count(advice.pools)} pools were compared, and rules picked, on ${count(advice.searched)} of these queries, which favours what was lucky there. The column “Elsewhere” compares with the best single model on the other queries.`),
   ];
 }
 
@@ -53,11 +53,11 @@ function described(advice) {
 function recommended(advice, kind) {
   /** @type {string[]} */
   let before = [];
-  const rows = advice.recommended.filter((each) => each.kind === kind).map(({ figures, unseen_accuracy }) => {
+  const rows = advice.recommended.filter((each) => each.kind === kind).map(({ figures, unseen_difference }) => {
     const isLarger = before.length > 0 && before.every((arm) => figures.arms.includes(arm));
     const name = isLarger ? `… adding ${figures.arms.filter((arm) => !before.includes(arm)).join(", ")}` : figures.arms.join(" + ");
     before = figures.arms;
-    return [...cells(figures, name), percent(unseen_accuracy.value)];
+    return [...cells(figures, name), points(unseen_difference.value)];
   });
   return table(`Best pool of each size: ${kind}`, [...HEAD, "Elsewhere"], rows);
 }
