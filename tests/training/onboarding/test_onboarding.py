@@ -399,9 +399,8 @@ PRESENT = "gpt-5.2"
     ],
     ids=[
         "too few", "other queries", "too few wanted", "price of zero", "input price of zero",
-        "hourly price of zero", "arm that is there", "model that is there", "half a price", "no price", "no list price",
-        "no profile",
-        "no answers", "unknown arm", "no training data",
+        "hourly price of zero", "arm that is there", "model that is there", "half a price",
+        "no price", "no list price", "no profile", "no answers", "unknown arm", "no training data",
     ],
 )  # fmt: skip
 def test_bad_input_stops_with_what_to_do(
