@@ -31,6 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.stamp import stamp
+from router_service.core.artifact import Artifact
+from router_service.core.errors import ArtifactError
+from router_service.core.held_out import HELD_OUT, HeldOut
 from router_service.core.measurement import Choices, route
 from router_service.core.model import Calibration, logit, sigmoid
 from router_service.core.statistics import mean_auc
@@ -68,11 +71,13 @@ Columns = Mapping[str, NDArray[Any]]
 class Setting:
     """A pool's packed table, its folds, and the whole router's prediction for each held-out query.
 
-    `folder` keeps the results of earlier runs.
+    `folder` keeps the results of earlier runs. If `measured_by` is given, its held-out predictions
+    are those of the whole router, which then is not trained again.
     """
 
     data: TrainingData
     folder: Path
+    measured_by: Artifact | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -109,8 +114,32 @@ class Setting:
         return CrossValidation(kept, None, costs, folds)
 
     @cached_property
+    def held_out(self) -> HeldOut | None:
+        """The artifact's held-out predictions; raises ArtifactError if its folds are other ones."""
+        if self.measured_by is None:
+            return None
+        path = self.measured_by.directory / HELD_OUT
+        held_out = HeldOut.read(path)
+        folds = np.full(len(self.data.table), -1)
+        for number, split in enumerate(self.data.folds()):
+            folds[list(split.test)] = number
+        if not np.array_equal(held_out.folds, folds[self.data.table.is_measured]):
+            raise ArtifactError(path, "is of other queries or folds; try another --grouped-by")
+        return held_out
+
+    @cached_property
+    def expected_costs_usd(self) -> Floats:
+        """The whole router's expected costs, (queries, arms)."""
+        if self.held_out is None:
+            return self.validation.expected_costs_usd
+        prices = self.config.prices
+        return self.held_out.expected_costs_usd([prices[arm] for arm in self.config.arms])
+
+    @cached_property
     def calibration(self) -> Calibration:
         """The calibration that a run of this configuration would ship."""
+        if self.measured_by is not None:
+            return self.measured_by.manifest.calibration
         table, raw = self.measured, self.validation.mix(self.config.training.branch_shares)
         groups = table.groups.tolist()
         return choose_calibration(table.correct, raw, groups, self.config.seed).calibration
@@ -118,6 +147,8 @@ class Setting:
     @cached_property
     def trained(self) -> Floats:
         """The whole router's calibrated held-out probabilities, (queries, arms)."""
+        if self.held_out is not None:
+            return self.held_out.probabilities
         table, raw = self.measured, self.validation.mix(self.config.training.branch_shares)
         groups, method = table.groups.tolist(), self.calibration.method
         return calibrated_unseen(table.correct, raw, groups, self.config.seed, method)
@@ -137,7 +168,8 @@ def open_setting(arguments: argparse.Namespace) -> Setting:
     data = pack_table(config, table, encoder, workspace)
     if arguments.grouped_by is not None:
         data = data.grouped_by(arguments.grouped_by)
-    return Setting(data, folder / data.config.evaluation.grouped_by)
+    measured_by = None if arguments.artifact is None else Artifact.load(arguments.artifact)
+    return Setting(data, folder / data.config.evaluation.grouped_by, measured_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +265,7 @@ def curve(setting: Setting, joined: Mapping[tuple[str, int], Joined], rule: str)
         column, own = setting.config.arms.index(arm), table.take(new.rows)
         labels = own.correct[:, [column]]
         trained = setting.trained[new.rows]
-        costs = setting.validation.expected_costs_usd[new.rows]
+        costs = setting.expected_costs_usd[new.rows]
         changed, changed_costs = trained.copy(), costs.copy()
         changed[:, column], changed_costs[:, column] = new.probabilities, new.costs_usd
         correct, paid = own.pick(route(changed, changed_costs, rule))
@@ -354,6 +386,12 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "--grouped-by",
         choices=["queries", "tools"],
         help="what keeps queries in one fold (default: that of the configuration)",
+    )
+    parser.add_argument(
+        "--artifact",
+        type=Path,
+        help="an artifact of this configuration: its held-out predictions are those of the whole"
+        " router, which then is not trained again",
     )
     parser.add_argument("--trees", action="store_true", help="with the trees alone, which is fast")
     parser.add_argument(
