@@ -23,6 +23,7 @@ from tests.serving import Sandbox, wait_for
 STREAMS = 200
 # The model is pinned, so that the time goes to the streams and not to 200 decisions.
 STREAMED = BODY | {"model": "m", "stream": True}
+FREE = {"input_cost_per_token": 0, "output_cost_per_token": 0}
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def gateway(
         port = probe.getsockname()[1]
     params = {"model": "openai/m", "api_base": sandbox.base_url, "api_key": "k"}
     config = {
-        "model_list": [{"model_name": "m", "litellm_params": params}],
+        "model_list": [{"model_name": "m", "litellm_params": params, "model_info": FREE}],
         "router": {"stand_ins": {"gpt-4.1-mini": "m"}},
         "server": {"port": port, **server},
     }

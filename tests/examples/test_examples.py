@@ -57,7 +57,7 @@ def test_openai_sdk_prints_the_call_and_the_decision(capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert printed.startswith("get_forecast")
     assert '"Lisbon"' in printed
-    assert "policy: verified (verified=" in printed
+    assert "policy: verified=" in printed
     assert "likely to be correct" in printed
     assert "decision-id: dec_" in printed
 

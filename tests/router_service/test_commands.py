@@ -110,7 +110,7 @@ def test_policy_option_determines_the_decision(option: str, policy: str, route: 
 
 def test_policy_option_accepts_the_artifacts_policy_names(route: Route) -> None:
     """The command line accepts the name of every policy in the manifest."""
-    for name, rule in Artifact.load(SHIPPED).manifest.policies.items():
+    for name, rule in Artifact.load(SHIPPED).manifest.named_rules.items():
         assert route(own_requests(1), "--policy", name)[0]["policy"] == rule
 
 

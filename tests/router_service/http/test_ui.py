@@ -104,8 +104,8 @@ def test_documented_examples_are_valid(http: httpx.Client, path: str) -> None:
 
 def test_explanation_matches_the_gateways_decision(real: httpx.Client, shipped: Router) -> None:
     """Arm, reason and order match the same request when it is sent; explaining sends nothing."""
-    explained = real.post(EXPLAIN, json=BODY).json()
-    answer = real.post(CHAT, json=BODY)
+    explained = real.post(EXPLAIN, json=BODY, params={"policy": "drift=0.05"}).json()
+    answer = real.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "drift=0.05"})
     assert explained["candidates"][0] == answer.headers["x-switchcraft-model"]
     assert explained["reason"] == answer.headers["x-switchcraft-reason"]
     assert explained["chosen"]["policy"] == answer.headers["x-switchcraft-policy"]
