@@ -68,8 +68,8 @@ const date = (iso) => new Date(iso).toLocaleDateString("en-GB", { dateStyle: "lo
 /** Measurements with an accuracy and a cost: their titles and what they mean.
  * @type {Record<string, [string, string]>} */
 const PRICED = {
-  default: ["Default policy", "The router asks one model for each query."],
-  verified: ["Verified answers", "The router checks each answer and may ask another model."],
+  verified: ["Verified answers", "The verifier judges each answer, and another model is asked if that pays."],
+  default: ["One model for each request", "The router chooses a model before any answer."],
   best_single: ["Best single model", "The most accurate model, asked for every query."],
   oracle: ["Perfect router", "For each query, the cheapest model that answers it correctly. No router can do better."],
 };
@@ -81,7 +81,10 @@ const OTHERS = {
 };
 
 /** @param {Card} card */
-function metrics({ metrics: measures, arms }) {
+function metrics({ metrics: figures, arms, verified_frontier, verified_policy }) {
+  const operating = verified_frontier.find((/** @type {any} */ point) => point.policy === verified_policy);
+  /** @type {Record<string, any>} */
+  const measures = { ...figures, ...(operating && { verified_accuracy: operating.accuracy, verified_cost_usd: operating.cost_usd }) };
   const priced = Object.keys(PRICED).filter((name) => measures[`${name}_accuracy`] && measures[`${name}_cost_usd`]);
   const rest = Object.keys(measures).filter((name) => !priced.some((each) => name === `${each}_accuracy` || name === `${each}_cost_usd`));
   const single = arms.find((/** @type {any} */ arm) => measures.best_single_accuracy && arm.accuracy?.value === measures.best_single_accuracy.value);
