@@ -31,6 +31,9 @@ ADDRESS = "127.0.0.1:8080"
 
 pytestmark = pytest.mark.slow
 
+KEYS = {f"{provider}_API_KEY": "sk-any" for provider in ("ANTHROPIC", "OPENAI", "XAI")}
+"""The keys that README's configuration names."""
+
 
 def blocks(text: str, language: str) -> list[str]:
     """Return the code blocks of a language."""
@@ -56,7 +59,7 @@ def serving(make: str, folder: Path) -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     # The environment is installed; other commands of the tests use it at the same time.
     arguments = ["make", "--old-file", ".venv/.serve", *shlex.split(make)[1:]]
-    environment = {**os.environ, "OPENAI_API_KEY": "sk-any", "XDG_STATE_HOME": str(folder)}
+    environment = {**os.environ, **KEYS, "XDG_STATE_HOME": str(folder)}
     with (
         log.open("wb") as file,
         subprocess.Popen(
@@ -89,13 +92,20 @@ def first_gateway(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def own_config(folder: Path, sandbox: Sandbox) -> Path:
-    """Write README's configuration with two models, at the address of a server that answers."""
+    """Write README's configuration, at the address of a server that answers."""
     (text,) = blocks(README, "yaml")
     name = re.match(r"# (\S+)\n", text)
     assert name is not None
     path = folder / name[1]
     path.write_text(text.replace("api_key:", f"api_base: '{sandbox.base_url}', api_key:"))
     return path
+
+
+def set_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the keys that README's configuration names, and any free port."""
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+    monkeypatch.setenv("SWITCHCRAFT_PORT", "0")
 
 
 def run_program(address: str, folder: Path, *programs: str) -> None:
@@ -124,19 +134,18 @@ def test_page_is_served_where_readme_says(first_gateway: str) -> None:
     assert "<title>Switchcraft" in page.text
 
 
-def test_configuration_with_two_models_passes_the_check(
+def test_list_of_models_passes_the_check(
     own_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """README's command accepts README's configuration; a mistake in it is found with its line."""
     _, *check = shlex.split(command(README, ".venv/bin/switchcraft check"))
     assert check[-1] == own_config.name
     monkeypatch.chdir(own_config.parent)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
-    monkeypatch.setenv("SWITCHCRAFT_PORT", "0")
+    set_keys(monkeypatch)
     assert cli.main(check) == 0
-    assert "2 of 8 arms" in capsys.readouterr().out
+    assert "3 of 8 arms" in capsys.readouterr().out
     wrong = own_config.with_name("wrong.yaml")
-    wrong.write_text(own_config.read_text().replace("chat_model:", "chatmodel:"))
+    wrong.write_text(f"{own_config.read_text()}router:\n  chatmodel: grok\n")
     assert cli.main([*check[:-1], wrong.name]) == 1
     line = wrong.read_text().partition("chatmodel")[0].count("\n") + 1
     assert f"wrong.yaml:{line}: router.chatmodel: is unknown; did you mean 'chat_model'?" in (
@@ -144,7 +153,7 @@ def test_configuration_with_two_models_passes_the_check(
     )
 
 
-def test_goal_is_reached_with_two_models(
+def test_goal_is_reached_with_the_listed_models(
     own_config: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """README's programs run against README's configuration, and the goal becomes a rule."""
@@ -152,9 +161,9 @@ def test_goal_is_reached_with_two_models(
     with serving(make, folder) as address:
         run_program(address, folder, *blocks(README, "python"))
     *_, chosen = capsys.readouterr().out.splitlines()
-    model, policy = chosen.split()
-    assert model in {"gpt-4o", "gpt-4o-mini"}
-    assert re.fullmatch(r"(theta|drift|utility)=[\d.e-]+", policy)
+    model, policy = chosen.split(maxsplit=1)
+    assert model in {"claude-sonnet", "gpt-4.1-mini", "grok"}
+    assert re.fullmatch(r"accuracy=best \((theta|drift|utility)=[\d.e-]+\)", policy)
 
 
 def test_retrained_router_serves_the_two_models(
@@ -172,17 +181,17 @@ def test_retrained_router_serves_the_two_models(
     values["evaluation"] = {"protocol": "split", "baselines": False, "truncated": False}
     config.write_text(yaml.safe_dump(values))
     out = own_config.parent / "trained"
-    _, *run = shlex.split(command(page, "switchcraft-train run"))
+    _, *run = shlex.split(command(page, "switchcraft-train run CONFIG"))
     named = [{"CONFIG.yaml": str(config), "DIR": str(out)}.get(word, word) for word in run]
     assert training.main([*named, "--data", str(benchmark), "--processes", "1"]) == 0
     setting = re.search(r"`router\.artifact: DIR/(\S+)` in the configuration", page)
     assert setting is not None
     settings = yaml.safe_load(own_config.read_text())
-    arms = {"large-FC": "gpt-4o", "small-FC": "gpt-4o-mini"}
-    settings["router"] |= {"artifact": str(out / setting[1]), "arms": arms}
+    arms = {"large-FC": "claude-sonnet", "small-FC": "gpt-4.1-mini"}
+    settings["router"] = {"artifact": str(out / setting[1]), "arms": arms}
     path = own_config.with_name("trained.yaml")
     path.write_text(yaml.safe_dump(settings))
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
-    monkeypatch.setenv("SWITCHCRAFT_PORT", "0")
+    set_keys(monkeypatch)
     assert cli.main(["check", str(path)]) == 0
-    assert "2 of 2 arms: large-FC by gpt-4o, small-FC by gpt-4o-mini" in capsys.readouterr().out
+    served = "2 of 2 arms: large-FC by claude-sonnet, small-FC by gpt-4.1-mini"
+    assert served in capsys.readouterr().out
