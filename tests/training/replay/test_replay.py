@@ -220,7 +220,7 @@ def test_another_artifact_decides_by_its_own_predictions(
         tmp_path,
     )
     assert status == 0
-    assert "probabilities: reference-pool" in printed
+    assert f"probabilities: {SHIPPED.name}" in printed
     assert "left out: 1 without content" in printed
     found = json.loads((tmp_path / "replay.json").read_bytes())
     assert (found["replayed"], list(found["accuracy"]["policies"])) == (40, ["theta=0", "default"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from router_service.core.answer_features import Question
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.artifact import Artifact
 from router_service.core.decision_log import (
     AnswerContent,
     CandidateRecord,
@@ -29,6 +29,7 @@ from switchcraft_training.decisions.log import DecisionLog, read_log
 from switchcraft_training.replay.estimators import PolicyEstimate
 from switchcraft_training.replay.replay import Replay, replay_log
 from switchcraft_training.replay.verified import LoggedAnswer, VerifiableRequest, parse_answer
+from tests.artifacts import REFERENCE_POOL
 from tests.candidates import request
 from tests.training.decisions.cases import Line, decision, expects, right, write_log, wrong
 
@@ -176,7 +177,7 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> World:
     """Return requests that dearer arms answer more correctly, for the shipped artifact."""
-    router = Router(Artifact.load(SHIPPED))
+    router = Router(Artifact.load(REFERENCE_POOL))
     costs_usd = np.array(router.artifact.manifest.costs_usd())
     rng = np.random.default_rng(0)
     skill = 0.55 + 0.35 * np.argsort(np.argsort(costs_usd)) / (len(costs_usd) - 1)
@@ -332,7 +333,14 @@ def test_table_shows_coverage_and_marks_what_is_predicted(
     chosen: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table has the covered part, marks DR, and gives costs as lower bounds."""
-    options = ["--artifact", str(SHIPPED), "--policy", "verified=0.001", "--out", str(tmp_path)]
+    options = [
+        "--artifact",
+        str(REFERENCE_POOL),
+        "--policy",
+        "verified=0.001",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(["replay", str(chosen.log.path), *options]) == 0
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "replay.json").read_bytes())
@@ -356,6 +364,6 @@ def test_verified_policy_needs_an_artifact_with_a_verifier(
         line.model_copy(update={"content": None}) if isinstance(line, LoggedDecision) else line
         for line in lines
     ]
-    options = ["--artifact", str(SHIPPED), "--policy", "verified"]
+    options = ["--artifact", str(REFERENCE_POOL), "--policy", "verified"]
     assert main(["replay", str(write_log(tmp_path / "bare", bare)), *options]) == 1
     assert "decision_log.content" in capsys.readouterr().err
