@@ -25,7 +25,8 @@ def make_artifact(
             _share(path, target / path.name)
     manifest = Artifact.load(SHIPPED).manifest
     policies = dict(manifest.policies)
-    policies["default"] = default_policy or policies["default"]
+    if default_policy is not None:
+        policies |= {"default": default_policy, "fast": default_policy}
     changed: dict[str, object] = {"name": name, "policies": policies}
     if not verifies:
         once = {name: rule for name, rule in policies.items() if not is_verified(rule)}

@@ -49,7 +49,10 @@ def free_port() -> int:
 
 
 def write_config(path: Path, upstream_url: str, **sections: Mapping[str, object]) -> Path:
-    """Write a configuration that sends every arm of the shipped artifact to the sandbox."""
+    """Write a configuration that sends every arm of the shipped artifact to the sandbox.
+
+    Each request asks one model, so that a drill can compare both sides' counts.
+    """
     models = [
         {
             "model_name": arm,
@@ -57,8 +60,9 @@ def write_config(path: Path, upstream_url: str, **sections: Mapping[str, object]
         }
         for arm in ARMS
     ]
+    router = {"default_policy": "fast", **sections.get("router", {})}
     partial = path.with_suffix(".partial")
-    partial.write_text(yaml.safe_dump({"model_list": models, **sections}))
+    partial.write_text(yaml.safe_dump({"model_list": models, **sections, "router": router}))
     partial.replace(path)
     return path
 
