@@ -60,6 +60,9 @@ def shipped_url(sandbox: Sandbox) -> Iterator[str]:
     """Serve a gateway with the shipped artifact in front of the sandbox; yield its base URL."""
     router = Router.load(SHIPPED)
     settings = Settings.sandbox(sandbox.base_url, router.artifact.manifest.arms)
+    # One model answers each request, so that both sides' counts compare.
+    once = settings.router.model_copy(update={"default_policy": "fast"})
+    settings = settings.model_copy(update={"router": once})
     with served(create_app(settings, router)) as url:
         yield f"{url}/v1"
 

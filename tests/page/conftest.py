@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from router_service.core.artifact import SHIPPED
 from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import Settings
-from tests.artifacts import REFERENCE_POOL
 from tests.clients.installed import installed
 from tests.page.watching import Problems
 from tests.serving import Sandbox, served
@@ -25,7 +25,7 @@ FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-de
 @pytest.fixture(scope="package")
 def shipped() -> Router:
     """Return the shipped router."""
-    return Router.load(REFERENCE_POOL)
+    return Router.load(SHIPPED)
 
 
 @pytest.fixture(scope="package")
