@@ -30,8 +30,10 @@ def shipped() -> Router:
 
 @pytest.fixture(scope="package")
 def origin(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
-    """Serve a gateway without keys; yield http://HOST:PORT."""
+    """Serve a gateway without keys that chooses once by default; yield http://HOST:PORT."""
     settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    router = settings.router.model_copy(update={"default_policy": "fast"})
+    settings = settings.model_copy(update={"router": router})
     with served(create_app(settings, shipped)) as url:
         yield url
 
