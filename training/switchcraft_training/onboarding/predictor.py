@@ -74,8 +74,8 @@ def predict_unseen(
 ) -> Floats:
     """Return the logits of the rows with a fold, (rows with a fold,), in the table's order.
 
-    Each is predicted by a network that was fitted as in `fit_predictor`, but without the row's fold
-    and without near-duplicates of the fold's rows.
+    Each is predicted by a network that is fitted as in `fit_predictor`, but without the row's fold.
+    Of the rows without a fold, near-duplicates of the predicted ones are left out too.
     """
     if demand is not None:
         # The demand for calls is read from its held-out predictions, of the tested rows too.
@@ -88,7 +88,8 @@ def predict_unseen(
     for fold in np.unique(table.folds[table.folds >= 0]):
         tested = table.folds == fold
         log.info("measuring the predictor of %s: fold %d", arm, fold + 1)
-        known = table.take(~np.isin(table.groups, table.groups[tested]))
+        is_near = np.isin(table.groups, table.groups[tested])
+        known = table.take(np.where(table.folds >= 0, ~tested, ~is_near))
         model = fit_predictor(config, known, None, arm, price)
         logits[tested] = logit(predict(model, table.take(tested))[:, 0])
     return logits[table.folds >= 0]
