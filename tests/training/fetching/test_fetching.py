@@ -351,7 +351,8 @@ def test_documentation_has_the_table() -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_train_fetches_what_is_missing(tmp_path: Path) -> None:
     """`make train DATA=...` downloads only recordings that the folder lacks."""
-    (tmp_path / "bfcl-v3-8b").mkdir()
+    for present in ("bfcl-v3-8b", "bfcl-v4-2025-12", "bfcl-v4-gptoss"):
+        (tmp_path / present).mkdir()
 
     def commands(*arguments: str) -> str:
         done = subprocess.run(

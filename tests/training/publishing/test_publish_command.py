@@ -51,7 +51,7 @@ def test_publish_to_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (
         sha256(release / MANIFEST) == pointer.stable.manifest_sha256 == sha256(SHIPPED / MANIFEST)
     )
-    assert release.name == f"reference-pool-{pointer.stable.manifest_sha256[:12]}"
+    assert release.name == f"{SHIPPED.name}-{pointer.stable.manifest_sha256[:12]}"
     assert pointer.stable.label in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [release.name]
 
