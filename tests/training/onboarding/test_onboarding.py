@@ -225,7 +225,7 @@ def measured(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(artifact, directory)
     loaded = Artifact.load(artifact)
     recorded = read_recorded(loaded, data, None, None)
-    correct = recorded.table.correct[recorded.queries]
+    correct = recorded.table.correct[recorded.queries][:, : len(loaded.manifest.arms)]
     rng = np.random.default_rng(0)
     HeldOut(
         probabilities=np.clip(correct * 0.5 + 0.5 * rng.random(correct.shape), 0.01, 0.99),
