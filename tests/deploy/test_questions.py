@@ -23,8 +23,8 @@ from tests.deploy.prometheus import Prometheus, running
 from tests.drills.processes import ARMS, GatewayProcess, gateway, wait_until, write_config
 
 VARIABLES = {"job": "switchcraft", "__rate_interval": "10s", "__range": "1h"}
-BASELINE = "gpt-4-turbo-2024-04-09-FC"
-BASELINE_USD_PER_TOKEN = (10e-6, 30e-6)
+BASELINE = "claude-opus-4.5"
+BASELINE_USD_PER_TOKEN = (5e-6, 25e-6)
 """Prices for prompt and completion, like those of the shipped artifact."""
 POLICIES = ("theta=0", "theta=0", "drift=0")
 """The cheapest arm twice as often as the most probable one."""
