@@ -23,7 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from router_service.core.answer_features import Candidates, Question, decode_calls, read_answer
+from router_service.core.answer_features import (
+    Candidates,
+    Question,
+    decode_calls,
+    read_answer,
+    unconfirmed_arguments,
+)
 from router_service.core.artifact import NO_VERIFIER, SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import goal_policy, parse_goal
@@ -352,6 +358,7 @@ class Router:
         }
         if not (able or answers):
             return Step(None, (), {}, 0.0)
+        ungrounded = unconfirmed_arguments(question, answers, state.grounded_tools)
         # Two arms are asked at once only if no time is left to ask one after the other, and if the
         # first answer is probably a call.
         fastest_s = min((manifest.profile[arm].seconds for arm in able), default=0.0)
@@ -364,6 +371,7 @@ class Router:
             all_costs_usd / max(state.policy.price_usd, LEAST_PRICE_USD),
             [column_of[arm] for arm in able],
             is_last=is_last,
+            refused=ungrounded,
         )
         ask = tuple(manifest.arms[column] for column in step.ask)
         if sum(costs_usd[arm] for arm in ask) > left_usd:
@@ -374,6 +382,8 @@ class Router:
             p_correct={manifest.arms[column]: p for column, p in step.p_correct.items()},
             expected_gain=step.gain,
             expects_text=expects_text,
+            unverified=UnverifiedReason.UNGROUNDED if step.accept in ungrounded else None,
+            ungrounded={manifest.arms[column]: paths for column, paths in ungrounded.items()},
         )
 
     def policy(

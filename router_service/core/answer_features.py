@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,16 @@ from router_service.core.calls.defaults import documented_defaults
 from router_service.core.calls.schema import ANY_SCHEMA, JsonType, Schema
 from router_service.core.calls.toolbox import Call, Toolbox, read_function, same_calls
 from router_service.core.errors import SchemaError
+from router_service.core.grounding import (
+    Said,
+    Source,
+    is_date,
+    is_filler,
+    is_named_after,
+    is_placeholder,
+    is_written,
+    source_of,
+)
 from router_service.core.messages import Conversation, Json, unwrap_tool
 from router_service.core.model import Floats
 from router_service.core.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
@@ -91,8 +101,12 @@ class Question:
         self._words = f" {' '.join(words)} "
         self._stems = frozenset([word[:STEM_CHARS] for word in words])
         self._numbers = frozenset(map(_rounded, _numbers_in(said)))
+        self.said = Said(said)
         self.query_numbers = frozenset(abs(number) for number in _numbers_in(query))
         self.query_topic = topic_stems(query)
+        self._query_words = f" {' '.join(WORD.findall(query.lower()))} "
+        self.query_lower = query.lower()
+        self.query_stems = _stems_of(query)
         self.quoted = [quoted[1:-1].lower() for quoted in _QUOTED.findall(query)[:MAX_LEAVES]]
         self.names = [_stems_of(name) for name in _NAME.findall(query[1:])[:MAX_LEAVES]]
         self._functions = {
@@ -132,6 +146,11 @@ class Question:
                 keyword in text for keyword in _UNBOUNDED_KEYWORDS
             )
         return self._bounded[name]
+
+    def says(self, text: str) -> bool:
+        """Return whether the query has a text as whole words."""
+        words = WORD.findall(text[:MAX_VALUE_CHARACTERS].lower())
+        return bool(words) and f" {' '.join(words)} " in self._query_words
 
     def grounding(self, value: Json) -> float | None:
         """Return from 0 to 1 how much of a value was said; None for a boolean or null."""
@@ -204,8 +223,10 @@ def read_answer(question: Question, calls: Sequence[Call] | None) -> CandidateAn
         "unknown_tools": sum(name not in question.fits for name in names),
         "tools_called": len(set(names)),
         "calls_of_one_tool": max(Counter(names).values(), default=0),
+        "repeated_calls": _count_repeated(names, made),
         **_argument_features(question, names, made),
         **_match_features(question, names),
+        **_source_features(question, names, made),
     }
     return CandidateAnswer(read, tuple(map(float, features.values())), leaves or 0)
 
@@ -296,6 +317,122 @@ def _argument_features(
         "names_unused": is_call and sum(not name & stems for name in question.names),
         "topic_used": overlap(question.query_topic, stems | _stems_of(" ".join(names))),
     }
+
+
+def _count_repeated(names: Sequence[str], calls: Sequence[Call]) -> int:
+    """Return the number of calls that repeat an earlier one exactly."""
+    seen = [(name, call.arguments) for name, call in zip(names, calls, strict=True)]
+    return sum(each in seen[:place] for place, each in enumerate(seen))
+
+
+def _source_features(
+    question: Question, names: Sequence[str], calls: Sequence[Call]
+) -> dict[str, float]:
+    """Return where the values come from, and what the user said that no value has."""
+    counts: Counter[str] = Counter()
+    said = question.said
+    worst = exact = 1.0
+    texts = swapped = left_said = 0.0
+    used: set[float] = set()
+    query_stems = question.query_stems
+    for name, call in zip(names, calls, strict=True):
+        properties, required = _members_of(question.schema(name))
+        places: list[int] = []
+        values: list[Json] = []
+        for key, value in call.arguments.items():
+            kind = "required" if key in required else "optional"
+            counts["fillers"] += kind == "optional" and is_filler(value)
+            for inner, leaf, schema in _named_leaves(key, value, properties.get(key, ANY_SCHEMA)):
+                source = source_of(said, inner, leaf, schema)
+                if source is None:
+                    continue
+                counts[source.value] += 1
+                values.append(leaf)
+                if source is Source.NOWHERE:
+                    counts[f"{kind}_invented"] += 1
+                    counts["dates_invented"] += isinstance(leaf, str) and is_date(leaf)
+                    counts["texts_invented" if isinstance(leaf, str) else "numbers_invented"] += 1
+                if isinstance(leaf, str):
+                    texts += 1
+                    counts["named_after_parameter"] += is_named_after(inner, leaf)
+                    counts["placeholders"] += is_placeholder(leaf)
+                    share = said.share_of_text(leaf)
+                    if source is not Source.SCHEMA:
+                        worst = min(worst, share)
+                    place = question.query_lower.find(leaf[:MAX_VALUE_CHARACTERS].lower())
+                    exact = min(exact, float(place >= 0)) if source is Source.SAID else exact
+                    used |= _numbers_in(leaf[:MAX_VALUE_CHARACTERS])
+                else:
+                    counts["numbers_changed"] += source is not Source.SAID
+                    used.add(abs(float(leaf)))
+                    place = question.query_lower.find(f"{leaf:g}" if abs(leaf) < 1e6 else str(leaf))
+                if place >= 0:
+                    places.append(place)
+        swapped += sum(one > other for one, other in pairwise(places))
+        counts["values_twice"] += len(values) - len({repr(value) for value in values})
+        made = {value.lower() for value in values if isinstance(value, str)}
+        for key, schema in properties.items():
+            members = [member for member in _texts_in(schema) if question.says(member)]
+            counts["members_unused"] += any(member.lower() not in made for member in members)
+            if key not in call.arguments:
+                hinted = overlap(_stems_of(_SEPARATORS.sub(" ", key)), query_stems)
+                hinted = max(hinted, float(bool(members)))
+                left_said = max(left_said, hinted)
+                counts["left_said"] += hinted >= 1
+    left = [number for number in question.query_numbers if not _is_used(number, used)]
+    return {
+        "values_said": counts[Source.SAID.value],
+        "values_calculated": counts[Source.CALCULATED.value],
+        "values_of_schema": counts[Source.SCHEMA.value],
+        "values_invented": counts[Source.NOWHERE.value],
+        "texts_invented": counts["texts_invented"],
+        "numbers_invented": counts["numbers_invented"],
+        "required_invented": counts["required_invented"],
+        "optional_invented": counts["optional_invented"],
+        "dates_invented": counts["dates_invented"],
+        "numbers_changed": counts["numbers_changed"],
+        "fillers": counts["fillers"],
+        "members_unused": counts["members_unused"],
+        "named_after_parameter": counts["named_after_parameter"],
+        "placeholders": counts["placeholders"],
+        "text_said_min": worst if texts else -1,
+        "text_exact": exact if texts else -1,
+        "order_inversions": swapped,
+        "values_twice": counts["values_twice"],
+        "optional_left_said": counts["left_said"],
+        "optional_left_said_max": left_said,
+        "numbers_left_over": len(left) if calls else 0,
+    }
+
+
+def _is_used(number: float, used: Collection[float]) -> bool:
+    return any(
+        number in (value, value * 100, value / 100, value / 1000, value * 1000) for value in used
+    )
+
+
+def _texts_in(schema: Schema) -> list[str]:
+    """Return the enum's texts, at most as many as an answer may have values."""
+    try:
+        return [member for member in schema.members[:MAX_LEAVES] if isinstance(member, str)]
+    except SchemaError:
+        return []
+
+
+def _named_leaves(key: str, value: Json, schema: Schema) -> Iterator[tuple[str, Json, Schema]]:
+    """Yield the values inside an argument, with the name of their parameter, and its schema."""
+    waiting = [(key, value, schema)]
+    while waiting:
+        name, inner, its = waiting.pop()
+        try:
+            if isinstance(inner, Mapping):
+                waiting += [(each, item, its.key(each)) for each, item in inner.items()]
+            elif isinstance(inner, list | tuple):
+                waiting += [(name, item, its.items) for item in reversed(inner)]
+            else:
+                yield name, inner, its
+        except SchemaError:
+            yield from ((name, leaf, ANY_SCHEMA) for leaf in _leaves(inner))
 
 
 def _grounding_features(kind: str, shares: Sequence[float]) -> dict[str, float]:
@@ -502,6 +639,47 @@ def _mean_grounding(question: Question, value: Json) -> float:
     return sum(shares) / len(shares) if shares else _UNGROUNDED_BELOW
 
 
+def unconfirmed_arguments(
+    question: Question, answers: Mapping[int, CandidateAnswer], tools: Collection[str]
+) -> dict[int, tuple[str, ...]]:
+    """Return the invented arguments of some tools that no other candidate confirms, by column.
+
+    An argument is named as `delete_file.path`. It is invented if a value in it comes from nowhere
+    (`grounding.Source`), unless the model is asked to write it, and confirmed if another candidate
+    calls the same tool with an equal value.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for column, answer in answers.items():
+        others = [
+            (question.toolbox.name(call.name), call.arguments)
+            for other, each in answers.items()
+            if other != column
+            for call in each.calls or ()
+        ]
+        paths = []
+        for call in answer.calls or ():
+            name = question.toolbox.name(call.name)
+            if name not in tools:
+                continue
+            schema = question.schema(name)
+            properties, _ = _members_of(schema)
+            for key, value in call.arguments.items():
+                leaves = _named_leaves(key, value, properties.get(key, ANY_SCHEMA))
+                is_invented = any(
+                    source_of(question.said, inner, leaf, its) is Source.NOWHERE
+                    and not is_written(inner, leaf)
+                    for inner, leaf, its in leaves
+                )
+                if is_invented and not any(
+                    other == name and key in made and _is_equal(value, made[key], schema, key)
+                    for other, made in others
+                ):
+                    paths.append(f"{name}.{key}")
+        if paths:
+            found[column] = tuple(dict.fromkeys(paths))
+    return found
+
+
 class Beliefs(NamedTuple):
     """What is known before an arm is asked.
 
@@ -638,8 +816,10 @@ _ANSWER_FEATURES = (
     "unknown_tools",
     "tools_called",
     "calls_of_one_tool",
+    "repeated_calls",
     *_argument_features(_EMPTY_QUESTION, (), ()),
     *_match_features(_EMPTY_QUESTION, ()),
+    *_source_features(_EMPTY_QUESTION, (), ()),
 )
 _COMPARED_PLACES = [_ANSWER_FEATURES.index(name) for name in _COMPARED_WITH_OTHERS]
 

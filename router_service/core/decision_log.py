@@ -61,6 +61,9 @@ class CandidateRecord(BaseModel):
     is_accepted: bool
     p_correct: float | None = None
     """The verifier's last estimate; None if there was no answer to judge."""
+    ungrounded: tuple[str, ...] = ()
+    """Arguments of risky tools, such as `delete_file.path`, whose values nobody said and no other
+    candidate gave."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost_usd: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -82,11 +82,15 @@ def explain_record(
         choice = labels.get(arm, arm)
         chosen = f"the router's choice, {choice}," if choice else "the model before it"
         sentence = f"{record.model}: the next choice, because {chosen} failed."
-    elif record.reason in {"verified", "text"} and record.candidates:
+    elif record.reason in {"verified", "text", "ungrounded"} and record.candidates:
         accepted = next((c for c in record.candidates if c.is_accepted), record.candidates[-1])
         label = arm_label(accepted.arm, accepted.model)
         sentence = explain_candidate(
-            label, record.reason, len(record.candidates), accepted.p_correct
+            label,
+            record.reason,
+            len(record.candidates),
+            accepted.p_correct,
+            accepted.ungrounded,
         )
     return ExplainedDecision(
         **dict(record),
@@ -98,8 +102,23 @@ def explain_record(
     )
 
 
-def explain_candidate(arm: str, reason: str, count: int, p_correct: float | None) -> str:
-    """Return why the answer of `arm` was accepted among `count` candidates, in one sentence."""
+def explain_candidate(
+    arm: str,
+    reason: str,
+    count: int,
+    p_correct: float | None,
+    ungrounded: Sequence[str] = (),
+) -> str:
+    """Return why the answer of `arm` was accepted among `count` candidates, in one sentence.
+
+    `ungrounded` are its invented arguments of risky tools.
+    """
+    if ungrounded:
+        values = "the value of " if len(ungrounded) == 1 else "the values of "
+        return (
+            f"{arm}: delivered unverified, because nobody said {values}{', '.join(ungrounded)}, and"
+            " no other model gave the same."
+        )
     if reason == "text":
         asked = "the first model that was asked" if count == 1 else "the first model that answered"
         return f"{arm}: {asked}; the router expected text, which is delivered without verification."

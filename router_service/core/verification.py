@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from router_service.core.answers import ParsedAnswer
@@ -60,6 +60,9 @@ class VerificationState:
     limits: VerificationLimits = NO_LIMITS
     elapsed_s: float = 0.0
     """Time since the first candidate was complete."""
+    grounded_tools: Collection[str] = ()
+    """Tools that no accepted answer calls with an invented argument, unless a second arm gives the
+    same value."""
 
 
 class UnverifiedReason(StrEnum):
@@ -90,6 +93,9 @@ class UnverifiedReason(StrEnum):
     """All candidates failed; the next model answered without verification."""
     TEXT = "text"
     """The router expected no tool call, and the first answer is text, which is not delayed."""
+    UNGROUNDED = "ungrounded"
+    """The answer calls a risky tool with a value that nobody said, and no other model gave this
+    value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,8 @@ class Step:
     """Whether the answer of the arm to ask is delivered unverified if it begins with text."""
     unverified: UnverifiedReason | None = None
     """Why the accepted answer is not verified; None if it is."""
+    ungrounded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Invented arguments of risky tools, such as `delete_file.path`, by the arm that gave them."""
 
 
 _ATTACHMENTS = frozenset((Feature.IMAGES, Feature.AUDIO, Feature.FILES))

@@ -8,7 +8,7 @@ arm is asked only if its expected gain is worth its cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -254,16 +254,16 @@ class GainModel:
         gains[state.askable] = self._graph.evaluate({"features": rows})[:, 0]
         return gains
 
-    def choose_arms(self, state: State) -> tuple[Columns, Floats]:
+    def choose_arms(self, state: State, *, must_ask: bool = False) -> tuple[Columns, Floats]:
         """Return the arm to ask next and what that gains, (requests,) each.
 
         The arm is `NO_ARM` and the gain 0 if the best candidate should be accepted: no arm is worth
-        its cost, none may be asked, or a candidate is surely correct. Without candidates, an arm is
-        asked at any cost.
+        its cost, none may be asked, or a candidate is surely correct. Without candidates, or with
+        `must_ask`, an arm is asked at any cost.
         """
-        has_candidates = state.candidates.shape[1] > 0
+        must_ask = must_ask or state.candidates.shape[1] == 0
         is_open: Flags = np.asarray(state.askable.any(axis=1))
-        if has_candidates:
+        if not must_ask:
             is_open = is_open & (state.p_correct.max(axis=1) < SURELY_CORRECT)
         chosen = np.full(len(is_open), NO_ARM)
         gain = np.zeros(len(is_open))
@@ -273,7 +273,7 @@ class GainModel:
         gains = self.gains(state if len(rows) == len(is_open) else state.take(rows))
         best = (gains - state.costs).argmax(axis=1)
         gained = gains[np.arange(len(rows)), best]
-        is_worth = (gained > state.costs[best]) | (not has_candidates)
+        is_worth = (gained > state.costs[best]) | must_ask
         chosen[rows[is_worth]] = best[is_worth]
         gain[rows[is_worth]] = gained[is_worth]
         return chosen, gain
@@ -344,13 +344,16 @@ class Verifier:
         askable: Sequence[int],
         *,
         is_last: bool = False,
+        refused: Collection[int] = (),
     ) -> NextStep:
         """Return the next step for the candidates in hand; there must be one, or an askable arm.
 
         The first step always asks. Afterwards, an arm is asked if its expected gain exceeds its
         cost. `costs` are those of all arms, divided by the price of a correct answer, (arms,). If
         `is_last`, no arm can be asked after this step, for example because of a time limit. Then
-        the first step asks two arms at once if the second is worth its cost.
+        the first step asks two arms at once if the second is worth its cost. If the best candidate
+        is one of the columns in `refused`, another arm is asked at any cost, and without one, the
+        best of the other candidates is accepted, if any.
         """
         p_correct = self.p_correct(beliefs, candidates)
         columns = list(p_correct)
@@ -368,10 +371,12 @@ class Verifier:
             p_correct=np.array([[*p_correct.values()]]),
             is_same=np.array([is_same], dtype=np.bool_).reshape(1, len(columns), len(columns)),
         )
-        arms, gains = self._gain_model.choose_arms(state)
+        best = columns[state.best_places()[0]] if columns else None
+        arms, gains = self._gain_model.choose_arms(state, must_ask=best in refused)
         first, gain = int(arms[0]), float(gains[0])
         if first == NO_ARM:
-            best = columns[state.best_places()[0]] if columns else None
+            if best in refused:
+                best = max({*columns} - {*refused} or {best}, key=lambda column: p_correct[column])
             return NextStep(best, (), p_correct, 0.0)
         if not columns and is_last:
             # The first answer is not known yet, so it counts as probable as the router expects.

@@ -292,7 +292,11 @@ class Gauges:
         for agrees in ("yes", "no"):
             metrics.verification_agreement.labels(agrees)
         for arm, model in engine.pool.by_arm.items():
-            for reason in (GatewayReason.VERIFIED, GatewayReason.TEXT):
+            for reason in (
+                GatewayReason.VERIFIED,
+                GatewayReason.TEXT,
+                GatewayReason.UNGROUNDED,
+            ):
                 metrics.decisions.labels(arm, reason)
             for outcome in ("accepted", "rejected", "failed"):
                 metrics.candidates.labels(arm, outcome)

@@ -113,6 +113,8 @@ class CandidateExchange:
     """The verifier's last estimate, if there is one."""
     first_p_correct: float | None = None
     """The verifier's first estimate, before further arms were asked."""
+    ungrounded: tuple[str, ...] = ()
+    """Invented arguments of risky tools that no other candidate confirms."""
     usage: Usage | None = None
     identity: AnswerIdentity = field(default_factory=AnswerIdentity)
     first_byte_s: float | None = None
@@ -189,6 +191,8 @@ class Exchange:
         """Why the model answers."""
         if self.plan.unverified is UnverifiedReason.TEXT:
             return GatewayReason.TEXT
+        if self.plan.unverified is UnverifiedReason.UNGROUNDED:
+            return GatewayReason.UNGROUNDED
         if self.plan.verified is not None:
             return GatewayReason.VERIFIED
         return GatewayReason.FALLBACK if self.is_fallback else self.plan.reason
@@ -255,6 +259,8 @@ class Exchange:
             values["x-switchcraft-risk"] = plan.risk
         if self.accepted is not None:
             values["x-switchcraft-candidates"] = str(len(self.candidates))
+            if self.accepted.ungrounded:
+                values["x-switchcraft-ungrounded"] = ", ".join(self.accepted.ungrounded)
             if self.accepted.p_correct is not None:
                 values["x-switchcraft-p-correct"] = f"{self.accepted.p_correct:.4f}"
         return [
@@ -269,7 +275,13 @@ class Exchange:
         if self.accepted is not None:
             label = arm_label(self.accepted.arm, self.accepted.model.name)
             p_correct = self.accepted.p_correct
-            return explain_candidate(label, self.reason, len(self.candidates), p_correct)
+            return explain_candidate(
+                label,
+                self.reason,
+                len(self.candidates),
+                p_correct,
+                self.accepted.ungrounded,
+            )
         if decision is None or self.reason != decision.reason:
             return None
         return explain_choice(
@@ -577,6 +589,7 @@ def candidate_record(exchange: Exchange, candidate: CandidateExchange) -> Candid
         step=candidate.step,
         is_accepted=candidate is exchange.accepted,
         p_correct=candidate.p_correct,
+        ungrounded=candidate.ungrounded,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,
         cost_usd=candidate.cost_usd,

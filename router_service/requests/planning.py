@@ -337,6 +337,8 @@ class GatewayReason(StrEnum):
     """The answer was accepted among candidate answers, by the verifier's estimate."""
     TEXT = "text"
     """The answer is text, as the router expected, and was delivered without verification."""
+    UNGROUNDED = "ungrounded"
+    """The best candidate calls a risky tool with an invented value, so it is unverified."""
 
 
 class DecidingRouter(Protocol):

@@ -148,6 +148,9 @@ class Verification:
             failed=frozenset(c.arm for c in candidates if not c.is_complete),
             limits=self._limits,
             elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
+            grounded_tools=self._plan.planner.risk.grounded_tools(
+                self._plan.request.chat.conversation.tools
+            ),
         )
 
         def decide() -> Step:
@@ -172,6 +175,7 @@ class Verification:
             return Step(None, (), {}, 0.0)
         for candidate in self._complete:
             candidate.p_correct = step.p_correct.get(candidate.arm)
+            candidate.ungrounded = step.ungrounded.get(candidate.arm, ())
             if candidate.first_p_correct is None:
                 candidate.first_p_correct = candidate.p_correct
         return step

@@ -39,7 +39,7 @@ from router_service.core.caching import SwitchRule
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import digest_of
-from router_service.core.messages import Json
+from router_service.core.messages import Json, ToolSpec
 from router_service.core.risk import Risk, RiskRules
 from router_service.core.selection import Price
 from router_service.core.verification import VerificationLimits
@@ -326,6 +326,9 @@ class RiskLevelSettings(Frozen):
     it, the most probable arm is chosen."""
     policy: str | None = Field(None, json_schema_extra={"x-default": "`router.default_policy`"})
     """Policy of requests that do not name one, such as `verified` or `quality`."""
+    grounded: bool | None = Field(None, json_schema_extra={"x-default": "true if destructive"})
+    """Whether a verified answer may call such a tool only with values that the conversation or the
+    tool's schema explains, or that a second model gives too."""
 
 
 class RiskSettings(Frozen):
@@ -361,6 +364,16 @@ class RiskSettings(Frozen):
             Risk.DESTRUCTIVE: self.destructive.tools,
         }
         return RiskRules(patterns, guesses=self.guess)
+
+    def grounded_tools(self, tools: Sequence[ToolSpec]) -> frozenset[str]:
+        """Return the names of the tools that must be called with explained values."""
+        levels = {
+            Risk.WRITING: self.writing.grounded or False,
+            Risk.DESTRUCTIVE: self.destructive.grounded is not False,
+        }
+        rules = self.rules
+        risks = {tool.name: rules.risk_of(tool) for tool in tools} if any(levels.values()) else {}
+        return frozenset(name for name, risk in risks.items() if risk and levels.get(risk))
 
     def min_probability(self, risk: Risk | None) -> float:
         """Return the probability that an arm must reach if the offered tools have this level."""

@@ -24,6 +24,7 @@ from router_service.core.verification import (
     NO_LIMITS,
     Candidate,
     Step,
+    UnverifiedReason,
     VerificationLimits,
     VerificationState,
 )
@@ -355,3 +356,18 @@ def test_name_verified_uses_the_artifact_s_price(route: Route) -> None:
     """`--policy verified` shows the price that it stands for."""
     (row,) = route(request(), policy="verified")
     assert row["policy"] == "verified=0.002"
+
+
+def test_invented_argument_of_a_risky_tool_is_not_accepted_alone(next_step: NextStep) -> None:
+    """Such an answer costs another arm at any price, and is at last delivered unverified."""
+    free, tools = Verified(0.0), {"forecast"}
+    assert next_step({FIRST: "Oslo"}, free, grounded_tools=tools).accept == FIRST
+    step = next_step({FIRST: "Lima"}, free, grounded_tools=tools)
+    assert (step.accept, step.ask) == (None, (SECOND,))
+    assert step.ungrounded == {FIRST: ("forecast.city",)}
+    step = next_step({FIRST: "Lima", SECOND: "lima"}, free, grounded_tools=tools)
+    assert (step.accept, step.unverified, step.ungrounded) == (FIRST, None, {})
+    alone = next_step({FIRST: "Lima"}, free, arms=(FIRST,), grounded_tools=tools)
+    assert (alone.accept, alone.unverified) == (FIRST, UnverifiedReason.UNGROUNDED)
+    explained = next_step({FIRST: "Lima", SECOND: "Oslo"}, free, ARMS[:2], grounded_tools=tools)
+    assert (explained.accept, explained.unverified) == (SECOND, None)

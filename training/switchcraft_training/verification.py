@@ -60,6 +60,7 @@ from switchcraft_training.experiment import (
     pack_table,
     train_parts,
 )
+from switchcraft_training.models.corruptions import corrupt_answers
 from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
@@ -277,6 +278,13 @@ def study_verifier(
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
     with stage(NESTED_ROUTERS):
         candidates = read_candidates(table.examples, calls)
+        corrupted = corrupt_answers(
+            table.examples,
+            calls,
+            candidates,
+            lambda row, column: bool(table.correct[row, column] == 1),
+            config.seed,
+        )
         nested = nested_probabilities(data, validation, workers)
     everything = VerifierData(
         features=features,
@@ -285,6 +293,7 @@ def study_verifier(
         correct=table.correct,
         costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
         groups=table.groups,
+        corrupted=corrupted,
     )
     prices_usd = prices_in_usd(PRICES, best_usd)
     parts = []

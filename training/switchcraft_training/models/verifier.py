@@ -1,10 +1,11 @@
 """Training of the verifier: two ensembles of boosted trees, and their ONNX graphs.
 
 The first estimates whether a candidate answer is correct. It learns from sampled sets of one to
-three candidates for each query. The second estimates what asking one more arm gains, and is fitted
-backwards: first for the last step, where only the answers themselves matter, then for each earlier
-step, where a later step may follow (fitted value iteration; Ernst et al., 2005). Costs are in units
-of a correct answer's price, and training uses many prices, so that one graph serves every price.
+three candidates for each query, and from correct answers in which one thing was changed. The second
+estimates what asking one more arm gains, and is fitted backwards: first for the last step, where
+only the answers themselves matter, then for each earlier step, where a later step may follow
+(fitted value iteration; Ernst et al., 2005). Costs are in units of a correct answer's price, and
+training uses many prices, so that one graph serves every price.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from router_service.core.verifier import (
     gain_features,
 )
 from switchcraft_training.evaluation.calibration import fit_platt
+from switchcraft_training.models.corruptions import WEIGHTS, CorruptedAnswer
 from switchcraft_training.models.export import ML_OPSET, OPSET
 from switchcraft_training.progress import track
 from switchcraft_training.records import Example
@@ -56,6 +58,10 @@ GAIN_GRAPH = "verifier-gain.onnx"
 
 CHEAP_ARMS_FIRST = 0.7
 """Exponent of an arm's rank by cost: cheap arms are sampled more often, as they are asked first."""
+
+CORRUPTED_WEIGHT = 0.05
+"""Weight of a corrupted answer, where a recorded answer that is judged alone has 1. The calibration
+is fitted on recorded answers only."""
 
 HELD_OUT_FOLDS = 3
 MIN_LEAF_ROWS = 100
@@ -119,6 +125,8 @@ class VerifierData:
     correct: Floats
     costs_usd: Floats
     groups: NDArray[np.int64]
+    corrupted: Sequence[Sequence[CorruptedAnswer]] = ()
+    """For each query, correct answers in which one thing was changed; empty without any."""
 
     @cached_property
     def reliabilities(self) -> Floats:
@@ -135,6 +143,7 @@ class VerifierData:
             candidates=[self.candidates[row] for row in rows],
             correct=self.correct[rows],
             groups=self.groups[rows],
+            corrupted=[self.corrupted[row] for row in rows] if self.corrupted else (),
         )
 
 
@@ -168,11 +177,20 @@ def fit_verifier(data: VerifierData, seed: int, effort: FitEffort = FULL_EFFORT)
         rng = np.random.default_rng(seed)
         data = data.take(np.sort(rng.choice(len(data.correct), effort.queries, replace=False)))
     sampled = list(_sample_sets(data, seed, effort.sets))
-    rows = np.vstack([_rows(data, query, chosen) for query, chosen in sampled])
+    rows = np.vstack([_rows(data, query, data.candidates[query].only(c)) for query, c in sampled])
     labels = np.concatenate([data.correct[query, list(chosen)] for query, chosen in sampled])
     sizes = np.array([len(chosen) for _, chosen in sampled])
     weights = np.repeat(1 / sizes, sizes)
     groups = np.repeat(data.groups[[query for query, _ in sampled]], sizes)
+    negatives = [(query, each) for query, made in enumerate(data.corrupted) for each in made]
+    if negatives:
+        alone = [(query, Candidates({made.column: made.answer}, {})) for query, made in negatives]
+        rows = np.vstack([rows, *(_rows(data, query, candidates) for query, candidates in alone)])
+        labels = np.concatenate([labels, np.zeros(len(negatives))])
+        own = [CORRUPTED_WEIGHT * WEIGHTS.get(made.kind, 1.0) for _, made in negatives]
+        weights = np.concatenate([weights, own])
+        groups = np.concatenate([groups, data.groups[[query for query, _ in negatives]]])
+    recorded = int(sizes.sum())
     # Candidates of other folds' queries are judged by a model that has not seen these queries.
     held_out = np.empty(len(rows))
     for number, (train, test) in enumerate(GroupKFold(HELD_OUT_FOLDS).split(rows, groups=groups)):
@@ -180,8 +198,9 @@ def fit_verifier(data: VerifierData, seed: int, effort: FitEffort = FULL_EFFORT)
         held_out[test] = _probability(
             _fit_correctness(rows, labels, weights, train, seed, effort.rounds), rows[test]
         )
-    calibration = fit_platt(labels[:, None], held_out[:, None])
-    judged = calibration.apply(held_out[:, None])[:, 0]
+    held_out, known = held_out[:recorded, None], labels[:recorded, None]
+    calibration = fit_platt(known, held_out)
+    judged = calibration.apply(held_out)[:, 0]
     starts = np.cumsum([0, *sizes])
     p_correct = {
         key: dict(zip(key[1], judged[start : start + len(key[1])].tolist(), strict=True))
@@ -211,10 +230,10 @@ def _sample_sets(data: VerifierData, seed: int, sets: int) -> Iterator[tuple[int
         yield from ((query, arms) for arms in sorted(chosen))
 
 
-def _rows(data: VerifierData, query: int, columns: CandidateSet) -> Rows:
+def _rows(data: VerifierData, query: int, candidates: Candidates) -> Rows:
     """Return what the first graph reads of each candidate, (candidates, features)."""
     beliefs = Beliefs(data.features[query], data.probabilities[query], data.reliabilities)
-    own = candidate_features(beliefs, data.candidates[query].only(columns))
+    own = candidate_features(beliefs, candidates)
     return np.hstack([np.tile(data.features[query], (len(own), 1)), own]).astype(np.float32)
 
 

@@ -10,7 +10,7 @@ import { keyHeader, signOut } from "./session.js";
 /** @typedef {{arm: string, model: string, probability: number, cost_usd: number}} Arm */
 /** @typedef {{policy: string, arm: string}} FirstStep */
 /** @typedef {{requested: string | null, unverified: string | null, expects_text: boolean, instead: Choice, explanation: string, chosen: FirstStep | null, first_steps: FirstStep[]}} Verification */
-/** @typedef {{arm: string, model: string, step: number, is_accepted: boolean, p_correct?: number | null, first_p_correct?: number, cost_usd?: number | null, seconds: number, failure?: string | null, calls?: number | null, written?: string[], text?: string, same_as?: string}} Candidate the answer's beginning is known only for requests of this page */
+/** @typedef {{arm: string, model: string, step: number, is_accepted: boolean, p_correct?: number | null, first_p_correct?: number, cost_usd?: number | null, seconds: number, failure?: string | null, calls?: number | null, written?: string[], text?: string, same_as?: string, ungrounded?: string[]}} Candidate the answer's beginning is known only for requests of this page */
 /** @typedef {{reason: string, candidates: string[], chosen: Choice, explanation: string, baseline: string | null, arms: Arm[], excluded: string[], choices: Choice[], explanations: string[], verification: Verification | null, view: View, decided_s: number, unread: string[]}} Explained */
 /** @typedef {{value: number, stderr: number, n: number}} Measure */
 /** @typedef {[number, number]} Interval */

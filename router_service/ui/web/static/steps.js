@@ -18,6 +18,7 @@ const UNVERIFIED = {
   router_failed: "The router or its verifier failed.",
   overloaded: "The gateway was too busy to decide in time.",
   candidates_failed: "Every model that was asked failed, so the next model answered without verification.",
+  ungrounded: "The answer calls a risky tool with a value that nobody said, and no other model gave this value.",
   text: "The router expected text instead of a tool call, so the text was delivered at once.",
 };
 
@@ -57,7 +58,7 @@ function row(candidate, all) {
 }
 
 /** @param {Candidate} candidate @returns {import("./dom.js").Child[]} */
-function answer({ failure, written, text, calls, same_as }) {
+function answer({ failure, written, text, calls, same_as, ungrounded }) {
   if (failure != null) return [h("span", { class: "failure" }, `No answer: ${/** @type {Record<string, string>} */ (FAILURES)[failure] ?? failure.replaceAll("_", " ")}`)];
   const shown = written ?? [];
   const number = calls ?? 0;
@@ -66,6 +67,7 @@ function answer({ failure, written, text, calls, same_as }) {
     number > shown.length && h("span", {}, `${shown.length > 0 ? "and " : ""}${counted(number - shown.length, shown.length > 0 ? "more call" : "call")}`),
     calls == null && "An answer that could not be read",
     calls === 0 && (text ? h("span", {}, `No call: “${text}”`) : "No call"),
+    (ungrounded ?? []).length > 0 && h("small", { class: "failure" }, `Nobody said the value of ${(ungrounded ?? []).join(", ")}`),
     same_as != null && h("small", { class: "same" }, `${number === 1 ? "the same call" : number === 0 ? "no call" : "the same calls"} as ${same_as}`),
   ];
 }
