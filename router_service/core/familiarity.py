@@ -20,6 +20,11 @@ from router_service.core.selection import NonNegative
 LIMIT = 0.05
 """Requests below this familiarity are unfamiliar, so 5% of held-out queries are."""
 
+BEST = "best"
+"""Unfamiliar requests get an answer of the most accurate model."""
+ROUTE = "route"
+"""Unfamiliar requests get the policy that others get."""
+
 
 class FamiliaritySpec(BaseModel):
     """A distance to the training queries, and the distances of held-out queries with unseen tools.
@@ -96,7 +101,8 @@ class Familiarity:
     def distance(self, features: Sequence[float]) -> float:
         """Return the distance of a request with these features to the training queries."""
         offset = (self._sizes.of(np.array(features)) - self._mean) / self._scale
-        return math.sqrt(max(0.0, offset @ self._precision @ offset))
+        squared = float(offset @ self._precision @ offset)
+        return 0.0 if squared <= 0 else math.sqrt(squared)
 
     def of(self, features: Sequence[float]) -> float:
         """Return the familiarity of a request: the share of held-out queries at least as far.

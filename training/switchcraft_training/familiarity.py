@@ -72,8 +72,11 @@ def fit_familiarity(data: TrainingData) -> FamiliaritySpec | None:
         known = [*fold.train, *fold.validation, *fold.teaching]
         held_out[list(fold.test)] = distances(sizes[list(fold.test)], *describe(sizes[known]))
     far = np.sort(held_out[table.is_measured & ~np.isnan(held_out)])
-    mean, scale, precision = describe(sizes)
     kept, shares = quantiles(far)
+    if len(kept) < 2:
+        log.warning("requests get no familiarity: all held-out queries are equally far")
+        return None
+    mean, scale, precision = describe(sizes)
     correct = table.measured(data.config.arms).correct
     return FamiliaritySpec(
         sizes=SIZES,
