@@ -193,8 +193,9 @@ class Router:
             device=device,
             graph=graph,
         )
-        familiarity = manifest.familiarity
-        self._familiarity = familiarity and Familiarity(familiarity, manifest.packing.features)
+        known = manifest.familiarity
+        features = manifest.packing.features
+        self._familiarity = None if known is None else Familiarity(known, features)
         self._base_rates = tuple(manifest.base_rates.values())
         spec = manifest.verifier
         self._verifier = None if spec is None else Verifier(artifact.directory, spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ FAR = 0.0125
 
 
 @contextmanager
-def gateway(sandbox: Sandbox, router: FakeRouter, **section: object) -> Iterator[httpx.Client]:
+def gateway(sandbox: Sandbox, router: FakeRouter, **section: Any) -> Iterator[httpx.Client]:  # noqa: ANN401
     """Yield a client of a gateway with these settings of `router`."""
     settings: Settings = sandbox_settings(sandbox.base_url, **section)
     with gateway_client(settings, router) as http:
