@@ -24,7 +24,7 @@ from router_service.core.messages import (
 )
 from router_service.core.selection import VERIFIED, Policy, Verified
 from router_service.core.verification import Candidate, VerificationState, why_unverifiable
-from router_service.router import Router
+from router_service.router import Decision, Router
 
 CHAT_PATH = "/chat/completions"
 
@@ -51,6 +51,7 @@ def decide_lines(
             else:
                 decision = router.decide(line, policy)
                 result = {name: getattr(decision, name) for name in _FIELDS}
+                result |= _familiarity(decision)
         except InvalidRequestError as exc:
             result = {"error": exc.body()}
         yield orjson.dumps(result, option=orjson.OPT_APPEND_NEWLINE)
@@ -91,6 +92,7 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
             "arm": decision.arm,
             "p_correct": {},
             **{name: getattr(decision, name) for name in _FIELDS[1:]},
+            **_familiarity(decision),
             "unverified": unverified,
         }
     candidates = [
@@ -109,8 +111,15 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
         "policy": str(policy),
         "reason": step.unverified or VERIFIED,
         "packed_tokens": decision.packed_tokens,
+        **_familiarity(decision),
         **({} if step.unverified is None else {"unverified": step.unverified}),
     }
+
+
+def _familiarity(decision: Decision) -> dict[str, object]:
+    """Return the field `familiarity`, unless the artifact cannot tell it."""
+    familiarity = decision.familiarity
+    return {} if familiarity is None else {"familiarity": familiarity}
 
 
 def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:

@@ -32,6 +32,7 @@ from router_service.core.answer_features import (
 )
 from router_service.core.artifact import NO_VERIFIER, SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
+from router_service.core.familiarity import Familiarity
 from router_service.core.goals import goal_policy, parse_goal
 from router_service.core.held_out import describe_pool, verified_points
 from router_service.core.messages import (
@@ -86,6 +87,9 @@ class Decision:
     """Probability with which this arm was chosen; 1 without exploration."""
     features: tuple[float, ...] = ()
     """Structural features, in the order of the artifact's manifest."""
+    familiarity: float | None = None
+    """How much the request resembles the training data, from 0 to 1; None if the artifact cannot
+    tell."""
     probability: float = field(init=False, repr=False, compare=False)
     """Probability of a correct answer from the chosen arm."""
     expected_regret: float = field(init=False, repr=False, compare=False)
@@ -115,11 +119,15 @@ class Prediction:
     """The model's output for one conversation, and the features of its input."""
 
     probabilities: tuple[float, ...]
-    """Probability of a correct answer, for all arms of the artifact in its order."""
+    """Probability of a correct answer, for all arms of the artifact in its order. For unfamiliar
+    requests, they are shrunk towards the arms' base rates."""
     features: tuple[float, ...]
     packed_tokens: int
     p_no_call: float | None = None
     """Probability that the request asks for no tool call; None if the artifact cannot tell."""
+    familiarity: float | None = None
+    """How much the request resembles the training data, from 0 to 1; None if the artifact cannot
+    tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,10 @@ class Router:
             device=device,
             graph=graph,
         )
+        known = manifest.familiarity
+        features = manifest.packing.features
+        self._familiarity = None if known is None else Familiarity(known, features)
+        self._base_rates = tuple(manifest.base_rates.values())
         spec = manifest.verifier
         self._verifier = None if spec is None else Verifier(artifact.directory, spec)
         manifest = self.artifact.manifest
@@ -204,6 +216,7 @@ class Router:
             for relative in same_model
             if relative._packer is self._packer
             and relative.artifact.manifest.calibration == manifest.calibration
+            and relative.artifact.manifest.familiarity == manifest.familiarity
         ]
         self._predictions: Cache[tuple[tuple[Turn, ...], tuple[ToolSpec, ...]], Prediction] = (
             same_predictions[0]._predictions if same_predictions else Cache(PREDICTIONS_BYTES)
@@ -278,15 +291,20 @@ class Router:
         packed = self._packer.pack(conversation)
         timer.end(StageName.PACK)
         probabilities, demand = self._classifier.predict_with_demand([packed])
-        row: list[float] = probabilities[0].tolist()
+        row: Sequence[float] = probabilities[0].tolist()
         timer.end(StageName.CLASSIFY)
         if any(map(math.isnan, row)):
             raise ValueError(f"the model returned NaN: {row}")
+        familiarity: float | None = None
+        if self._familiarity is not None:
+            familiarity = self._familiarity.of(packed.features)
+            row = self._familiarity.shrink(row, self._base_rates, familiarity)
         prediction = Prediction(
             tuple(row),
             packed.features,
             len(packed.token_ids),
             None if demand is None else float(demand[0, 0]),
+            familiarity,
         )
         # An estimate of the memory. Tools are shared with other conversations, so not counted.
         size_bytes = 32 * (len(row) + len(packed.features))
@@ -478,6 +496,7 @@ def decide_among(  # noqa: PLR0913
         packed_tokens=prediction.packed_tokens,
         ranking=tuple(arms[index] for index in order),
         features=prediction.features,
+        familiarity=prediction.familiarity,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -21,6 +21,7 @@ from router_service.core.artifact import (
     Provenance,
 )
 from router_service.core.errors import PolicyError
+from router_service.core.familiarity import FamiliaritySpec
 from router_service.core.messages import Conversation
 from router_service.core.packing import PackedView, PackingSpec
 from router_service.core.resources import Cache, Timer
@@ -70,6 +71,8 @@ class FakeRouter:
     ) -> None:
         self.probabilities = dict(probabilities or PROBABILITIES)
         self.p_no_call: float | None = None
+        self.familiarity: float | None = None
+        """Familiarity of every request; `with_familiarity` sets it."""
         described = manifest(tuple(self.probabilities), policies)
         self.artifact = Artifact(Path(), described, Tokenizer(WordLevel({"[UNK]": 0})))
         self.asked: list[Conversation] = []
@@ -97,7 +100,13 @@ class FakeRouter:
         del timer
         self.asked.append(conversation)
         probabilities = tuple(self.probabilities.values())
-        return Prediction(probabilities, (), packed_tokens=7, p_no_call=self.p_no_call)
+        return Prediction(
+            probabilities,
+            (),
+            packed_tokens=7,
+            p_no_call=self.p_no_call,
+            familiarity=self.familiarity,
+        )
 
     def choose(
         self,
@@ -191,6 +200,30 @@ class VerifyingRouter(FakeRouter):
             return Step(best, (), trust, 0.0)
         is_first = not state.candidates
         return Step(None, ask, trust, 0.1, expects_text=expects_text and is_first)
+
+
+Fake = TypeVar("Fake", bound=FakeRouter)
+
+BASE_RATES = {"small": 0.95, "medium": 0.9, "large": 0.85}
+"""Accuracies of the arms, in another order than their probabilities."""
+
+
+def with_familiarity(router: Fake, familiarity: float) -> Fake:
+    """Let the router give every request this familiarity; its limit is 0.05."""
+    spec = FamiliaritySpec(
+        sizes=(("tools",),),
+        mean=(0.0,),
+        scale=(1.0,),
+        precision=((1.0,),),
+        distances=(0.0, 1.0),
+        shares=(1.0, 0.0),
+        queries=100,
+        base_rates=BASE_RATES,
+    )
+    changed = router.artifact.manifest.model_copy(update={"familiarity": spec})
+    router.artifact = replace(router.artifact, manifest=changed)
+    router.familiarity = familiarity
+    return router
 
 
 def _profile(usd_per_mtok: float) -> ArmProfile:

@@ -130,7 +130,8 @@ def _reasons() -> Panel:
         "Decisions by reason",
         "threshold and drift: the policy's choice; argmax: no arm was good enough; risk: the"
         " offered tools demand a higher probability; unread: a part of the request could not be"
-        " read; explored: chosen at random; sticky: the conversation keeps its arm; switched: it"
+        " read; unfamiliar: the most accurate arm, because the request is unlike the training"
+        " data; explored: chosen at random; sticky: the conversation keeps its arm; switched: it"
         " changes its arm.",
         DECISIONS,
         "reason",

@@ -14,6 +14,7 @@ from deploy.grafana.panels import (
     quantile,
     quantiles,
     rates,
+    ratio,
     selected,
     shares,
     states,
@@ -37,7 +38,7 @@ def rows() -> dict[str, list[Panel]]:
     return {
         "Now": _now(),
         "Traffic": [_by_model(), _by_status(), _under_way()],
-        "Arms": [_arms(), _arms_over_time(), _fallbacks()],
+        "Arms": [_arms(), _arms_over_time(), _fallbacks(), _unfamiliar()],
         "Latency": _latency(),
         "Errors": _errors(),
     }
@@ -165,6 +166,19 @@ def _fallbacks() -> Panel:
         "switchcraft_fallbacks_total",
         "chosen, model",
         legend="{{chosen}} to {{model}}",
+    )
+
+
+def _unfamiliar() -> Panel:
+    return graph(
+        "Unfamiliar requests",
+        "Share of decisions about requests that are unlike the router's training data;"
+        " router.unfamiliar says what happens to them.",
+        "percentunit",
+        Query(
+            ratio(per_second("switchcraft_unfamiliar_requests_total"), per_second(DECISIONS)),
+            "unfamiliar",
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tokenizers import Tokenizer
 
 from router_service.core.errors import ArtifactError, PolicyError, SwitchcraftError
+from router_service.core.familiarity import FamiliaritySpec
 from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Probability
 from router_service.core.packing import PackingSpec
@@ -191,6 +192,9 @@ class Manifest(_Frozen):
     verified_frontier: tuple[FrontierPoint, ...] = Field(
         default=(), description="Accuracy and cost of the policy `verified` at several prices."
     )
+    familiarity: FamiliaritySpec | None = Field(
+        default=None, description="Tells which requests are unlike the training queries."
+    )
     onboarded: Mapping[str, Onboarding] = Field(
         default_factory=dict, description="Arms that joined without retraining, by name."
     )
@@ -233,6 +237,16 @@ class Manifest(_Frozen):
         return self
 
     @model_validator(mode="after")
+    def _check_familiarity(self) -> Manifest:
+        if self.familiarity is not None:
+            compared = {name for size in self.familiarity.sizes for name in size}
+            if unread := compared - set(self.packing.features):
+                raise ValueError(f"`familiarity` reads {sorted(unread)}, which `packing` lacks")
+            if unrated := set(self.arms) - set(self.base_rates):
+                raise ValueError(f"`familiarity.base_rates` lacks {sorted(unrated)}")
+        return self
+
+    @model_validator(mode="after")
     def _check_policies(self) -> Manifest:
         try:
             choosing_name(self.policies)
@@ -270,6 +284,18 @@ class Manifest(_Frozen):
         name = choosing_name(self.policies)
         policy = choose_once(parse_policy(self.policies[name]))
         return NamedPolicy(policy, None if name == DEFAULT else name)
+
+    @property
+    def base_rates(self) -> dict[str, float]:
+        """Share of correct answers of each arm, in their order; empty without a familiarity.
+
+        It is an estimate for arms that joined without retraining.
+        """
+        if self.familiarity is None:
+            return {}
+        joined = {arm: facts.accuracy.value for arm, facts in self.onboarded.items()}
+        rates = {**self.familiarity.base_rates, **joined}
+        return {arm: rates[arm] for arm in self.arms if arm in rates}
 
     @property
     def best_single_accuracy(self) -> Measure | None:

@@ -147,6 +147,9 @@ class DecisionRecord(StoredRecord):
     risk: str | None = None
     """How much harm the offered tools can do: `read_only`, `writing` or `destructive`; None if the
     configuration does not ask."""
+    familiarity: float | None = None
+    """How much the request resembles the training data, from 0 to 1; None if the artifact cannot
+    tell, or if the router was not used."""
     candidates: tuple[CandidateRecord, ...] | None = None
     """All candidate answers, in the order in which they were asked; None if the policy is not
     `verified`. `actual_cost_usd` is the cost of all of them."""

@@ -155,6 +155,12 @@ def explain_choice(  # noqa: PLR0912
     qualifying = sorted(
         (each for each in arms if probabilities[each] >= floor), key=lambda a: costs_usd[a]
     )
+    if reason == Reason.UNFAMILIAR:
+        sentence = (
+            f"{labels.get(arm, arm)}: the most accurate model on the training data, because the"
+            " request is unlike that data."
+        )
+        return Explanation(sentence, None, best, tuple(qualifying))
     own, top = (
         f"{labels.get(arm, arm)}: {probabilities[arm]:.0%}",
         f"the best arm ({labels.get(best, best)}, {probabilities[best]:.0%})",

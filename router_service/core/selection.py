@@ -149,6 +149,8 @@ class Reason(StrEnum):
     RISK = "risk"
     """The policy's choice among the arms that reach the probability which the offered tools demand,
     or the most probable arm, because none reaches it."""
+    UNFAMILIAR = "unfamiliar"
+    """The most accurate arm on the training data, because the request is unlike all of that."""
     EXPLORED = "explored"
     """An arm drawn at random, to learn about arms that the policy does not choose."""
     STICKY = "sticky"

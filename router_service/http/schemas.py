@@ -86,6 +86,8 @@ _RESPONSE_HEADERS = {
     "asked for by, as in `economy (drift=0.1)`.",
     "x-switchcraft-reason": "Why this model answered, in one word.",
     "x-switchcraft-why": "Why this model's answer was chosen, in one sentence.",
+    "x-switchcraft-familiarity": "Routed requests only: how much the request resembles the training"
+    " data, from 0 to 1.",
     "x-switchcraft-attempts": "Number of deployments that were tried.",
     "x-switchcraft-cost-usd": "Cost of the request, if it is known before the body is sent.",
     "x-switchcraft-candidates": "Verified answers only: number of models that were asked.",

@@ -26,6 +26,7 @@ from router_service.core.errors import (
     PolicyError,
     SwitchcraftError,
 )
+from router_service.core.familiarity import BEST, ROUTE
 from router_service.core.messages import Conversation
 from router_service.core.releases import (
     Canary,
@@ -159,6 +160,7 @@ class Shadow:
             if prediction is None:
                 self._metrics.shadow_decisions.labels("failed").inc()
                 return None
+            own_plan = self._planner.adapt(own_plan, prediction)
             own_plan = self._planner.choose(replace(own_plan, conversation=turn), prediction)
             agrees = "yes" if own_plan.candidates[0].name == served else "no"
             self._metrics.shadow_decisions.labels(agrees).inc()
@@ -351,6 +353,11 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
         )
     except PolicyError as exc:
         raise settings.error("router.default_policy", exc.problem) from exc
+    try:
+        if settings.router.unfamiliar not in {BEST, ROUTE}:
+            router.policy(settings.router.unfamiliar)
+    except PolicyError as exc:
+        raise settings.error("router.unfamiliar", exc.problem) from exc
     for name in ("writing", "destructive"):
         policy = getattr(settings.router.risk, name).policy
         try:

@@ -242,6 +242,7 @@ class Gauges:
         metrics.latency_budget_seconds.set(engine.settings.router.latency_budget_s)
         for arm in engine.pool.by_arm:
             metrics.chosen_probability.labels(arm)
+            metrics.unfamiliar_requests.labels(arm)
             for reason in Reason:
                 metrics.decisions.labels(arm, reason)
             metrics.conversation_switches.labels(arm)

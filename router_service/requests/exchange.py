@@ -38,6 +38,8 @@ from router_service.upstream.answers import (
 from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.retries import Attempt
 
+UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
+
 CLIENT_LEFT = 499
 """Status in logs and metrics if the client disconnected; it is never sent."""
 
@@ -257,6 +259,8 @@ class Exchange:
             values["x-switchcraft-unverified"] = plan.unverified
         if plan.risk is not None:
             values["x-switchcraft-risk"] = plan.risk
+        if plan.decision is not None and plan.decision.familiarity is not None:
+            values["x-switchcraft-familiarity"] = f"{plan.decision.familiarity:.4f}"
         if self.accepted is not None:
             values["x-switchcraft-candidates"] = str(len(self.candidates))
             if self.accepted.ungrounded:
@@ -270,20 +274,26 @@ class Exchange:
         ]
 
     def _explain(self) -> str | None:
-        """Return why the model answers, in one sentence; None if the reason says everything."""
+        """Return why the model answers; None if the reason says everything."""
         decision = self.plan.decision
         if self.accepted is not None:
             label = arm_label(self.accepted.arm, self.accepted.model.name)
             p_correct = self.accepted.p_correct
-            return explain_candidate(
+            sentence = explain_candidate(
                 label,
                 self.reason,
                 len(self.candidates),
                 p_correct,
                 self.accepted.ungrounded,
             )
-        if decision is None or self.reason != decision.reason:
+        elif decision is None or self.reason != decision.reason:
             return None
+        else:
+            sentence = self._explain_choice(decision)
+        is_uncertain = self.plan.is_unfamiliar and self.reason != Reason.UNFAMILIAR
+        return f"{sentence} {UNFAMILIAR_NOTE}" if is_uncertain else sentence
+
+    def _explain_choice(self, decision: Decision) -> str:
         return explain_choice(
             decision.arm,
             decision.reason,
@@ -306,7 +316,7 @@ _LOGGED = (
     "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
     "policy_name",
     "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
-    "actual_cost_usd", "first_byte_s", "unverified", "risk",
+    "actual_cost_usd", "first_byte_s", "unverified", "risk", "familiarity",
     "previous_arm",
 )  # fmt: skip
 """Fields of the decision record that are in the log line."""
@@ -375,6 +385,7 @@ class Recorder:
             first_byte_s=exchange.first_byte_s,
             unverified=plan.unverified,
             risk=plan.risk,
+            familiarity=decision.familiarity if decision else None,
             previous_arm=plan.conversation.state.arm if plan.conversation else None,
             candidates=candidates,
         )
@@ -386,6 +397,7 @@ class Recorder:
             record.policy_label or NO_POLICY,
             policy_kind=policy.kind if policy else NO_POLICY,
             is_error=is_error(record.status, exchange.ending),
+            is_unfamiliar=plan.is_unfamiliar,
             latency_s=record.latency_s,
             cost_usd=cost_usd,
             baseline_usd=baseline_usd,
@@ -554,6 +566,10 @@ class Recorder:
         metrics.expected_regret.observe(decision.expected_regret)
         metrics.packed_tokens.observe(decision.packed_tokens)
         metrics.request_bytes.observe(plan.request.body.size_bytes)
+        if decision.familiarity is not None:
+            metrics.familiarity.observe(decision.familiarity)
+        if plan.is_unfamiliar:
+            child(metrics.unfamiliar_requests, arm).inc()
         if plan.baseline is not None and cost_usd is not None:
             baseline_usd = answer_cost_usd(plan.baseline, exchange.usage, exchange.upstream_s)
             if baseline_usd is not None:

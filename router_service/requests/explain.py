@@ -95,6 +95,11 @@ class Explained(BaseModel):
     """The policy's choice; it is not used if the gateway itself chooses the model."""
     explanation: str
     """Why the policy chooses this arm, in one sentence."""
+    familiarity: float | None
+    """How much the request resembles the training data, from 0 to 1; None if the artifact cannot
+    tell."""
+    is_unfamiliar: bool
+    """Whether the request is unlike the training data."""
     baseline: str | None
     """The arm that savings are compared with: `router.baseline_model`, or the most accurate one."""
     arms: tuple[ArmView, ...]
@@ -172,11 +177,14 @@ class Explainer:
         # Predict even if the gateway chooses the model, so that the prediction can be shown.
         timer = Timer(time.perf_counter)
         prediction = self._router.predict(conversation, timer)
-        if plan.arms:
-            plan = self._planner.choose(plan, prediction)
         is_pinned = plan.reason is GatewayReason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
         asked = self._planner.policy(suffix, headers, plan.risk)
+        if plan.arms:
+            adapted = self._planner.adapt(plan, prediction)
+            if adapted.policy is not plan.policy:
+                asked = adapted.applied_policy or asked
+            plan = self._planner.choose(adapted, prediction)
         chosen_by = (plan.policy or self._planner.choosing_policy(asked)).rule
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
@@ -186,6 +194,8 @@ class Explainer:
         if decision.reason is Reason.RISK:
             floor = self._planner.risk.min_probability(plan.risk)
             chosen = replace(chosen, arm=decision.arm, reason=Reason.RISK, floor=floor)
+        elif decision.reason is Reason.UNFAMILIAR:
+            chosen = replace(chosen, arm=decision.arm, reason=Reason.UNFAMILIAR, floor=0.0)
         choices_of_frontier = tuple(choices(decision, self._policies))
         views = (
             ArmView(arm, self._pool.by_arm[arm].name, probability, decision.cost_usd[arm])
@@ -196,6 +206,8 @@ class Explainer:
             candidates=tuple(model.name for model in plan.candidates),
             chosen=chosen,
             explanation=self._explain(chosen, decision),
+            familiarity=prediction.familiarity,
+            is_unfamiliar=plan.is_unfamiliar,
             baseline=self._baseline,
             arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
             excluded=tuple(

@@ -30,6 +30,7 @@ from router_service.core.errors import (
     ResponseElsewhereError,
     ResponseNotFoundError,
 )
+from router_service.core.familiarity import BEST, ROUTE
 from router_service.core.goals import name_policy
 from router_service.core.messages import (
     ChatRequest,
@@ -49,6 +50,7 @@ from router_service.core.selection import (
     NamedPolicy,
     Policy,
     Reason,
+    Threshold,
     Verified,
 )
 from router_service.core.verification import (
@@ -74,6 +76,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
+
+MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
+"""Policy of unfamiliar requests that the most accurate arm answers. Its rule holds at familiarity
+0, where all probabilities are base rates; above it, the planner moves the choice to that arm."""
 
 AT_ONCE_BYTES = 16 * 1024
 """Largest body that is parsed on the event loop; larger ones are parsed in a thread. Parsing this
@@ -152,6 +158,7 @@ async def plan_request(  # noqa: PLR0913
         held = await gateway.ownership.holder(viewer, plan.request.chat.continues)
         plan = plan.planner.continued(plan, held)
     elif plan.arms and prediction is not None:
+        plan = plan.planner.adapt(plan, prediction)
         if engine.settings.router.conversations.enabled and plan.verified is None:
             turn = await gateway.conversations.begin(plan.request, session, caller)
             plan = replace(plan, conversation=turn)
@@ -417,6 +424,11 @@ class Plan:
     """How much harm the offered tools can do; None if the configuration does not ask."""
     policy_headers: PolicyHeaders = NO_HEADERS
     """Each release looks up the wanted policy among its own policies."""
+    names_policy: bool = True
+    """Whether the request, or its tools' risk, names the policy. If not, the policy is the
+    default, which `router.unfamiliar` replaces for unfamiliar requests."""
+    is_unfamiliar: bool = False
+    """Whether the request is unlike the training data."""
     policy: NamedPolicy[Policy] | None = None
     """The policy that chose the candidates' order; None if the request is not routed."""
     verified: NamedPolicy[Verified] | None = None
@@ -468,6 +480,8 @@ class Planner:
         self._default_policy = settings.default_policy
         self._aliases = settings.known_aliases
         self._choose_once = router.artifact.manifest.choose_once
+        self._unfamiliar = settings.unfamiliar
+        self._familiarity = router.artifact.manifest.familiarity
         self.exploration_share = settings.exploration_share
         self.risk = settings.risk
         self._highest_risk = lru_cache(1000)(settings.risk.rules.highest)
@@ -526,10 +540,11 @@ class Planner:
         self._pool.check_routable(self.model_name)
         risk = self._highest_risk(chat.conversation.tools) if self.risk.has_demands else None
         policy = self.policy(suffix or None, headers, risk)
-        plan = partial(plan, risk=risk)
+        asked = suffix if headers.policy is None else headers.policy
+        names_policy = asked not in {"", DEFAULT} or self.risk.policy(risk) is not None
+        plan = partial(plan, risk=risk, names_policy=names_policy)
         if isinstance(policy.rule, Verified):
-            unverified = request.unverifiable
-            verified = NamedPolicy(policy.rule, policy.name) if unverified is None else None
+            verified, unverified = self._verified(policy, request)
             plan = partial(plan, verified=verified, unverified=unverified)
         if chat.continues is not None:
             return plan(candidates=(), reason=GatewayReason.CONTINUED)
@@ -592,12 +607,44 @@ class Planner:
             _log.exception("router failed, falling back to the most expensive arm")
             return None
 
+    def adapt(self, plan: Plan, prediction: Prediction) -> Plan:
+        """Return the plan with the policy of unfamiliar requests if its request is one.
+
+        A policy that the request names stays, and so does one that its tools' risk demands.
+        """
+        familiarity, spec = prediction.familiarity, self._familiarity
+        if spec is None or familiarity is None or familiarity >= spec.limit:
+            return plan
+        plan = replace(plan, is_unfamiliar=True)
+        if plan.names_policy or self._unfamiliar == ROUTE:
+            return plan
+        if self._unfamiliar == BEST:
+            return replace(plan, policy=MOST_ACCURATE, verified=None, unverified=None)
+        goals = plan.policy_headers.verified_goals
+        rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
+        policy = name_policy(self._unfamiliar, rule)
+        verified, unverified = self._verified(policy, plan.request)
+        choosing = self.choosing_policy(policy)
+        return replace(plan, policy=choosing, verified=verified, unverified=unverified)
+
+    def _verified(
+        self, policy: NamedPolicy[Policy | Verified], request: ParsedRequest
+    ) -> tuple[NamedPolicy[Verified] | None, UnverifiedReason | None]:
+        """Return the verified policy, or why it does not apply; neither if it verifies nothing."""
+        if not isinstance(policy.rule, Verified):
+            return None, None
+        unverified = request.unverifiable
+        verified = NamedPolicy(policy.rule, policy.name) if unverified is None else None
+        return verified, unverified
+
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
         """Return the plan with the arm that its policy chooses."""
         conversation = plan.request.chat.conversation
         floor = self.risk.min_probability(plan.risk)
         policy = (plan.policy or self._choose_once).rule
         decision = self.router.choose(conversation, prediction, policy, plan.arms, floor=floor)
+        if plan.policy is MOST_ACCURATE and decision.reason not in {Reason.RISK, Reason.UNREAD}:
+            decision = self._most_accurate(decision, floor)
         if plan.conversation is not None:
             decision = self._keep_or_switch(decision, policy, plan.conversation, floor)
         return replace(
@@ -607,6 +654,14 @@ class Planner:
             decision=decision,
             prediction=prediction,
         )
+
+    def _most_accurate(self, decision: Decision, floor: float) -> Decision:
+        """Return the decision for the arms by falling base rate; those below `floor` come last."""
+        rates = self.router.artifact.manifest.base_rates
+        by_rate = sorted(decision.ranking, key=lambda arm: (-rates[arm], decision.cost_usd[arm]))
+        arms = sorted(by_rate, key=lambda arm: decision.probabilities[arm] < floor)
+        reason = Reason.UNFAMILIAR if arms[0] == by_rate[0] else Reason.RISK
+        return replace(decision, arm=arms[0], reason=reason, ranking=tuple(arms))
 
     def _keep_or_switch(
         self, decision: Decision, policy: Policy, turn: ConversationTurn, floor: float
@@ -624,7 +679,9 @@ class Planner:
         must_change = settings.change_when_stalled and turn.has_stalled and len(arms) > 1
         if state.arm in arms and turn.is_in_loop and not must_change:
             return decision.moved(state.arm, Reason.STICKY)
-        if decision.reason is Reason.UNREAD or (state.arm is None and not settings.weigh_first):
+        if decision.reason in {Reason.UNREAD, Reason.UNFAMILIAR}:
+            return decision
+        if state.arm is None and not settings.weigh_first:
             return decision
         if state.arm in arms and must_change:
             arms.remove(state.arm)

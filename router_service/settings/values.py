@@ -38,6 +38,7 @@ from router_service.core.artifact import SHIPPED, find_artifact
 from router_service.core.caching import SwitchRule
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
+from router_service.core.familiarity import BEST
 from router_service.core.keys import digest_of
 from router_service.core.messages import Json, ToolSpec
 from router_service.core.risk import Risk, RiskRules
@@ -455,6 +456,10 @@ class RouterSettings(Frozen):
     """Policy of requests that do not name one: a policy's name, a rule such as `theta=0.5`, or a
     goal such as `accuracy=best`. If the artifact verifies answers by default, `fast` turns that
     off."""
+    unfamiliar: str = BEST
+    """What happens to a request that is unlike the training data of the artifact and names no
+    policy: `best` for an answer of the most accurate configured model, `route` for the default
+    policy, or another policy, such as `verified`."""
     chat_model: str | None = Field(
         None, json_schema_extra={"x-default": "the arm with the lowest profiled cost"}
     )

@@ -76,6 +76,8 @@ class TrafficSums:
     """Cost of the same requests with the baseline model."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    unfamiliar: int = 0
+    """Routed requests that are unlike the router's training data."""
     latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
     """Histogram of the time from a request's arrival to the end of its answer. Requests that were
     refused before a model was asked are not in it."""
@@ -103,15 +105,19 @@ _BINS = tuple(f"latency_{index}" for index in range(len(LATENCY_BOUNDS_S) + 1))
 _SUMS = (*_NUMBERS, *_BINS)
 _NAMES = ("step_s", "start", "key", "model", "policy")
 # The version is in the table's name: another version's workers may write the same file.
-_SCHEMA = f"""CREATE TABLE IF NOT EXISTS traffic_1 (
+_TABLE, _OLD_TABLE = "traffic_2", "traffic_1"
+_OLD = ", ".join(name for name in (*_NAMES, *_SUMS) if name != "unfamiliar")
+_SCHEMA = f"""CREATE TABLE IF NOT EXISTS traffic_2 (
     step_s INTEGER, start INTEGER, key TEXT, model TEXT, policy TEXT,
     {", ".join(f"{name} NUMERIC NOT NULL" for name in _SUMS)},
     PRIMARY KEY ({", ".join(_NAMES)})) WITHOUT ROWID"""
-_ADD = f"""INSERT INTO traffic_1 ({", ".join((*_NAMES, *_SUMS))})
+_ADD = f"""INSERT INTO traffic_2 ({", ".join((*_NAMES, *_SUMS))})
     VALUES ({", ".join("?" * len((*_NAMES, *_SUMS)))})
     ON CONFLICT DO UPDATE SET {", ".join(f"{n} = {n} + excluded.{n}" for n in _SUMS)}"""  # noqa: S608 - only our names
-_TRIM = """DELETE FROM traffic_1 WHERE (step_s, start) <=
-    (SELECT step_s, start FROM traffic_1 ORDER BY step_s, start LIMIT 1 OFFSET ?)"""
+_COPY = f"""INSERT OR IGNORE INTO {_TABLE} ({_OLD}, unfamiliar)
+    SELECT {_OLD}, 0 FROM {_OLD_TABLE}"""  # noqa: S608 - only our names
+_TRIM = """DELETE FROM traffic_2 WHERE (step_s, start) <=
+    (SELECT step_s, start FROM traffic_2 ORDER BY step_s, start LIMIT 1 OFFSET ?)"""
 
 Row = tuple[int, str, str, str]
 """The Unix time at which a minute starts, and the names of the key, the model and the policy."""
@@ -165,6 +171,7 @@ class TrafficHistory:
         policy: str,
         *,
         is_error: bool,
+        is_unfamiliar: bool = False,
         policy_kind: str | None = None,
         latency_s: float | None = None,
         cost_usd: float | None = None,
@@ -193,6 +200,7 @@ class TrafficHistory:
                 sums = self._pending[row] = TrafficSums()
             sums.requests += 1
             sums.errors += is_error
+            sums.unfamiliar += is_unfamiliar
             if cost_usd is not None:
                 sums.cost_usd += cost_usd
                 if baseline_usd is not None:
@@ -219,7 +227,7 @@ class TrafficHistory:
             raise HistoryUnavailableError(self._failure)
         wanted = {name: value for name, value in names.items() if value is not None}
         conditions = " ".join(f"AND {name} = ?" for name in wanted)
-        query = f"""SELECT {by}, {", ".join(f"SUM({name})" for name in _SUMS)} FROM traffic_1
+        query = f"""SELECT {by}, {", ".join(f"SUM({name})" for name in _SUMS)} FROM traffic_2
             WHERE step_s = ? AND start >= ? {conditions} GROUP BY {by}"""  # noqa: S608 - only our names
         try:
             with self._connection_lock:
@@ -270,9 +278,9 @@ class TrafficHistory:
                 for step_s, kept_s in KEPT_S.items():
                     limit = (step_s, self._clock() - kept_s)
                     connection.execute(
-                        "DELETE FROM traffic_1 WHERE step_s = ? AND start < ?", limit
+                        "DELETE FROM traffic_2 WHERE step_s = ? AND start < ?", limit
                     )
-                (rows,) = connection.execute("SELECT COUNT(*) FROM traffic_1").fetchone()
+                (rows,) = connection.execute("SELECT COUNT(*) FROM traffic_2").fetchone()
                 if rows > self._max_rows:
                     connection.execute(_TRIM, (rows - self._max_rows - 1,))
         except (OSError, sqlite3.Error) as exc:
@@ -302,8 +310,17 @@ class TrafficHistory:
             # the file; in return, not every write waits for the disk (sqlite.org/wal.html).
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(_SCHEMA)
+            self._create_table(connection)
         return self._connection
+
+    def _create_table(self, connection: sqlite3.Connection) -> None:
+        """Create the table if it is missing, with the rows of an older version's table."""
+        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        tables = {name for (name,) in connection.execute(query)}
+        connection.execute(_SCHEMA)
+        if _OLD_TABLE in tables and _TABLE not in tables:
+            with connection:
+                connection.execute(_COPY)
 
     def _failed(self, exc: OSError | sqlite3.Error) -> None:
         """Close the file, and log a warning unless the last attempt has failed too."""

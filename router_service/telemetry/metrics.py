@@ -41,6 +41,7 @@ _STAGE_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 # From the sandbox's milliseconds to a long reasoning answer.
 _UPSTREAM_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
 _PROBABILITY_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_FAMILIARITY_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _REGRET_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TOKEN_BUCKETS = (32, 64, 128, 192, 256, 320, 384, 448, 512)
 _STEP_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10)
@@ -165,6 +166,17 @@ class Metrics:
         "Probability given up to save cost: the most probable arm's probability of a correct "
         "answer minus the chosen arm's.",
         _REGRET_BUCKETS,
+    )
+    familiarity = _histogram(
+        "familiarity",
+        "How much routed requests resemble the training data, from 0 to 1: the share of held-out "
+        "queries that were at least as unlike it.",
+        _FAMILIARITY_BUCKETS,
+    )
+    unfamiliar_requests = _counter(
+        "unfamiliar_requests",
+        "Routed requests that are unlike the training data, by the arm that answered.",
+        "arm",
     )
     packed_tokens = _histogram("packed_tokens", "Tokens in the encoder's input.", _TOKEN_BUCKETS)
     request_bytes = _histogram("request_bytes", "Body size of routed requests.", _BYTE_BUCKETS)

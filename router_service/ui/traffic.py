@@ -83,6 +83,7 @@ class Traffic(BaseModel):
     baseline_usd: float
     prompt_tokens: int
     completion_tokens: int
+    unfamiliar: int
     p50_s: float | None
     """Median of the time to the end of the answer; None if no model was asked."""
     p95_s: float | None

@@ -170,7 +170,7 @@ def run(agent: Agent, programs: Path, dialect: Dialect) -> Figures:
                 done = subprocess.run(
                     arguments,
                     cwd=folder,
-                    env={**_inherited(), "HOME": str(home), **environment},
+                    env={**inherited(), "HOME": str(home), **environment},
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -191,7 +191,7 @@ def run(agent: Agent, programs: Path, dialect: Dialect) -> Figures:
         return Figures(seconds, requests, len(results), input_tokens, output_tokens)
 
 
-def _inherited() -> Mapping[str, str]:
+def inherited() -> Mapping[str, str]:
     """Return the environment without keys and settings of agents that are used on this machine."""
     prefixes = ("ANTHROPIC_", "CLAUDE", "CODEX_", "OPENAI_")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

@@ -30,7 +30,9 @@ from router_service.offline import explain_goal, list_policies
 from tests.fakes import manifest as fake_manifest
 
 ROOT = Path(__file__).parents[2]
-FIELDS = {"arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens"}
+FIELDS = {
+    *("arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens", "familiarity"),
+}
 
 BAD_LINES = {
     b"": "invalid_json",

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from router_service.core.artifact import SHIPPED, Artifact, Manifest
+from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, Manifest, read_manifest
 from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.goals import find_point, parse_goal
 from router_service.core.held_out import describe_pool
@@ -145,11 +145,14 @@ def test_verifier_is_trained_and_reported(
 ) -> None:
     """`verifier: true` adds a verifier and a section of the report; `add-verifier` does so later.
 
+    The run has also added the familiarity, which `add-familiarity` finds again and `onboard` keeps.
+
     Both give the artifact the policy `verified`, which is its default here. To an arm that joined
     in between, `add-verifier` gives its estimated reliability, and no frontier is claimed, because
     none was measured with it.
     """
     values = yaml.safe_load(config.read_text()) | {"verifier": True, "streams_text_from": 0.9}
+    values["packing"]["features"] = "all"
     values["training"] |= {"shares": {"lexical": 1}, "select_on": "last"}
     values["policies"] = {"default": "verified", "fast": "theta=0.5", "quality": "accuracy=best"}
     config.write_text(yaml.safe_dump(values))
@@ -163,6 +166,13 @@ def test_verifier_is_trained_and_reported(
         assert main(command) == 0
         workspace = ["--workspace", str(tmp_path / "out" / "work")]
         assert main(["add-verifier", str(joined), *data, *workspace, "--out", str(later)]) == 0
+        again = [str(artifact), *data, *workspace, "--out", str(tmp_path / "again")]
+        assert main(["add-familiarity", *again]) == 0
+    manifests = [read_manifest(each / MANIFEST) for each in (artifact, later, tmp_path / "again")]
+    trained, with_other, same = manifests
+    assert trained == same
+    assert trained.familiarity == with_other.familiarity is not None
+    assert [*with_other.base_rates] == [*with_other.arms]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     measured = report["verified"]["operating"]["entry"]
     printed = capsys.readouterr().out

@@ -75,6 +75,16 @@ example:
   switchcraft-train add-verifier runs/today/artifact --workspace runs/today/work --out NEW
 """
 
+_FAMILIARITY_DESCRIPTION = """\
+Let an artifact tell which requests are unlike the queries that it has learned from. Nothing else
+of it changes, and no router is trained. `run` does this for new artifacts.
+"""
+
+_FAMILIARITY_EXAMPLE = """\
+example:
+  switchcraft-train add-familiarity runs/today/artifact --workspace runs/today/work --out NEW
+"""
+
 _SWEEP_EXAMPLE = """\
 example:
   switchcraft-train sweep configs/reference-pool.yaml --seeds 1 2 3 --out runs/sweep
@@ -164,6 +174,7 @@ def create_parser() -> argparse.ArgumentParser:
     labelling.register(stages)
     register_evaluate(stages)
     register_add_verifier(stages)
+    register_add_familiarity(stages)
     onboarding.register(stages)
     register_sweep(stages)
     register_replay(stages)
@@ -362,6 +373,49 @@ def run_add_verifier(arguments: argparse.Namespace) -> int:
             f"The policy `verified` also asks {', '.join(joined)}, with the accuracy that `onboard`"
             " estimated. The figures above are without it, so the artifact has no measured frontier"
         )
+    return 0
+
+
+def register_add_familiarity(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `add-familiarity` command."""
+    add = stages.add_parser(
+        "add-familiarity",
+        help="let an artifact tell which requests are unlike its training data",
+        description=_FAMILIARITY_DESCRIPTION,
+        epilog=_FAMILIARITY_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add.add_argument("artifact", type=Path, help="the artifact's directory")
+    add.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="directory for the new artifact; may be the artifact's own",
+    )
+    _add_data(add)
+    add.add_argument(
+        "--workspace", type=Path, required=True, help="directory for labels, reused by later runs"
+    )
+    add.set_defaults(stage=run_add_familiarity)
+
+
+def run_add_familiarity(arguments: argparse.Namespace) -> int:
+    """Fit the familiarity, print how it was measured, and return the exit status 0."""
+    import numpy as np  # noqa: PLC0415
+
+    from switchcraft_training.familiarity import add_familiarity  # noqa: PLC0415
+
+    arguments.workspace.mkdir(parents=True, exist_ok=True)
+    spec = add_familiarity(
+        arguments.artifact, arguments.data, arguments.out, arguments.workspace
+    ).familiarity
+    if spec is None:
+        return 0
+    far = np.interp(spec.limit, spec.shares[::-1], spec.distances[::-1])
+    print(
+        f"{spec.limit:.0%} of {spec.queries} held-out queries with unseen tools are farther than"
+        f" {far:.2f} from the training data, and therefore unfamiliar."
+    )
     return 0
 
 

@@ -64,6 +64,7 @@ from switchcraft_training.experiment import (
     run_split,
     seed_stage,
 )
+from switchcraft_training.familiarity import fit_familiarity
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
 from switchcraft_training.models.export import (
     CUDA_GRAPH,
@@ -202,6 +203,7 @@ def _run_stages(
         provenance,
         figures=result.experiment.figures(),
         calibration=result.calibration,
+        familiarity=fit_familiarity(training),
     )
     verified: VerifiedFigures | str = NO_VERIFIER
     if config.verifier:

@@ -16,7 +16,7 @@ from router_service.core.selection import Price
 from router_service.http.app import create_app
 from router_service.settings import HistorySettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
-from tests.fakes import FakeRouter
+from tests.fakes import FakeRouter, with_familiarity
 from tests.serving import Sandbox, served, wait_for
 
 ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
@@ -29,7 +29,7 @@ API = "/ui/api/traffic"
 
 
 @contextmanager
-def gateway(sandbox: Sandbox, path: Path) -> Iterator[str]:
+def gateway(sandbox: Sandbox, path: Path, serving: FakeRouter | None = None) -> Iterator[str]:
     """Serve a gateway with two client keys and a history in this file; yield its address."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     models = [model.model_copy(update={"price": PRICE}) for model in settings.models]
@@ -37,7 +37,7 @@ def gateway(sandbox: Sandbox, path: Path) -> Iterator[str]:
     router = settings.router.model_copy(update={"baseline_model": models[-1].name})
     changes = {"keys": KEYS, "history": HistorySettings(path=path), "router": router}
     settings = settings.model_copy(update={**changes, "models": tuple(models)})
-    with served(create_app(settings, FakeRouter())) as url:
+    with served(create_app(settings, serving or FakeRouter())) as url:
         yield url
 
 
@@ -82,6 +82,16 @@ def test_overview_adds_up(busy: str, period: str, bins: int) -> None:
     assert {row["name"]: row["requests"] for row in overview["keys"]} == {"team-a": 2, "team-b": 1}
     assert "none" in [row["name"] for row in overview["models"]]
     assert overview["baseline_model"] == [*FakeRouter().probabilities][-1]
+
+
+def test_overview_counts_unfamiliar_requests(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Requests that are not routed, here without tools, are not among them."""
+    router = with_familiarity(FakeRouter(), 0.01)
+    with gateway(sandbox, tmp_path / "history.sqlite3", router) as url:
+        ask(url, TEAM_A)
+        ask(url, TEAM_A, tools=[])
+        wait_for(lambda: get(url, "overview")["total"]["requests"] == 2, "both are written")
+        assert get(url, "overview")["total"]["unfamiliar"] == 1
 
 
 def test_filters_apply_to_the_figures_and_to_the_other_lists(busy: str) -> None:

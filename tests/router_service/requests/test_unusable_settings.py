@@ -90,6 +90,7 @@ def test_unusable_policies_are_named(tmp_path: Path) -> None:
     for where, policy, problem in (
         ("router.default_policy", "cheap", known),
         ("router.risk.writing.policy", "cheap", known),
+        ("router.unfamiliar", "cheap", known),
         ("router.default_policy", "drfit=0.1", "did you mean drift=0.1?"),
         (
             "router.default_policy",

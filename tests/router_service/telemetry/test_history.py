@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import resource
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,24 @@ def add(
 def clock() -> Clock:
     """Return a clock that stands at noon."""
     return Clock()
+
+
+def test_older_versions_file_keeps_its_sums(tmp_path: Path, clock: Clock) -> None:
+    """Its rows have no count of unfamiliar requests, so they count none; they are copied once."""
+    path = tmp_path / "history.sqlite3"
+    history = open_history(path, clock)
+    add(history)
+    history.write()
+    history.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE traffic_2 RENAME TO traffic_1")
+        connection.execute("ALTER TABLE traffic_1 DROP COLUMN unfamiliar")
+    for requests in (2, 3):
+        history = open_history(path, clock)
+        history.add("team-a", "m", "theta=0.5", is_error=False, is_unfamiliar=True)
+        history.write()
+        sums = history.read(DAY_S, 0, "model")["m"]
+        assert (sums.requests, sums.unfamiliar) == (requests, requests - 1)
 
 
 def test_sums_survive_a_restart(tmp_path: Path, clock: Clock) -> None:

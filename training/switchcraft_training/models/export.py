@@ -32,6 +32,7 @@ from router_service.core.artifact import (
     file_hashes,
     save_manifest,
 )
+from router_service.core.familiarity import FamiliaritySpec
 from router_service.core.goals import parse_goal
 from router_service.core.held_out import Figures
 from router_service.core.messages import Json, parse_conversation
@@ -393,6 +394,7 @@ def write_manifest(  # noqa: PLR0913
     *,
     figures: Figures,
     calibration: Calibration,
+    familiarity: FamiliaritySpec | None = None,
 ) -> Manifest:
     """Return the manifest after writing it, which completes the artifact directory."""
     goals = {
@@ -414,6 +416,7 @@ def write_manifest(  # noqa: PLR0913
         calibration=calibration,
         frontier=figures.frontier,
         metrics=figures.metrics,
+        familiarity=familiarity,
         provenance=provenance,
         models={"cpu": GRAPH, **({"cuda": CUDA_GRAPH} if config.cuda_graph else {})},
         files=file_hashes(directory),

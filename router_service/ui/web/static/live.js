@@ -15,7 +15,7 @@ const EVERY_MS = 2000;
  * @type {Record<string, string>} */
 const REASONS = {
   threshold: "cheapest above the threshold", drift: "cheapest near the best", utility: "best value", argmax: "most probable, none above the threshold",
-  unread: "most probable, a part was not readable", risk: "sure enough for risky tools", explored: "drawn at random to learn", sticky: "same model as before", switched: "a change of model pays",
+  unread: "most probable, a part was not readable", unfamiliar: "most accurate, the request is unlike the training data", risk: "sure enough for risky tools", explored: "drawn at random to learn", sticky: "same model as before", switched: "a change of model pays",
   pinned: "named by the request", chat: "no tools in the request", fallback: "the first choice failed", undecided: "the router failed", continued: "holds the earlier response", verified: "accepted by the verifier", text: "text, as expected",
 };
 
@@ -252,6 +252,7 @@ function described(details) {
       ["Latency", duration(details.latency_s)], ["First byte", details.first_byte_s === null ? null : duration(details.first_byte_s)],
       ["Tokens in", details.prompt_tokens], ["Tokens out", details.completion_tokens],
       ["Cost", details.actual_cost_usd === null ? null : usd(details.actual_cost_usd)], ["Tokens read by the router", details.packed_tokens],
+      ["Familiarity", details.familiarity === null ? null : percent(details.familiarity, details.familiarity < 0.1 ? 1 : 0)],
     ].filter((fact) => Array.isArray(fact))),
     ...steps(details.candidates ?? [], details.reason === "chat" ? null : details.unverified),
     arms.length > 0 && table("Prediction for each arm", ["Arm", "Probability correct", "USD per 1,000"],

@@ -127,6 +127,7 @@ function totals({ total, baseline_model }) {
       ? ["Saved", note("not measured", "set router.baseline_model")]
       : [saved < 0 ? "Extra cost" : "Saved", note(money(Math.abs(saved)), total.baseline_usd > 0 ? `${percent(Math.abs(share), 0)} against ${baseline_model} alone` : "no routed request yet")],
     ["Errors", note(count(total.errors), `${percent(total.errors / total.requests)} of the requests`)],
+    ["Unfamiliar", note(count(total.unfamiliar), total.unfamiliar > 0 ? `${percent(total.unfamiliar / total.requests)} are unlike the training data` : "requests unlike the training data")],
     ["Median latency", note(total.p50_s === null ? "none" : duration(total.p50_s), "half are faster")],
     ["95th percentile", note(total.p95_s === null ? "none" : duration(total.p95_s), "95% are faster")],
   ], "facts tiles");

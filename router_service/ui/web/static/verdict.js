@@ -28,6 +28,7 @@ export function verdict(card, explained, choice, explanation, policy) {
     unverified && !overruled && h("p", { class: "notice" }, `This answer cannot be verified. ${whyUnverified(unverified)} The policy ${choice.policy} chooses one model instead:`),
     overruled && h("p", { class: "notice" }, `${overruled} It goes to ${explained.candidates[0]}. The router would have chosen:`),
     explained.unread.length > 0 && h("p", { class: "notice" }, `The router could not read a part of the request (${explained.unread.join(", ")}), so it chooses the model with the highest probability, regardless of the policy.`),
+    explained.is_unfamiliar && h("p", { class: "notice" }, `This request is unlike the router's training data: its familiarity is ${percent(explained.familiarity ?? 0, 1)}. The probabilities are uncertain, and lean towards each model's accuracy in training.`),
     h("p", { class: "chosen", "data-arm": arm.arm }, arm.arm),
     h("p", { class: "why" }, isVerified ? verifying(policy, explained.verification?.expects_text ?? false) : explanation),
     facts([
