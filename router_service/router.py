@@ -381,13 +381,17 @@ class Router:
         # first answer is probably a call.
         fastest_s = min((manifest.profile[arm].seconds for arm in able), default=0.0)
         is_last = fastest_s > left_s and limits.max_candidates > 1 and not expects_text
+        price_usd = max(state.policy.price_usd, LEAST_PRICE_USD)
+        seconds = np.array([manifest.profile[arm].seconds for arm in manifest.arms])
+        waits = limits.usd_per_second * seconds / price_usd
         all_costs_usd = np.full(len(manifest.arms), math.inf)
         all_costs_usd[self._columns] = self._costs_usd
         step = self._verifier.choose_step(
             self._verifier.beliefs(prediction.features, prediction.probabilities),
             Candidates.of(question, answers),
-            all_costs_usd / max(state.policy.price_usd, LEAST_PRICE_USD),
+            all_costs_usd / price_usd + waits,
             [column_of[arm] for arm in able],
+            waits=waits if limits.max_candidates > 1 and not expects_text else None,
             is_last=is_last,
             refused=ungrounded,
         )

@@ -29,7 +29,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class VerificationLimits:
-    """Limits on the effort to verify one answer."""
+    """Limits on the effort to verify one answer, and the price of time."""
 
     max_candidates: int = 3
     """Largest number of arms that are asked, including those that fail."""
@@ -37,6 +37,8 @@ class VerificationLimits:
     """Largest cost of all candidates together."""
     max_added_latency_s: float = math.inf
     """Longest time from the first complete candidate until one is accepted."""
+    usd_per_second: float = 0.0
+    """What a second of waiting costs."""
 
     @property
     def allow_goals(self) -> bool:

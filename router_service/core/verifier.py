@@ -343,16 +343,19 @@ class Verifier:
         costs: Floats,
         askable: Sequence[int],
         *,
+        waits: Floats | None = None,
         is_last: bool = False,
         refused: Collection[int] = (),
     ) -> NextStep:
         """Return the next step for the candidates in hand; there must be one, or an askable arm.
 
         The first step always asks. Afterwards, an arm is asked if its expected gain exceeds its
-        cost. `costs` are those of all arms, divided by the price of a correct answer, (arms,). If
-        `is_last`, no arm can be asked after this step, for example because of a time limit. Then
-        the first step asks two arms at once if the second is worth its cost. If the best candidate
-        is one of the columns in `refused`, another arm is asked at any cost, and without one, the
+        cost. `costs` are those of all arms, divided by the price of a correct answer, (arms,).
+        `waits`, (arms,), is the part of them for the time that their answers take; the first step
+        asks two arms at once if the second is probably needed, and its cost less than the time that
+        this saves. If `is_last`, no arm can be asked after this step, for example because of a time
+        limit. Then the first step does so if the second arm is worth its cost. If the best
+        candidate is one of the columns in `refused`, another arm is asked at any cost, and without one, the
         best of the other candidates is accepted, if any.
         """
         p_correct = self.p_correct(beliefs, candidates)
@@ -378,7 +381,8 @@ class Verifier:
             if best in refused:
                 best = max({*columns} - {*refused} or {best}, key=lambda column: p_correct[column])
             return NextStep(best, (), p_correct, 0.0)
-        if not columns and is_last:
+        has_time_price = waits is not None and bool(waits[first] > 0)
+        if not columns and (is_last or has_time_price):
             # The first answer is not known yet, so it counts as probable as the router expects.
             is_askable[0, first] = False
             expected = replace(
@@ -387,7 +391,13 @@ class Verifier:
                 p_correct=state.beliefs.probabilities[:, arms],
                 is_same=np.ones((1, 1, 1), dtype=np.bool_),
             )
-            second = int(self._gain_model.choose_arms(expected)[0][0])
+            chosen, _ = self._gain_model.choose_arms(expected, must_ask=not is_last)
+            second = int(chosen[0])
+            if second != NO_ARM and not is_last and waits is not None:
+                is_needed = 1 - float(beliefs.probabilities[first])
+                saved = is_needed * waits[second] - max(0.0, waits[second] - waits[first])
+                if saved <= (1 - is_needed) * (costs[second] - waits[second]):
+                    second = NO_ARM
             if second != NO_ARM:
                 return NextStep(None, (first, second), p_correct, gain)
         return NextStep(None, (first,), p_correct, gain)

@@ -39,7 +39,8 @@ def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> V
     Raises InvalidRequestError, which names the header.
     """
     limits = settings.limits
-    return VerificationLimits(
+    return replace(
+        limits,
         max_candidates=int(
             min(limits.max_candidates, _read_limit(headers, MAX_CANDIDATES_HEADER, least=1))
         ),

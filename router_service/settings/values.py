@@ -300,6 +300,10 @@ class VerificationSettings(Frozen):
     max_added_latency_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
     """Longest time in seconds to wait for further candidates after the first complete one. Then the
     best candidate so far is delivered. Header: `x-switchcraft-max-added-latency-s`."""
+    usd_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """What a second of waiting costs in USD. The expected duration of an arm's answer then counts
+    like its cost, so that fast arms are preferred, slow ones are asked only if they gain more, and
+    two are asked at once if the second is probably needed."""
     keep_alive_s: Seconds = 5.0
     """Time in seconds after which a streamed response begins with a comment, and time between two
     comments, while candidates are checked. The comments keep clients and proxies from giving up."""
@@ -313,7 +317,9 @@ class VerificationSettings(Frozen):
     def limits(self) -> VerificationLimits:
         """The limits, as the router reads them."""
         max_cost_usd = math.inf if self.max_cost_usd is None else self.max_cost_usd
-        return VerificationLimits(self.max_candidates, max_cost_usd, self.max_added_latency_s)
+        return VerificationLimits(
+            self.max_candidates, max_cost_usd, self.max_added_latency_s, self.usd_per_second
+        )
 
 
 class RiskLevelSettings(Frozen):

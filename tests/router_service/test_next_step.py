@@ -371,3 +371,17 @@ def test_invented_argument_of_a_risky_tool_is_not_accepted_alone(next_step: Next
     assert (alone.accept, alone.unverified) == (FIRST, UnverifiedReason.UNGROUNDED)
     explained = next_step({FIRST: "Lima", SECOND: "Oslo"}, free, ARMS[:2], grounded_tools=tools)
     assert (explained.accept, explained.unverified) == (SECOND, None)
+
+
+def test_time_has_a_price(next_step: NextStep, router: Router, prediction: Prediction) -> None:
+    """A slow arm is not asked if waiting costs too much, and two at once if both are needed."""
+    differing = {FIRST: "Oslo", SECOND: "Lima"}
+    assert next_step(differing).ask == (THIRD,)
+    hurried = replace(NO_LIMITS, usd_per_second=100.0)
+    assert next_step(differing, limits=hurried).accept is not None
+    unsure = replace(prediction, probabilities=(0.4,) * len(router.arms))
+    state = VerificationState(PRICE, ARMS, limits=replace(NO_LIMITS, usd_per_second=0.02))
+    assert router.next_step(QUESTION, unsure, state).ask == (FIRST, SECOND)
+    assert router.next_step(QUESTION, prediction, state).ask == (FIRST,)
+    patient = replace(state, limits=NO_LIMITS)
+    assert router.next_step(QUESTION, unsure, patient).ask == (FIRST,)
