@@ -354,9 +354,10 @@ class Verifier:
         `waits`, (arms,), is the part of them for the time that their answers take; the first step
         asks two arms at once if the second is probably needed, and its cost less than the time that
         this saves. If `is_last`, no arm can be asked after this step, for example because of a time
-        limit. Then the first step does so if the second arm is worth its cost. If the best
-        candidate is one of the columns in `refused`, another arm is asked at any cost, and without one, the
-        best of the other candidates is accepted, if any.
+        limit. Then the first step does so if the second arm is worth its cost.
+
+        If the best candidate is in a column of `refused`, another arm is asked at any cost. If none
+        may be asked, the best of the other candidates is accepted, if there is one.
         """
         p_correct = self.p_correct(beliefs, candidates)
         columns = list(p_correct)

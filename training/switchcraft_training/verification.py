@@ -60,7 +60,7 @@ from switchcraft_training.experiment import (
     pack_table,
     train_parts,
 )
-from switchcraft_training.models.corruptions import corrupt_answers
+from switchcraft_training.models.corruptions import Corruption, corrupt_answers
 from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
@@ -132,12 +132,39 @@ def judge_answers(
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedCorruption:
+    """The probability of a correct answer before and after one thing in it was changed."""
+
+    kind: Corruption
+    before: float
+    after: float
+
+
+def judge_corrupted(
+    directory: Path, spec: VerifierSpec, data: VerifierData
+) -> tuple[JudgedCorruption, ...]:
+    """Return the judgements of a verifier in a directory of corrupted answers, each alone."""
+    verifier = Verifier(directory, spec)
+    found = []
+    for query, made in enumerate(data.corrupted):
+        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
+        for each in made:
+            column = each.column
+            original = data.candidates[query].only([column])
+            changed = Candidates({column: each.answer}, {})
+            before, after = verifier.judge([(beliefs, original), (beliefs, changed)]).tolist()
+            found.append(JudgedCorruption(each.kind, before, after))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What other rules could decide by: answers, and held-out probabilities of all queries.
 
     `probabilities` and `expected_costs_usd`, (queries, arms), are those by which the router
     chooses. `cheapest` are the answers if the cheapest arms are asked for every query, and `alone`,
-    (queries, arms), the verifier's judgements of each answer without the others.
+    (queries, arms), the verifier's judgements of each answer without the others. `corrupted` are
+    its judgements of correct answers in which one thing was changed.
     """
 
     candidates: Sequence[Candidates]
@@ -145,6 +172,7 @@ class Evidence:
     expected_costs_usd: Floats
     cheapest: VerifiedAnswers
     alone: Floats
+    corrupted: Sequence[JudgedCorruption]
 
     @classmethod
     def of(
@@ -153,6 +181,7 @@ class Evidence:
         probabilities: Floats,
         expected_costs_usd: Floats,
         judged: JudgedAnswers,
+        corrupted: Sequence[JudgedCorruption],
     ) -> Evidence:
         """Return the evidence that a verifier's judgements of all candidates give."""
         order = np.argsort(expected_costs_usd, axis=1, kind="stable")
@@ -164,6 +193,7 @@ class Evidence:
             expected_costs_usd=expected_costs_usd,
             cheapest=judged.ask_in_order(order[:, :MAX_CANDIDATES]),
             alone=np.hstack([judged.judge(rows, arm) for arm in arms]),
+            corrupted=corrupted,
         )
 
 
@@ -318,7 +348,13 @@ def study_verifier(
             simulation = Simulation(judged, GAIN_FEATURES)
             fold_costs_usd = np.array([part.costs_usd for part in parts[:-1]])
             by_price = {price: simulation.answer(fold_costs_usd, price) for price in prices_usd}
-    evidence = Evidence.of(candidates, calibrated, validation.expected_costs_usd, judged)
+    evidence = Evidence.of(
+        candidates,
+        calibrated,
+        validation.expected_costs_usd,
+        judged,
+        [each for part in tested for each in part.corrupted],
+    )
     cost_share = config.verified_cost_share
     study = VerifierStudy(
         table,
@@ -365,6 +401,7 @@ class StudiedPart:
 
     verifier: TrainedVerifier
     judged: JudgedAnswers
+    corrupted: tuple[JudgedCorruption, ...]
 
 
 def study_part(settings: VerifierSettings, part: VerifierPart) -> StudiedPart:
@@ -373,8 +410,10 @@ def study_part(settings: VerifierSettings, part: VerifierPart) -> StudiedPart:
     fitted = fit_verifier(data.take(part.train), settings.seed, settings.effort)
     with TemporaryDirectory() as folder, step("judgements"):
         spec = fitted.export(Path(folder), settings.best_usd)
-        judged = judge_answers(Path(folder), spec, data.take(part.test), part.p_no_call)
-    return StudiedPart(fitted, judged)
+        tested = data.take(part.test)
+        judged = judge_answers(Path(folder), spec, tested, part.p_no_call)
+        corrupted = judge_corrupted(Path(folder), spec, tested)
+    return StudiedPart(fitted, judged, corrupted)
 
 
 def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,8 @@ from router_service.core.simulation import VerifiedAnswers
 from router_service.core.statistics import auc_measure, interval_of, mean_measure, resamples
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import calibration_measure
-from switchcraft_training.verification import VerifierStudy, outcome
+from switchcraft_training.models.corruptions import Corruption
+from switchcraft_training.verification import JudgedCorruption, VerifierStudy, outcome
 
 NO_ANSWERS = (
     "Verification was not measured, because the source has outcomes without answers, and a verifier"
@@ -31,6 +33,9 @@ NO_VERIFIER = (
 THRESHOLDS = (*np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.97, 0.98, 0.99, 0.995)
 """Probabilities among which the threshold of a cascade is chosen."""
 
+LIKELY = 0.85
+"""Probability above which an answer passes for correct, in the table of changed answers."""
+
 VOTERS = 3
 """Arms whose answers vote."""
 
@@ -43,7 +48,8 @@ class VerifiedRow:
     """Results of one rule that may ask several arms.
 
     `candidates` is the number of arms that were asked for a query. `added_s` are the seconds of all
-    candidates except the first, or None if latencies were not recorded. `is_later` is the share of
+    candidates except the first, and `added_p95_s` their 95th percentile, or None if latencies were
+    not recorded. `is_later` is the share of
     queries whose accepted answer was not the first one.
     """
 
@@ -51,6 +57,7 @@ class VerifiedRow:
     candidates: Measure
     added_s: Measure | None
     added_s_interval: Interval | None
+    added_p95_s: float | None
     is_later: Measure
 
 
@@ -67,6 +74,22 @@ class JudgementQuality:
     queries: int
     auc: Measure
     calibration_error: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptionQuality:
+    """How well the verifier tells correct answers from the same answers with one change.
+
+    `before` and `after` are its mean probabilities, each answer judged alone. `likely` is the share
+    of changed answers with a probability above `LIKELY`.
+    """
+
+    kind: str
+    answers: int
+    before: float
+    after: float
+    auc: Measure
+    likely: Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +113,9 @@ class VerifiedFigures:
     `frontier` are the rows of all prices, and `operating` is the one of the policy `verified`.
     `others` are simpler rules, bounds, and `verified` with a price chosen on other folds. `once` is
     the router that chooses one arm, with all its rules. `budget_share` is the cost, relative to the
-    best single model, within which prices and thresholds are chosen.
+    best single model, within which prices and thresholds are chosen. `picked_right` is the share of
+    queries for which the verifier finds the right answer of two likelier, if exactly one is right,
+    over all pairs of arms; None if that never happens.
     """
 
     best_single: str
@@ -102,6 +127,8 @@ class VerifiedFigures:
     once: tuple[Entry, ...]
     oracle: Entry
     quality: tuple[JudgementQuality, ...]
+    corruptions: tuple[CorruptionQuality, ...]
+    picked_right: Measure | None
     categories: tuple[AcceptedGroup, ...]
     agreement: tuple[AcceptedGroup, ...]
 
@@ -133,6 +160,8 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
             *_qualities("asked by the policy", table, chosen),
             *_qualities("cheapest models", table, evidence.cheapest),
         ),
+        corruptions=_corruptions(evidence.corrupted),
+        picked_right=_picked_right(study),
         categories=_groups(categories, table, chosen),
         agreement=tuple(sorted(_groups(agreements, table, chosen), key=lambda group: group.name)),
     )
@@ -178,6 +207,7 @@ class _Comparison:
             candidates=mean_measure(answers.counts.astype(np.float64)),
             added_s=None if added_s is None else mean_measure(added_s),
             added_s_interval=None if added_s is None else interval_of(_means(added_s)),
+            added_p95_s=None if added_s is None else float(np.percentile(added_s, 95)),
             is_later=mean_measure(is_later.astype(np.float64)),
         )
 
@@ -197,6 +227,8 @@ class _Comparison:
         cascades = [self._every(partial(self._cascade, t)) for t in THRESHOLDS]
         simple = {
             "schema check": self._every(self._first_that_fits),
+            "two cheapest, likeliest": self._likeliest(2),
+            "three cheapest, likeliest": self._likeliest(3),
             "two agree": self._every(self._two_agree),
             "two of three agree": self._every(self._two_of_three),
             "ABC": self._tuned(votes),
@@ -244,6 +276,11 @@ class _Comparison:
     def _or_best(self, asked: Sequence[int]) -> Decided:
         """Accept the best single model's answer, and ask the model unless it was asked."""
         return tuple(dict.fromkeys([*asked, self.best])), self.best
+
+    def _likeliest(self, count: int) -> VerifiedAnswers:
+        """Ask this many of the cheapest arms, and accept the likeliest answer."""
+        order = np.tile(np.array(self.order[:count]), (len(self.table), 1))
+        return self.study.judged.ask_in_order(order)
 
     def _two_agree(self, query: int) -> Decided:
         """Accept if the two cheapest arms agree; otherwise ask the best single model."""
@@ -331,6 +368,42 @@ def _qualities(asked: str, table: Table, answers: VerifiedAnswers) -> list[Judge
                 )
             )
     return found
+
+
+def _corruptions(judged: Sequence[JudgedCorruption]) -> tuple[CorruptionQuality, ...]:
+    """Measure the judgements of each kind of change, in the order of their kinds."""
+    found = []
+    for kind in Corruption:
+        of_kind = [each for each in judged if each.kind is kind]
+        if not of_kind:
+            continue
+        before = np.array([each.before for each in of_kind])
+        after = np.array([each.after for each in of_kind])
+        labels = np.repeat([1.0, 0.0], len(of_kind))[:, None]
+        found.append(
+            CorruptionQuality(
+                kind=str(kind),
+                answers=len(of_kind),
+                before=float(before.mean()),
+                after=float(after.mean()),
+                auc=auc_measure(labels, np.concatenate([before, after])[:, None]),
+                likely=mean_measure((after > LIKELY).astype(np.float64)),
+            )
+        )
+    return tuple(found)
+
+
+def _picked_right(study: VerifierStudy) -> Measure | None:
+    """Measure how often the right one of two answers is likelier, if exactly one is right."""
+    judged, correct = study.judged, study.table.correct
+    right = []
+    for one, other in combinations(range(judged.arms), 2):
+        rows = np.flatnonzero(np.abs(correct[:, one] - correct[:, other]) == 1)
+        p_correct = judged.judge(rows, np.tile(np.array([one, other]), (len(rows), 1)))
+        is_one = p_correct[:, 0] >= p_correct[:, 1]
+        right.append(np.where(is_one, correct[rows, one], correct[rows, other]))
+    found = np.concatenate(right) if right else np.empty(0)
+    return mean_measure(found) if len(found) else None
 
 
 def _groups(
