@@ -62,7 +62,7 @@ from router_service.core.selection import (
     select,
 )
 from router_service.core.verification import Step, UnverifiedReason, VerificationState
-from router_service.core.verifier import Verifier
+from router_service.core.verifier import StepTerms, Verifier
 
 PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""
@@ -380,7 +380,8 @@ class Router:
         # Two arms are asked at once only if no time is left to ask one after the other, and if the
         # first answer is probably a call.
         fastest_s = min((manifest.profile[arm].seconds for arm in able), default=0.0)
-        is_last = fastest_s > left_s and limits.max_candidates > 1 and not expects_text
+        may_ask_two = limits.max_candidates > 1 and not expects_text
+        is_last = fastest_s > left_s and may_ask_two
         price_usd = max(state.policy.price_usd, LEAST_PRICE_USD)
         seconds = np.array([manifest.profile[arm].seconds for arm in manifest.arms])
         waits = limits.usd_per_second * seconds / price_usd
@@ -391,9 +392,11 @@ class Router:
             Candidates.of(question, answers),
             all_costs_usd / price_usd + waits,
             [column_of[arm] for arm in able],
-            waits=waits if limits.max_candidates > 1 and not expects_text else None,
-            is_last=is_last,
-            refused=ungrounded,
+            StepTerms(
+                is_last=is_last,
+                waits=waits if may_ask_two and limits.usd_per_second > 0 else None,
+                refused=ungrounded,
+            ),
         )
         ask = tuple(manifest.arms[column] for column in step.ask)
         if sum(costs_usd[arm] for arm in ask) > left_usd:

@@ -294,6 +294,22 @@ class NextStep:
     """Expected increase of the probability of a correct answer; 0 if a candidate is accepted."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepTerms:
+    """What shapes a step besides gains and costs."""
+
+    is_last: bool = False
+    """Whether no arm can be asked after this step, for example because of a time limit. Then the
+    first step asks two arms at once if the second is worth its cost."""
+    waits: Floats | None = None
+    """The part of the arms' costs for the time that their answers take, (arms,). With it, the first
+    step asks two arms at once if the second is probably needed, and costs less than the time that
+    this saves."""
+    refused: Collection[int] = ()
+    """Columns of candidates that should not be accepted. Instead, another arm is asked at any cost.
+    If none may be asked, the best of the other candidates is accepted, if there is one."""
+
+
 class Verifier:
     """The verifier of an artifact; may be shared by threads."""
 
@@ -342,22 +358,12 @@ class Verifier:
         candidates: Candidates,
         costs: Floats,
         askable: Sequence[int],
-        *,
-        waits: Floats | None = None,
-        is_last: bool = False,
-        refused: Collection[int] = (),
+        terms: StepTerms = StepTerms(),
     ) -> NextStep:
         """Return the next step for the candidates in hand; there must be one, or an askable arm.
 
         The first step always asks. Afterwards, an arm is asked if its expected gain exceeds its
         cost. `costs` are those of all arms, divided by the price of a correct answer, (arms,).
-        `waits`, (arms,), is the part of them for the time that their answers take; the first step
-        asks two arms at once if the second is probably needed, and its cost less than the time that
-        this saves. If `is_last`, no arm can be asked after this step, for example because of a time
-        limit. Then the first step does so if the second arm is worth its cost.
-
-        If the best candidate is in a column of `refused`, another arm is asked at any cost. If none
-        may be asked, the best of the other candidates is accepted, if there is one.
         """
         p_correct = self.p_correct(beliefs, candidates)
         columns = list(p_correct)
@@ -376,14 +382,16 @@ class Verifier:
             is_same=np.array([is_same], dtype=np.bool_).reshape(1, len(columns), len(columns)),
         )
         best = columns[state.best_places()[0]] if columns else None
-        arms, gains = self._gain_model.choose_arms(state, must_ask=best in refused)
+        arms, gains = self._gain_model.choose_arms(state, must_ask=best in terms.refused)
         first, gain = int(arms[0]), float(gains[0])
         if first == NO_ARM:
-            if best in refused:
-                best = max({*columns} - {*refused} or {best}, key=lambda column: p_correct[column])
+            if best in terms.refused:
+                best = max(
+                    {*columns} - {*terms.refused} or {best}, key=lambda column: p_correct[column]
+                )
             return NextStep(best, (), p_correct, 0.0)
-        has_time_price = waits is not None and bool(waits[first] > 0)
-        if not columns and (is_last or has_time_price):
+        is_last, waits = terms.is_last, terms.waits
+        if not columns and (is_last or waits is not None):
             # The first answer is not known yet, so it counts as probable as the router expects.
             is_askable[0, first] = False
             expected = replace(

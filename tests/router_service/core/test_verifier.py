@@ -16,7 +16,7 @@ from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, Manifest
 from router_service.core.errors import ArtifactError
 from router_service.core.messages import Json
 from router_service.core.model import Floats, Platt, Temperature, logit, sigmoid
-from router_service.core.verifier import Verifier, VerifierSpec
+from router_service.core.verifier import StepTerms, Verifier, VerifierSpec
 from tests.candidates import MOST, answer, ask, read, write_verifier
 
 LIKELY = (0.6, 0.8, 0.9)
@@ -126,13 +126,15 @@ def test_two_arms_are_asked_at_once_only_in_the_last_step(
     verifier: Verifier, beliefs: Beliefs, is_last: bool, costs: Floats, ask: tuple[int, ...]
 ) -> None:
     """If there is no time for a second step, a second arm is asked if it is worth its cost."""
-    step = verifier.choose_step(beliefs, candidates(), costs, [0, 1, 2], is_last=is_last)
+    step = verifier.choose_step(beliefs, candidates(), costs, [0, 1, 2], StepTerms(is_last=is_last))
     assert step.ask == ask
 
 
 def test_last_step_does_not_ask_two_more_arms(verifier: Verifier, beliefs: Beliefs) -> None:
     """With an answer in hand, one arm is asked at most."""
-    step = verifier.choose_step(beliefs, candidates(a0="Oslo"), COSTS, [1, 2], is_last=True)
+    step = verifier.choose_step(
+        beliefs, candidates(a0="Oslo"), COSTS, [1, 2], StepTerms(is_last=True)
+    )
     assert step.ask == (1,)
 
 
