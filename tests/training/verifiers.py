@@ -35,7 +35,7 @@ CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha".split()
 OTHERS = ("Pisa", "Bari", "Graz")
 """The wrong answers of the arms. Each query mentions them, so that only agreement reveals them."""
 
-LITTLE = FitEffort(rounds=25, sets=2, prices=4, transitions=250)
+LITTLE = FitEffort(rounds=25, gain_rounds=25, sets=2, prices=4, transitions=250)
 """Enough to learn from a few hundred queries, in about a second."""
 
 

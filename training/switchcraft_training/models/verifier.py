@@ -65,6 +65,13 @@ is fitted on recorded answers only."""
 
 HELD_OUT_FOLDS = 3
 MIN_LEAF_ROWS = 100
+MIN_GAIN_LEAF_ROWS = 600
+"""The same transitions occur at all prices, so that 600 rows are about 70 transitions."""
+
+LABEL_SHARE = 0.7
+"""Share of the label in what an accepted candidate is worth. The verifier's probability has less
+noise, but it hardly knows where a more accurate arm corrects the others."""
+
 LOWEST_PRICE, HIGHEST_PRICE = 0.05, 60.0
 """Prices of a correct answer that the second graph is trained for, in units of the mean cost of the
 most accurate arm."""
@@ -75,16 +82,18 @@ class FitEffort:
     """How much work a fit takes; the defaults are what the reference pool was measured with.
 
     Of more than `queries`, a random sample is used: 150,000 would need 13 million rows of features.
-    `rounds` are the trees of each ensemble. `sets` are the sampled sets of two candidates, and of
-    three, for each query. `prices` are those that the second graph is trained for, and
-    `transitions` the sampled steps from one set of candidates to a larger one, for each price.
+    `rounds` are the trees of the first ensemble, and `gain_rounds` those of the second one. `sets`
+    are the sampled sets of two candidates, and of three, for each query. `prices` are those that
+    the second graph is trained for, and `transitions` the sampled steps from one set of candidates
+    to a larger one, for each price.
     """
 
     queries: int = 20_000
     rounds: int = 120
     sets: int = 12
     prices: int = 9
-    transitions: int = 4_000
+    transitions: int = 24_000
+    gain_rounds: int = 100
 
 
 FULL_EFFORT = FitEffort()
@@ -292,40 +301,44 @@ def _fit_gain(
         asked = np.array([column for _, _, column, _ in steps])
         before = _States.of(data, [(query, present) for query, present, _, _ in steps], p_correct)
         after = _States.of(data, [(query, larger) for query, _, _, larger in steps], p_correct)
-        in_hand = before.p_correct.max(axis=1) if size else np.zeros(len(steps))
+        in_hand = before.worth if size else np.zeros(len(steps))
         rows, gains = [], []
         what = f"gain of candidate {size + 1}"
         for price_usd in track(prices_usd, what, len(prices_usd), "prices"):
             costs = data.costs_usd / price_usd
             rows.append(gain_features(before.at(costs))[np.arange(len(steps)), asked])
-            gains.append(_values(after.at(costs), later) - in_hand)
+            gains.append(after.worth + _further(after.at(costs), later) - in_hand)
         all_rows.append(np.vstack(rows).astype(np.float32))
         all_gains.append(np.concatenate(gains))
-        later = _fit_regressor(all_rows[-1], all_gains[-1], seed, effort.rounds)
-    return _fit_regressor(np.vstack(all_rows), np.concatenate(all_gains), seed, effort.rounds)
+        later = _fit_regressor(all_rows[-1], all_gains[-1], seed, effort)
+    return _fit_regressor(np.vstack(all_rows), np.concatenate(all_gains), seed, effort)
 
 
-def _values(state: State, later: HistGradientBoostingRegressor | None) -> Floats:
-    """Return the value of the candidates of each request: the best one's, or of asking further."""
-    best: Floats = state.p_correct.max(axis=1)
+def _further(state: State, later: HistGradientBoostingRegressor | None) -> Floats | float:
+    """Return what asking further is worth after each set of candidates."""
     if later is None:
-        return best
+        return 0.0
     gains = np.full(state.askable.shape, -np.inf)
     rows = gain_features(state)[state.askable].astype(np.float32)
     gains[state.askable] = later.predict(rows)
     further: Floats = np.maximum((gains - state.costs).max(axis=1), 0.0)
-    return best + further
+    return further
 
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """The states of sampled sets of candidates, which have the same size, without costs."""
+    """The states of sampled sets of candidates, which have the same size, without costs.
+
+    `worth`, (sets,), is what accepting the likeliest candidate is worth: its probability, and
+    whether it is correct (`LABEL_SHARE`).
+    """
 
     beliefs: ArmBeliefs
     askable: Flags
     candidates: Columns
     p_correct: Floats
     is_same: Flags
+    worth: Floats
 
     @classmethod
     def of(
@@ -345,11 +358,18 @@ class _States:
             for query, each in sets
         ]
         size = candidates.shape[1]
+        p_correct_of = np.array(known).reshape(len(sets), size)
+        worth = np.zeros(len(sets))
+        if size:
+            rows, best = np.arange(len(sets)), p_correct_of.argmax(axis=1)
+            is_correct = data.correct[queries, candidates[rows, best]]
+            worth = (1 - LABEL_SHARE) * p_correct_of[rows, best] + LABEL_SHARE * is_correct
         return cls(
             beliefs=ArmBeliefs.of(data.probabilities[queries], data.reliabilities),
             askable=askable,
             candidates=candidates,
-            p_correct=np.array(known).reshape(len(sets), size),
+            p_correct=p_correct_of,
+            worth=worth,
             is_same=np.array(is_same, dtype=np.bool_).reshape(len(sets), size, size),
         )
 
@@ -361,13 +381,13 @@ class _States:
 
 
 def _fit_regressor(
-    rows: Rows, targets: Floats, seed: int, rounds: int
+    rows: Rows, targets: Floats, seed: int, effort: FitEffort
 ) -> HistGradientBoostingRegressor:
     return HistGradientBoostingRegressor(
-        max_iter=rounds,
+        max_iter=effort.gain_rounds,
         learning_rate=0.08,
         max_leaf_nodes=15,
-        min_samples_leaf=_leaf_rows(len(rows)),
+        min_samples_leaf=max(1, min(MIN_GAIN_LEAF_ROWS, len(rows) // 20)),
         l2_regularization=5,
         random_state=seed,
     ).fit(rows, targets)
