@@ -16,6 +16,7 @@ from router_service.core.calls.toolbox import Call
 from router_service.core.simulation import JudgedAnswers, Simulation
 from router_service.core.verifier import GAIN_FEATURES
 from switchcraft_training.data.table import Table
+from switchcraft_training.models.corruptions import corrupt_answers
 from switchcraft_training.models.verifier import (
     FitEffort,
     TrainedVerifier,
@@ -24,7 +25,12 @@ from switchcraft_training.models.verifier import (
     read_candidates,
 )
 from switchcraft_training.records import Example
-from switchcraft_training.verification import Evidence, VerifierStudy, judge_answers
+from switchcraft_training.verification import (
+    Evidence,
+    VerifierStudy,
+    judge_answers,
+    judge_corrupted,
+)
 from tests.candidates import request
 
 ARMS = ("cheap", "middle", "dear")
@@ -77,13 +83,21 @@ def invented_data(table: Table, seed: int = 0) -> VerifierData:
         }
         for i in range(queries)
     ]
+    candidates = read_candidates(table.examples, made)
     return VerifierData(
         features=np.zeros((queries, 2)),
         probabilities=_skill(queries, np.random.default_rng(seed)),
-        candidates=read_candidates(table.examples, made),
+        candidates=candidates,
         correct=table.correct,
         costs_usd=np.array(COSTS_USD),
         groups=np.arange(queries),
+        corrupted=corrupt_answers(
+            table.examples,
+            made,
+            candidates,
+            lambda row, column: bool(table.correct[row, column]),
+            seed,
+        ),
     )
 
 
@@ -91,15 +105,18 @@ def invented_study(queries: int = 240) -> VerifierStudy:
     """Return a study of these queries in two folds."""
     table = invented_table(queries)
     data = invented_data(table)
-    tests, parts = [], []
+    tests, parts, corrupted = [], [], []
     for fold in range(2):
         tests.append(np.flatnonzero(table.folds == fold))
         with one_thread():
             fitted = fit_verifier(data.take(np.flatnonzero(table.folds != fold)), 0, LITTLE)
             parts.append(judgements(fitted, data.take(tests[-1])))
+            with TemporaryDirectory() as folder:
+                spec = fitted.export(Path(folder), 1e-3)
+                corrupted += judge_corrupted(Path(folder), spec, data.take(tests[-1]))
     judged = JudgedAnswers.join(parts, tests)
     costs_usd = np.tile(COSTS_USD, (queries, 1))
-    evidence = Evidence.of(data.candidates, data.probabilities, costs_usd, judged)
+    evidence = Evidence.of(data.candidates, data.probabilities, costs_usd, judged, corrupted)
     simulation = Simulation(judged, GAIN_FEATURES)
     by_price = {price: simulation.answer(costs_usd[:2], price) for price in PRICES_USD}
     return VerifierStudy(table, judged, by_price, fitted, PRICES_USD[1], 0.16, evidence)

@@ -244,3 +244,28 @@ def test_report_has_the_section(figures: VerifiedFigures, tmp_path: Path) -> Non
         assert text in page
     write_report(Report("made-up", test, PROVENANCE, NEW), tmp_path)
     assert "#verified" not in (tmp_path / "report.html").read_text()
+
+
+def test_changed_answers_are_told_from_correct_ones(
+    figures: VerifiedFigures, verifier_study: VerifierStudy
+) -> None:
+    """Each kind of change has a row, and an invented value is recognized without its query."""
+    rows = {row.kind: row for row in figures.corruptions}
+    assert {"own name", "foreign value", "repeated call", "words"} <= rows.keys()
+    for row in rows.values():
+        assert row.auc.value > 0.5
+        assert row.after < row.before
+    assert rows["own name"].auc.value > 0.9
+    assert figures.picked_right is not None
+    correct = verifier_study.table.correct
+    pairs = ((0, 1), (0, 2), (1, 2))
+    cases = sum(int((correct[:, one] != correct[:, other]).sum()) for one, other in pairs)
+    assert figures.picked_right.n == cases
+
+
+def test_likeliest_of_the_cheapest_arms(figures: VerifiedFigures) -> None:
+    """The rule asks the cheapest arms for every query, and pays for all of them."""
+    for name, count in (("two cheapest, likeliest", 2), ("three cheapest, likeliest", 3)):
+        row = other(figures, name)
+        assert row.candidates.value == count
+        assert row.entry.cost_usd.value == pytest.approx(sum(COSTS_USD[:count]))
