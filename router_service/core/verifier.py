@@ -385,10 +385,9 @@ class Verifier:
         arms, gains = self._gain_model.choose_arms(state, must_ask=best in terms.refused)
         first, gain = int(arms[0]), float(gains[0])
         if first == NO_ARM:
-            if best in terms.refused:
-                best = max(
-                    {*columns} - {*terms.refused} or {best}, key=lambda column: p_correct[column]
-                )
+            allowed = [column for column in columns if column not in terms.refused]
+            if best in terms.refused and allowed:
+                best = max(allowed, key=lambda column: p_correct[column])
             return NextStep(best, (), p_correct, 0.0)
         is_last, waits = terms.is_last, terms.waits
         if not columns and (is_last or waits is not None):
