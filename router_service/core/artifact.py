@@ -43,6 +43,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 CANARIES = "canary.jsonl"
 LEARNED = "learned.bin"
+LEARNED_TOOLS = "learned-tools.bin"
 """Digests of the queries that the artifact has learned from; older artifacts lack this file."""
 
 Interval = tuple[float, float]

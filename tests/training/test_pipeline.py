@@ -131,6 +131,8 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert learned is not None
     digests = digests_of(load_dataset(trained, benchmark).examples)
     assert learned.count(digests) == len(learned.digests) == 87
+    assert learned.tools is not None
+    assert all(map(learned.tools.has, load_dataset(trained, benchmark).examples))
     assert report["overlap"] == {"queries": 80, "learned": 0, "share": 0.0}
     assert "80 measured queries, 7 used only for training" in printed
     usages = json.loads((tmp_path / "out" / STAGES).read_text())

@@ -109,7 +109,8 @@ Estimate accuracy and cost by inverse propensity weighting and by the doubly rob
 To replay another policy, the logged probabilities are enough. To replay another artifact, the log
 must have been written with decision_log.content.
 A verified policy is followed through the logged answers. The table has the share of the traffic for
-which the log has all answers that the policy asks for, and the result on this part.
+which the log has all answers that the policy asks for, and the result on this part. A second table
+has answers that weak evidence contradicts and added seconds, also for unseen and known tools.
 The assumptions are described in training/switchcraft_training/replay/estimators.py.
 """
 

@@ -291,12 +291,22 @@ class EvaluationConfig(_Frozen):
         None, description="Adds a baseline that is trained on preferences between chat answers."
     )
 
+    learning_curve: tuple[Annotated[int, Field(ge=20)], ...] = Field(
+        (),
+        description="For the protocol `folds`: numbers of queries, such as `[250, 500, 1000]`. For"
+        " each, the router and its verifier also learn from only so many training queries of every"
+        " fold, so that the report shows what more labelled queries would bring. Each number trains"
+        " four routers and a verifier for every fold, and again with `known_tools`.",
+    )
+
     @model_validator(mode="after")
     def _check_protocol(self) -> EvaluationConfig:
         if self.chat_preferences is not None and not self.baselines:
             raise ValueError("`chat_preferences` requires `baselines: true`")
         if self.protocol == "split" and self.seeds:
             raise ValueError("`seeds` is only allowed for the protocol `folds`; use `sweep.seeds`")
+        if self.protocol == "split" and self.learning_curve:
+            raise ValueError("`learning_curve` is only allowed for the protocol `folds`")
         if self.protocol == "split" and self.grouped_by == "tools":
             raise ValueError("`grouped_by: tools` is only allowed for the protocol `folds`")
         if self.known_tools and self.grouped_by != "tools":

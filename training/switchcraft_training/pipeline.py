@@ -27,7 +27,7 @@ from router_service.core.artifact import TOKENIZER, Encoder, Provenance
 from router_service.core.held_out import HeldOut
 from router_service.core.model import Calibration, Classifier
 from switchcraft_training.baselines.chat import read_preferences
-from switchcraft_training.config import RunConfig, dump_config
+from switchcraft_training.config import Grouping, RunConfig, dump_config
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import split_table
@@ -39,6 +39,7 @@ from switchcraft_training.dataset import (
     sources_sha256,
 )
 from switchcraft_training.evaluation.evaluate import Experiment
+from switchcraft_training.evaluation.learning import LearningCurve, learning_curves
 from switchcraft_training.evaluation.report import (
     KnownTools,
     Report,
@@ -100,6 +101,7 @@ FINAL_ROUTER = "final router"
 EXPORT = "export"
 MAIN_TABLE = "main table"
 KNOWN_TOOLS = "known tools"
+LEARNING_CURVE = "learning curve"
 REPORT = "report"
 """Names of the stages besides those of `experiment_stages` and of `study_verifier`."""
 
@@ -159,7 +161,8 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
         return (READING, *experiment_stages(config), MAIN_TABLE, EXPORT, REPORT)
     verifier = (NESTED_ROUTERS, VERIFIER) if config.verifier else ()
     known = (KNOWN_TOOLS,) if config.evaluation.known_tools else ()
-    last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, *known, REPORT)
+    learning = (LEARNING_CURVE,) if config.evaluation.learning_curve else ()
+    last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, *known, *learning, REPORT)
     return (READING, *experiment_stages(config), *last)
 
 
@@ -217,6 +220,10 @@ def _run_stages(
     if config.evaluation.known_tools:
         with stage(KNOWN_TOOLS):
             known = measure_known_tools(training, result.experiment.policies, data, workers)
+    learning: dict[Grouping, LearningCurve] = {}
+    if config.evaluation.learning_curve:
+        with stage(LEARNING_CURVE):
+            learning = learning_curves(training, data, workers=workers)
     with stage(REPORT):
         report = Report(
             name=config.name,
@@ -233,6 +240,7 @@ def _run_stages(
             verified=verified,
             grouped_by=config.evaluation.grouped_by,
             known_tools=known,
+            learning=learning,
         )
         write_report(report, out)
     return directory
@@ -243,7 +251,7 @@ def measure_known_tools(
 ) -> KnownTools:
     """Measure the same policies with folds in which a query's tools may have been learned from."""
     alone = data.config.evaluation.model_copy(
-        update={"seeds": (), "baselines": False, "truncated": False}
+        update={"seeds": (), "baselines": False, "truncated": False, "learning_curve": ()}
     )
     config = data.config.model_copy(update={"evaluation": alone, "policies": policies})
     data = replace(data, config=config).grouped_by("queries")

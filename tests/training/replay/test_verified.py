@@ -25,13 +25,24 @@ from router_service.core.messages import Json, parse_conversation
 from router_service.core.selection import Verified
 from router_service.router import Prediction, Router
 from switchcraft_training.cli import main
+from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.decisions.log import DecisionLog, read_log
+from switchcraft_training.decisions.queries import logged_example
 from switchcraft_training.replay.estimators import PolicyEstimate
 from switchcraft_training.replay.replay import Replay, replay_log
 from switchcraft_training.replay.verified import LoggedAnswer, VerifiableRequest, parse_answer
 from tests.artifacts import REFERENCE_POOL
-from tests.candidates import request
-from tests.training.decisions.cases import Line, decision, expects, right, write_log, wrong
+from tests.candidates import request, tool
+from tests.training.decisions.cases import (
+    Line,
+    decision,
+    expects,
+    negative_evidence,
+    right,
+    write_log,
+    wrong,
+)
+from tests.training.evaluation.cases import copy_shipped
 
 CITIES = ("Oslo", "Lima", "Bern", "Rome", "Kyiv", "Riga", "Baku", "Doha")
 REQUESTS = 40
@@ -124,8 +135,14 @@ class World:
             "content": Content(request=self.requests[row], **dict(self.content(row, arm))),
         }
 
-    def verified_lines(self, price_usd: float, *, is_checked: bool) -> Iterator[Line]:
-        """Yield verified decisions with a verdict, or with the expected calls if `is_checked`."""
+    def verified_lines(
+        self, price_usd: float, *, is_checked: bool, is_judged: bool = True
+    ) -> Iterator[Line]:
+        """Yield verified decisions with a verdict, or with the expected calls if `is_checked`.
+
+        If not `is_judged`, they have neither: four of five wrong answers are contradicted by weak
+        evidence instead.
+        """
         rng = np.random.default_rng(1)
         for number in range(DECISIONS):
             row = int(rng.integers(REQUESTS))
@@ -151,7 +168,10 @@ class World:
                 "cost_usd": sum(self.costs_usd[arm] for arm in asked),
             }
             yield decision(f"d{number}", accepted, **facts)
-            if is_checked:
+            if not is_judged:
+                if number % 5 and not self.is_correct(row, accepted):
+                    yield negative_evidence(f"d{number}")
+            elif is_checked:
                 call = LoggedCall(name="forecast", arguments={"city": CITIES[row % len(CITIES)]})
                 yield expects(f"d{number}", call)
             else:
@@ -348,7 +368,9 @@ def test_table_shows_coverage_and_marks_what_is_predicted(
     row = next(line for line in printed.splitlines() if " coverage " in line)
     assert row.split()[-2:] == [f"{coverage:.1%}"] * 2
     assert "covered part" in printed
-    assert printed.count("≥ ") == 2
+    assert printed.count("≥ ") == 4, (
+        "in each table: of the first the regret too, of the second the seconds"
+    )
     assert "* verified=0.001: the log has all answers that this policy asks for" in printed
 
 
@@ -367,3 +389,103 @@ def test_verified_policy_needs_an_artifact_with_a_verifier(
     options = ["--artifact", str(REFERENCE_POOL), "--policy", "verified"]
     assert main(["replay", str(write_log(tmp_path / "bare", bare)), *options]) == 1
     assert "decision_log.content" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def contradicted(world: World, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    """Replay verified answers without verdicts, but with weak evidence against wrong ones."""
+    lines = world.verified_lines(world.logged_usd, is_checked=False, is_judged=False)
+    return Replayed.of(world, lines, tmp_path_factory.mktemp("contradicted"))
+
+
+def test_weak_evidence_is_estimated_apart_from_accuracy(
+    world: World, contradicted: Replayed
+) -> None:
+    """Without verdicts, replay estimates contradicted answers and seconds, and no accuracy."""
+    found, log = contradicted.found, contradicted.log
+    assert found.accuracy.policies == {}
+    share = len(log.evidence) / DECISIONS
+    assert share > 0.02
+    asked = [len(world.follow(row, world.logged_usd)[1]) for row in logged_rows(log)]
+    for reward, truth in ((found.contradicted, share), (found.added_s, np.mean(asked) - 1)):
+        estimate = reward.policies[contradicted.logged]
+        assert (estimate.coverage, estimate.n) == (1, DECISIONS)
+        assert estimate.dr is not None
+        assert reward.chosen is not None
+        assert estimate.dr.value == pytest.approx(reward.chosen.value) == pytest.approx(truth)
+    assert "theta=0" not in found.added_s.policies
+    assert found.evidence is not None
+    assert (found.evidence.contradicted, found.evidence.others) == (0, 0)
+
+
+def test_fewer_candidates_take_less_time(world: World, checked: Replayed) -> None:
+    """A lower price adds the seconds of the candidates that it still asks, one second each here."""
+    covered = [
+        len(world.follow(row, world.lower_usd)[1]) - 1
+        for row in logged_rows(checked.log)
+        if is_shown(world.follow(row, world.lower_usd)[1], world.follow(row, world.logged_usd)[1])
+    ]
+    estimate = checked.found.added_s.policies[checked.lower]
+    assert estimate.covered is not None
+    assert estimate.covered.value == pytest.approx(np.mean(covered))
+    assert checked.found.contradicted.chosen is None, "the log has no weak evidence"
+
+
+def test_evidence_against_an_answer_does_not_count_for_other_candidates(
+    world: World, contradicted: Replayed
+) -> None:
+    """Weak evidence covers another candidate only if its calls are those that were delivered."""
+    known = []
+    for row in logged_rows(contradicted.log):
+        one, logged = world.follow(row, world.logged_usd)
+        other, asked = world.follow(row, world.lower_usd)
+        is_same = world.content(row, one) == world.content(row, other)
+        known.append(is_shown(asked, logged) and is_same)
+    estimate = contradicted.found.contradicted.policies[contradicted.lower]
+    assert estimate.coverage == pytest.approx(np.mean(known))
+    assert estimate.coverage < 1
+
+
+def with_other_tools(lines: Iterator[Line]) -> Iterator[Line]:
+    """Yield the lines, where every third request offers other tools as well."""
+    others = [tool({"type": "object", "properties": {"iban": {}, "amount": {}}}, "transfer_money"),
+              tool({"type": "object", "properties": {"plate": {}}}, "renew_parking")]  # fmt: skip
+    for number, line in enumerate(lines):
+        if isinstance(line, LoggedDecision) and number % 3 == 0 and line.content is not None:
+            body = dict(line.content.request)
+            body["tools"] = [*body["tools"], *others]
+            content = line.content.model_copy(update={"request": body})
+            yield line.model_copy(update={"content": content})
+        else:
+            yield line
+
+
+def test_results_are_split_by_learned_tools(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Requests with tools that the artifact has learned from have results of their own.
+
+    An artifact that does not record its tools says so.
+    """
+    lines = world.verified_lines(world.logged_usd, is_checked=False, is_judged=False)
+    log = read_log(write_log(tmp_path / "log", with_other_tools(lines)))
+    renamed = logged_example(log.decisions[1])
+    renamed.request["tools"][0]["function"]["name"] = "forecasts"
+    learned = LearnedQueries.of([renamed])
+    copy_shipped(tmp_path / "artifact", learned, REFERENCE_POOL)
+    rules = ("verified=0.001", "theta=0")
+    options = [option for rule in rules for option in ("--policy", rule)]
+    command = ["replay", str(log.path), *options, "--artifact"]
+    assert main([*command, str(tmp_path / "artifact"), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    by_tools = json.loads((tmp_path / "replay.json").read_bytes())["by_tools"]
+    unseen = sum(
+        len(each.content.request["tools"]) > 1 for each in log.decisions if each.content is not None
+    )
+    assert by_tools["unseen"]["replayed"] == unseen
+    assert by_tools["known"]["replayed"] == DECISIONS - unseen
+    for part, results in by_tools.items():
+        assert f"{part} tools ({results['replayed']})" in printed
+        assert results["contradicted"]["policies"].keys() == set(rules)
+    assert main([*command, str(REFERENCE_POOL)]) == 0
+    assert "It is unknown which requests have tools" in " ".join(capsys.readouterr().out.split())

@@ -33,6 +33,11 @@ of the recorded pools with a similarity from 0.75 to 0.8, nearly all differ in n
 few words. The n-grams are not weighted by their rarity: in a large corpus, a weight would make one
 other number more important than the sentence around it."""
 
+SAME_TOOLS_AGREEMENT: Final = 0.74
+"""Least share of equal values in the signatures of nearly equal lists of tools. It estimates the
+share of equal n-grams with a standard error of 0.03, and two sets of equal size with a cosine
+similarity of 0.85 share 0.85 / (2 - 0.85) = 0.74 of their n-grams."""
+
 SAME_TOOLS_FROM: Final = 0.85
 """Least cosine similarity of nearly equal lists of tools. Of the pool of December 2025, 2,297
 queries have 1,083 different lists; at 0.85, the largest group, joined with near-duplicates, has 6%
@@ -118,6 +123,16 @@ def similar_tools(examples: Sequence[Example]) -> Groups:
     return groups
 
 
+def tools_signatures(examples: Sequence[Example]) -> NDArray[np.uint8]:
+    """Return the signature of each example's list of tools, (examples, SIGNATURE).
+
+    Only the lowest byte of each MinHash value is kept, as in b-bit minwise hashing (Li and König,
+    2010): different values are equal by chance in one of 256 cases, and names cannot be recovered.
+    """
+    ngrams = _NGrams.of([" ".join(_tools_text(each).casefold().split()) for each in examples])
+    return ngrams.signatures().astype(np.uint8)
+
+
 def join_groups(one: Groups, other: Groups) -> Groups:
     """Return the groups of rows that share a group in either grouping, directly or by others."""
     _, one = np.unique(one, return_inverse=True)
@@ -131,8 +146,10 @@ def _tools_text(example: Example) -> str:
     functions = (tool["function"] for tool in example.request["tools"])
     lines = []
     for function in functions:
-        parameters = (function.get("parameters") or {}).get("properties") or {}
-        lines.append(" ".join([function["name"].replace("_", " "), *sorted(parameters)]))
+        parameters = function.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, dict) else None
+        names = sorted(properties) if isinstance(properties, dict) else ()
+        lines.append(" ".join([function["name"].replace("_", " "), *names]))
     return "\n".join(sorted(lines))
 
 

@@ -1,17 +1,24 @@
-"""Which queries an artifact has learned from, and how many of them a report measures."""
+"""Which queries and tools an artifact has learned from, and how many of them a report measures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from router_service.core.artifact import LEARNED, Artifact
+from router_service.core.artifact import LEARNED, LEARNED_TOOLS, Artifact
 from router_service.core.errors import ArtifactError
+from switchcraft_training.data.duplicates import (
+    SAME_TOOLS_AGREEMENT,
+    SIGNATURE,
+    tools_signatures,
+)
 from switchcraft_training.data.splits import Split, query_digest
 from switchcraft_training.records import Example
 
@@ -30,19 +37,68 @@ def digests_of(examples: Iterable[Example]) -> Digests:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedTools:
+    """Signatures of the lists of tools that an artifact has learned from, (lists, SIGNATURE).
+
+    A signature has 256 bytes; the pool of December 2025 has 1,083 different lists (0.3 MB).
+    """
+
+    signatures: NDArray[np.uint8]
+    _known: dict[bytes, bool] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, examples: Iterable[Example]) -> Self:
+        """Return the signatures of these examples' tools."""
+        by_tools = {_tools_key(each): each for each in examples if each.request["tools"]}
+        if not by_tools:
+            return cls(np.empty((0, SIGNATURE), dtype=np.uint8))
+        return cls(np.unique(tools_signatures(list(by_tools.values())), axis=0))
+
+    @classmethod
+    def read(cls, artifact: Artifact) -> Self | None:
+        """Return the tools that an artifact has learned from; None if it does not record them.
+
+        Raises ArtifactError if its file is not a list of signatures.
+        """
+        if LEARNED_TOOLS not in artifact.manifest.files:
+            return None
+        path = artifact.directory / LEARNED_TOOLS
+        content = path.read_bytes()
+        if len(content) % SIGNATURE:
+            raise ArtifactError(path, f"is not a list of signatures of {SIGNATURE} bytes")
+        return cls(np.frombuffer(content, dtype=np.uint8).reshape(-1, SIGNATURE))
+
+    def has(self, example: Example) -> bool:
+        """Return whether an example's tools, or nearly the same ones, were learned from."""
+        key = _tools_key(example)
+        if key not in self._known:
+            own = tools_signatures([example])
+            agreement = (self.signatures == own).mean(axis=1)
+            self._known[key] = bool(agreement.max(initial=0.0) >= SAME_TOOLS_AGREEMENT)
+        return self._known[key]
+
+
+def _tools_key(example: Example) -> bytes:
+    tools = orjson.dumps(example.request["tools"], option=orjson.OPT_SORT_KEYS)
+    return blake2b(tools, digest_size=DIGEST_BYTES).digest()
+
+
+@dataclass(frozen=True, slots=True)
 class LearnedQueries:
-    """Sorted digests of queries.
+    """Sorted digests of queries, and the tools that they offered; None if these are unknown.
 
     A digest has 8 bytes, so 150,000 queries take 1.2 MB, and a query collides with one of them by
     chance with a probability of 1e-14.
     """
 
     digests: Digests
+    tools: LearnedTools | None = None
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> Self:
-        """Return the digests of these queries."""
-        return cls(np.unique(digests_of(examples)))
+        """Return the digests of these queries, and their tools."""
+        known = list(examples)
+        return cls(np.unique(digests_of(known)), LearnedTools.of(known))
 
     @classmethod
     def read(cls, artifact: Artifact) -> Self | None:
@@ -56,15 +112,21 @@ class LearnedQueries:
         content = path.read_bytes()
         if len(content) % DIGEST_BYTES:
             raise ArtifactError(path, f"is not a list of digests of {DIGEST_BYTES} bytes")
-        return cls(np.frombuffer(content, dtype=_DIGEST))
+        return cls(np.frombuffer(content, dtype=_DIGEST), LearnedTools.read(artifact))
 
     def write(self, directory: Path) -> None:
-        """Write the digests to an artifact's directory; its manifest must be written afterwards."""
+        """Write both to an artifact's directory; its manifest must be written afterwards."""
         (directory / LEARNED).write_bytes(self.digests.astype(_DIGEST).tobytes())
+        if self.tools is not None:
+            (directory / LEARNED_TOOLS).write_bytes(self.tools.signatures.tobytes())
 
     def merge(self, other: LearnedQueries) -> LearnedQueries:
-        """Return the digests of both."""
-        return LearnedQueries(np.union1d(self.digests, other.digests))
+        """Return the digests and tools of both; the tools are unknown if one's are."""
+        tools: LearnedTools | None = None
+        if self.tools is not None and other.tools is not None:
+            both = np.concatenate([self.tools.signatures, other.tools.signatures])
+            tools = LearnedTools(np.unique(both, axis=0))
+        return LearnedQueries(np.union1d(self.digests, other.digests), tools)
 
     def count(self, digests: Digests) -> int:
         """Return how many of the queries with these digests were learned from."""
@@ -91,7 +153,7 @@ class TrainingOverlap:
         learned = 0
         for split in splits:
             known = (*split.train, *split.validation, *split.teaching)
-            seen = LearnedQueries.of(examples[row] for row in known)
+            seen = LearnedQueries(np.unique(digests_of(examples[row] for row in known)))
             learned += seen.count(digests_of(examples[row] for row in split.test))
         return cls._counted(sum(len(split.test) for split in splits), learned)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from router_service.core.artifact import Measure
 from router_service.core.goals import pareto_front
 from router_service.core.measurement import KINDS, Entry, Kind
+from switchcraft_training.config import Grouping
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import (
     LEVELS,
@@ -33,6 +34,7 @@ from switchcraft_training.evaluation.breakdowns import (
 )
 from switchcraft_training.evaluation.calibration import CalibrationFigures
 from switchcraft_training.evaluation.evaluate import Evaluation
+from switchcraft_training.evaluation.learning import LearningCurve
 from switchcraft_training.evaluation.stability import Ablation, Stability
 from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch
@@ -221,6 +223,49 @@ def verified_svg(figures: VerifiedFigures) -> str:
         figure.draw_without_rendering()
         named = [*map(_at, points), operating]
         label_points(axes, named, [*(entry.name for entry in points), "policy verified"])
+        return to_svg(figure)
+
+
+def learning_svg(curves: Mapping[Grouping, LearningCurve]) -> str:
+    """Draw AUC, and accuracy relative to the best single model, over the queries learned from."""
+    with style():
+        figure = new_figure(3.4)
+        left, right = figure.subplots(1, 2)
+        styles: dict[Grouping, tuple[str, str]] = {
+            "tools": ("-", "unseen tools"),
+            "queries": (":" if len(curves) > 1 else "-", "known tools"),
+        }
+        for grouping, points in curves.items():
+            line, tools = styles[grouping]
+            for name, colour, axes, values in (
+                ("verifier", COLOURS["router"], left, [p.verifier_auc for p in points]),
+                ("router", BLUE, left, [p.router_auc for p in points]),
+                ("verified", COLOURS["router"], right, [p.verified for p in points]),
+                ("choose once", BLUE, right, [p.once for p in points]),
+            ):
+                known = [
+                    (point.queries, value)
+                    for point, value in zip(points, values, strict=True)
+                    if value is not None
+                ]
+                if not known:
+                    continue
+                axes.plot(
+                    [queries for queries, _ in known],
+                    [v.difference if isinstance(v, Entry) else v.value for _, v in known],
+                    color=colour,
+                    linestyle=line,
+                    marker="o",
+                    markersize=4,
+                    label=f"{name}, {tools}",
+                )
+        left.set_ylabel("mean AUC")
+        right.set_ylabel("accuracy - best single model")
+        right.yaxis.set_major_formatter(PercentFormatter(1, decimals=1, symbol=" points"))
+        for axes in (left, right):
+            axes.set_xlabel("labelled queries")
+            axes.grid(visible=True)
+            axes.legend()
         return to_svg(figure)
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -54,6 +54,7 @@ from switchcraft_training.evaluation.frontier import (
     paper_metrics,
     validate_goals,
 )
+from switchcraft_training.evaluation.learning import LearningCurve
 from switchcraft_training.evaluation.stability import (
     Ablation,
     Stability,
@@ -167,7 +168,7 @@ class Report:
     training rows from other recordings), `unprofiled_arms` (arms without a profile, so that MIRT
     was not measured), `label_rates`, `epochs`, `parity` and `verified`, which is the reason if
     verified answers were not measured. With folds that are `grouped_by` tools, `known_tools` may
-    have the results with known tools.
+    have the results with known tools. `learning` are the learning curves by what stays in one fold.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Report:
     verified: VerifiedFigures | str | None = None
     grouped_by: Grouping = "queries"
     known_tools: KnownTools | None = None
+    learning: Mapping[Grouping, LearningCurve] = field(default_factory=dict)
 
     @property
     def protocols(self) -> tuple[ProtocolRow, ...]:
@@ -242,6 +244,8 @@ def draw_plots(report: Report) -> dict[str, str]:
         drawn["curves"] = plots.curves_svg([report.epochs])
     if isinstance(report.verified, VerifiedFigures):
         drawn["verified"] = plots.verified_svg(report.verified)
+    if report.learning:
+        drawn["learning"] = plots.learning_svg(report.learning)
     sections = report.sections
     if sections is None:
         return drawn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
@@ -25,8 +25,8 @@ from router_service.core.selection import (
 )
 from router_service.core.verification import UnverifiedReason
 from router_service.router import Prediction, Router
-from switchcraft_training.data.learned import digests_of
-from switchcraft_training.data.table import Floats
+from switchcraft_training.data.learned import LearnedTools, digests_of
+from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import judge_decision, read_example
 from switchcraft_training.replay.estimators import Outcomes
@@ -34,6 +34,7 @@ from switchcraft_training.replay.verified import (
     LoggedAnswer,
     Trajectory,
     VerifiableRequest,
+    is_contradicted,
     read_answers,
 )
 
@@ -71,14 +72,24 @@ class ReplayedDecisions:
     policies: Sequence[str]
     skipped: Counter[SkipReason]
 
+    def take(self, rows: Flags) -> ReplayedDecisions:
+        """Return some of the decisions; `rows` has shape (decisions,)."""
+        parts = {name: each.take(rows) for name, each in self.trajectories.items()}
+        return replace(self, columns=self.columns[rows], trajectories=parts)
+
 
 def columns_of(arms: int) -> np.dtype[np.void]:
-    """Return the type of a replayed decision: 128 bytes, and 32 for each arm.
+    """Return the type of a replayed decision: 141 bytes, and 32 for each arm.
 
     `chosen` is the arm that was asked first. `correct` and `cost_usd` are those of the whole
     request, and NaN if they are unknown; those that start with `first` are those of the first
     answer, or a prediction if they are not observed. What is predicted of an arm is NaN if it could
     not serve the request. `digest` is that of (query, tools), and 0 without a router.
+
+    `contradicted` says whether weak evidence speaks against the delivered answer, and `p_correct`
+    is the probability that it is correct, by the logged prediction or the logged verifier. NaN is
+    unknown. `added_s` are the seconds of all candidates but the first. `has_known_tools` is true if
+    the router's artifact has learned from the request's tools, or nearly the same ones.
     """
     return np.dtype(
         [
@@ -94,7 +105,13 @@ def columns_of(arms: int) -> np.dtype[np.void]:
             ("is_first_judged", "?"),
             ("first_cost_usd", "f8"),
             ("is_first_priced", "?"),
+            ("contradicted", "f8"),
+            ("p_correct", "f8"),
+            ("first_contradicted", "f8"),
+            ("first_p_correct", "f8"),
+            ("added_s", "f8"),
             ("digest", "u8"),
+            ("has_known_tools", "?"),
             *((name, "f8", (arms,)) for name in _BY_ARM),
         ]
     )
@@ -112,6 +129,9 @@ class Trajectories:
             ("expected_usd", "f8"),
             ("cost_usd", "f8"),
             ("is_priced", "?"),
+            ("p_correct", "f8"),
+            ("contradicted", "f8"),
+            ("added_s", "f8"),
         ]
     )
 
@@ -119,12 +139,31 @@ class Trajectories:
         """Make room for this many decisions."""
         self.columns: NDArray[np.void] = np.zeros(rows, dtype=self._TYPE)
 
-    def outcomes(self) -> tuple[Outcomes, Outcomes]:
-        """Return the policy's accuracy and its cost."""
+    def take(self, rows: Flags) -> Trajectories:
+        """Return the columns of some of the decisions."""
+        part = Trajectories(0)
+        part.columns = self.columns[rows]
+        return part
+
+    def outcomes(self, detection: float) -> tuple[Outcomes, Outcomes, Outcomes, Outcomes]:
+        """Return the policy's accuracy, cost, share of contradicted answers, and added seconds.
+
+        `detection` is the expected share of wrong answers that weak evidence speaks against.
+        """
         facts = self.columns
+        first, added_s, contradicted = facts["first"], facts["added_s"], facts["contradicted"]
+        is_traced, is_timed = ~np.isnan(contradicted), facts["is_priced"] & ~np.isnan(added_s)
+        expected = detection * (1 - facts["p_correct"])
         return (
-            Outcomes(facts["first"], facts["expected"], facts["correct"], facts["is_judged"]),
-            Outcomes(facts["first"], facts["expected_usd"], facts["cost_usd"], facts["is_priced"]),
+            Outcomes(first, facts["expected"], facts["correct"], facts["is_judged"]),
+            Outcomes(first, facts["expected_usd"], facts["cost_usd"], facts["is_priced"]),
+            Outcomes(
+                first,
+                detection * (1 - facts["expected"]),
+                np.where(is_traced, contradicted, expected),
+                is_traced,
+            ),
+            Outcomes(first, np.zeros(len(facts)), np.nan_to_num(added_s), is_timed),
         )
 
 
@@ -135,17 +174,22 @@ class Predicted(NamedTuple):
     prediction: Prediction
     is_unread: bool
     digest: int
+    has_known_tools: bool
 
 
 def read_decisions(
-    log: DecisionLog, router: Router | None, verified: Mapping[str, Verified]
+    log: DecisionLog,
+    router: Router | None,
+    verified: Mapping[str, Verified],
+    tools: LearnedTools | None = None,
 ) -> ReplayedDecisions:
     """Read the decisions that can be replayed, with the predictions of `router`, if it is given.
 
     With a router, decisions without a readable request are omitted, and only arms that could serve
     the request when it was logged have a prediction. Arms that are missing in the log are excluded,
     because they have no outcomes. Decisions with candidate answers are omitted unless `verified`
-    has policies, which need a router. Raises DataError if too few decisions can be replayed, or if
+    has policies, which need a router. `tools` are those that the router's artifact has learned
+    from, if that is known. Raises DataError if too few decisions can be replayed, or if
     the artifact knows none of the arms.
     """
     arms = {arm: column for column, arm in enumerate(log.arms)}
@@ -163,7 +207,7 @@ def read_decisions(
         able = [arm for arm in shared if arm in decision.probabilities]
         predicted = None
         if reason is None and router is not None:
-            predicted = predict_again(router, decision) if able else None
+            predicted = predict_again(router, decision, tools) if able else None
             reason = SkipReason.NO_REQUEST if predicted is None else None
         if reason is not None:
             skipped[reason] += 1
@@ -173,6 +217,7 @@ def read_decisions(
         if router is not None and predicted is not None:
             row["is_unread"] = predicted.is_unread
             row["digest"] = predicted.digest
+            row["has_known_tools"] = predicted.has_known_tools
             for arm in able:
                 probability = predicted.prediction.probabilities[shared[arm].output]
                 row["predicted_probabilities"][arms[arm]] = probability
@@ -237,7 +282,9 @@ def asked_first(decision: LoggedDecision) -> str:
     return decision.candidates[0].arm if decision.candidates else decision.arm
 
 
-def predict_again(router: Router, decision: LoggedDecision) -> Predicted | None:
+def predict_again(
+    router: Router, decision: LoggedDecision, tools: LearnedTools | None
+) -> Predicted | None:
     """Return a logged request with a router's prediction; None if it cannot be read."""
     try:
         example = read_example(decision)
@@ -246,7 +293,13 @@ def predict_again(router: Router, decision: LoggedDecision) -> Predicted | None:
         return None
     question = Question(conversation, example.request["tools"])
     (digest,) = digests_of([example]).tolist()
-    return Predicted(question, router.predict(conversation), bool(conversation.unread), digest)
+    return Predicted(
+        question=question,
+        prediction=router.predict(conversation),
+        is_unread=bool(conversation.unread),
+        digest=digest,
+        has_known_tools=tools is not None and tools.has(example),
+    )
 
 
 def fill_logged(
@@ -268,6 +321,17 @@ def fill_logged(
     cost_usd = decision.actual_cost_usd
     row["cost_usd"] = row["first_cost_usd"] = np.nan if cost_usd is None else cost_usd
     row["is_first_judged"] = row["is_first_priced"] = True
+    row["contradicted"] = row["first_contradicted"] = is_contradicted(log, decision)
+    candidates = decision.candidates or ()
+    accepted = next((each for each in candidates if each.is_accepted), None)
+    p_correct = None if accepted is None else accepted.p_correct
+    if p_correct is None:
+        p_correct = decision.probabilities[asked_first(decision)]
+    row["p_correct"] = row["first_p_correct"] = p_correct
+    by_step: dict[int, float] = {}
+    for each in candidates:
+        by_step[each.step] = max(by_step.get(each.step, 0.0), each.seconds)
+    row["added_s"] = sum(by_step.values()) - (candidates[0].seconds if candidates else 0.0)
     for name in _BY_ARM:
         row[name] = np.nan
     for arm, probability in decision.probabilities.items():
@@ -286,12 +350,16 @@ def fill_first_answer(
     correct = np.nan if answer is None else answer.correct
     cost_usd = np.nan if answer is None or answer.has_failed else answer.cost_usd
     row["is_first_judged"], row["is_first_priced"] = not np.isnan(correct), not np.isnan(cost_usd)
+    p_correct = candidate.p_correct
+    if p_correct is None:
+        p_correct = decision.probabilities[candidate.arm]
     if np.isnan(correct):
-        p_correct = candidate.p_correct
-        correct = decision.probabilities[candidate.arm] if p_correct is None else p_correct
+        correct = p_correct
     if np.isnan(cost_usd):
         cost_usd = decision.expected_cost_usd[candidate.arm]
     row["first_correct"], row["first_cost_usd"] = correct, cost_usd
+    row["first_contradicted"] = np.nan if answer is None else answer.contradicted
+    row["first_p_correct"] = p_correct
 
 
 def fill_trajectory(
@@ -309,6 +377,9 @@ def fill_trajectory(
     facts["expected_usd"] = request.costs_usd[first]
     facts["cost_usd"] = np.nan_to_num(found.cost_usd, nan=request.costs_usd[first])
     facts["is_priced"] = is_priced
+    facts["p_correct"] = found.p_correct
+    facts["contradicted"] = np.nan if accepted is None else accepted.contradicted
+    facts["added_s"] = found.added_s
 
 
 def fill_unverified(facts: np.void, row: np.void, policy: Policy) -> None:
@@ -319,6 +390,8 @@ def fill_unverified(facts: np.void, row: np.void, policy: Policy) -> None:
     facts["expected"], facts["expected_usd"] = probabilities[first], costs_usd[first]
     facts["correct"], facts["cost_usd"] = row["first_correct"], row["first_cost_usd"]
     facts["is_judged"], facts["is_priced"] = row["is_first_judged"], row["is_first_priced"]
+    facts["p_correct"] = row["first_p_correct"]
+    facts["contradicted"] = row["first_contradicted"]
 
 
 def choose_arm(probabilities: Floats, costs_usd: Floats, is_unread: bool, policy: Policy) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -21,11 +23,12 @@ from router_service.core.selection import (
 )
 from router_service.core.statistics import Estimate
 from router_service.router import Router
-from switchcraft_training.data.learned import TrainingOverlap
+from switchcraft_training.data.learned import LearnedTools, TrainingOverlap
 from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
+from switchcraft_training.decisions.queries import WEAKLY_CORRECT
 from switchcraft_training.evaluation.evaluate import policy_names
-from switchcraft_training.replay.columns import choose_arm, read_decisions
+from switchcraft_training.replay.columns import ReplayedDecisions, choose_arm, read_decisions
 from switchcraft_training.replay.estimators import (
     LoggedChoices,
     Outcomes,
@@ -64,28 +67,71 @@ class RewardEstimates:
     policies: Mapping[str, PolicyEstimate] = field(default_factory=dict)
 
 
+Tools = Literal["unseen", "known"]
+"""Whether an artifact has learned from a request's tools, or from nearly the same ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Estimates for policies on some decisions.
+
+    Costs are in USD per request. `contradicted` is the share of answers that weak evidence speaks
+    against, which is neither a verdict nor its complement. `added_s` are the seconds after the
+    first candidate's answer, and only of verified policies. If the coverage of a verified policy is
+    below 1, its `dr` and `regret` of costs and seconds are lower bounds of them.
+    """
+
+    replayed: int
+    conversations: int
+    with_feedback: int
+    explored: int
+    accuracy: RewardEstimates
+    cost_usd: RewardEstimates
+    contradicted: RewardEstimates
+    added_s: RewardEstimates
+
+
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """Estimates for policies, and counts of the decisions that they rest on.
+class EvidenceQuality:
+    """How reliable weak evidence is, from decisions that have a verdict too.
+
+    `contradicted` and `others` are the numbers of these decisions with and without evidence, and
+    `wrong_contradicted` and `wrong_others` how many of them the verdict calls wrong.
+    """
+
+    contradicted: int
+    wrong_contradicted: int
+    others: int
+    wrong_others: int
+
+    @classmethod
+    def of(cls, columns: NDArray[np.void]) -> Self:
+        """Count the decisions with a verdict."""
+        judged = columns[~np.isnan(columns["correct"])]
+        is_wrong, has_evidence = judged["correct"] < 0.5, judged["contradicted"] == 1
+        parts = (has_evidence, is_wrong & has_evidence, ~has_evidence, is_wrong & ~has_evidence)
+        return cls(*(int(part.sum()) for part in parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay(Results):
+    """Estimates for policies on all replayed decisions, and on parts of them.
 
     `left` counts the omitted decisions by reason. `artifact` is None if the logged probabilities
     were used; otherwise `overlap` says how many of the replayed decisions' queries it has learned
-    from. `verified` names the policies that verify answers. Costs are in USD per request; if
-    the coverage of a verified policy is below 1, its `dr` and `regret` are lower bounds of them.
+    from. `verified` names the policies that verify answers. `evidence` is None if the log has no
+    weak evidence. `by_tools` has the results by protocol, without parts that have fewer than two
+    conversations; it is None if it is unknown which tools the artifact has learned from.
     """
 
     log: str
     artifact: str | None
     overlap: TrainingOverlap | None
     decisions: int
-    replayed: int
-    conversations: int
-    with_feedback: int
-    explored: int
     left: Mapping[str, int]
     verified: Sequence[str]
-    accuracy: RewardEstimates
-    cost_usd: RewardEstimates
+    evidence: EvidenceQuality | None
+    by_tools: Mapping[Tools, Results] | None
 
 
 def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None = None) -> Replay:
@@ -99,12 +145,44 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
     """
     rules = parse_policies(policies, router)
     verified = {name: rule for name, rule in rules.items() if isinstance(rule, Verified)}
-    read = read_decisions(log, router, verified)
+    tools = None if router is None else LearnedTools.read(router.artifact)
+    read = read_decisions(log, router, verified, tools)
     columns = read.columns
+    rules = rules or {text: parse_policy(text) for text in read.policies}
+    predicted = "logged" if router is None else "predicted"
+    by_tools: dict[Tools, Results] | None = None
+    if tools is not None:
+        has_known = columns["has_known_tools"]
+        parts: Mapping[Tools, Flags] = {"unseen": ~has_known, "known": has_known}
+        by_tools = {
+            name: estimate_results(read.take(rows), rules, predicted)
+            for name, rows in parts.items()
+            if len(np.unique(columns["conversation"][rows])) > 1
+        }
+    results = estimate_results(read, rules, predicted)
     overlap = None
     if router is not None:
         overlap = TrainingOverlap.of_artifact(router.artifact, columns["digest"])
-    predicted = "logged" if router is None else "predicted"
+    return Replay(
+        **{each.name: getattr(results, each.name) for each in fields(results)},
+        log=str(log.path),
+        artifact=None if router is None else router.artifact.manifest.name,
+        overlap=overlap,
+        decisions=len(log.decisions),
+        left={reason.value: read.skipped[reason] for reason in sorted(read.skipped)},
+        verified=list(verified),
+        evidence=EvidenceQuality.of(columns) if log.evidence else None,
+        by_tools=by_tools,
+    )
+
+
+def estimate_results(
+    read: ReplayedDecisions,
+    rules: Mapping[str, Policy | Verified],
+    predicted: Literal["logged", "predicted"],
+) -> Results:
+    """Estimate the results of policies by logged predictions, or by those of another artifact."""
+    columns = read.columns
     predictions = Predictions(
         probabilities=columns[f"{predicted}_probabilities"],
         costs_usd=columns[f"{predicted}_costs_usd"],
@@ -117,35 +195,49 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
         explored=columns["is_explored"],
         conversations=conversations,
     )
-    accuracy = Reward(columns["correct"], columns["logged_probabilities"], worse="low")
+    # Weak evidence speaks against some of the wrong answers. The outcome model expects the same
+    # share of them for every arm and policy, and DR corrects this where the log has answers.
+    expected_wrong = float((1 - columns["p_correct"]).sum())
+    found = float(np.nan_to_num(columns["contradicted"]).sum())
+    detection = min(1.0, found / expected_wrong) if expected_wrong else 0.0
+    p_correct = columns["logged_probabilities"]
+    accuracy = Reward(columns["correct"], p_correct, worse="low")
     cost_usd = Reward(columns["cost_usd"], columns["logged_costs_usd"], worse="high")
+    contradicted = Reward(columns["contradicted"], detection * (1 - p_correct), worse="high")
+    added_s = Reward(columns["added_s"], np.zeros_like(p_correct), worse="high")
+    is_first_traced = ~np.isnan(columns["first_contradicted"])
+    first_contradicted = np.where(
+        is_first_traced,
+        columns["first_contradicted"],
+        detection * (1 - columns["first_p_correct"]),
+    )
     right: dict[str, Outcomes] = {}
     paid: dict[str, Outcomes] = {}
-    for name, rule in (rules or {text: parse_policy(text) for text in read.policies}).items():
+    against: dict[str, Outcomes] = {}
+    later: dict[str, Outcomes] = {}
+    for name, rule in rules.items():
         if isinstance(rule, Verified):
-            right[name], paid[name] = read.trajectories[name].outcomes()
-        else:
-            chosen = predictions.choose(rule)
-            right[name], paid[name] = (
-                replace(reward.of_choices(chosen), seen=columns[seen], is_observed=columns[known])
-                for reward, seen, known in (
-                    (accuracy, "first_correct", "is_first_judged"),
-                    (cost_usd, "first_cost_usd", "is_first_priced"),
-                )
+            outcomes = read.trajectories[name].outcomes(detection)
+            right[name], paid[name], against[name], later[name] = outcomes
+            continue
+        chosen = predictions.choose(rule)
+        right[name], paid[name], against[name] = (
+            replace(reward.of_choices(chosen), seen=seen, is_observed=is_observed)
+            for reward, seen, is_observed in (
+                (accuracy, columns["first_correct"], columns["is_first_judged"]),
+                (cost_usd, columns["first_cost_usd"], columns["is_first_priced"]),
+                (contradicted, first_contradicted, is_first_traced),
             )
-    return Replay(
-        log=str(log.path),
-        artifact=None if router is None else router.artifact.manifest.name,
-        overlap=overlap,
-        decisions=len(log.decisions),
+        )
+    return Results(
         replayed=len(columns),
         conversations=len(np.unique(conversations)),
         with_feedback=int((~np.isnan(accuracy.seen)).sum()),
         explored=int((choices.propensity < 1).sum()),
-        left={reason.value: read.skipped[reason] for reason in sorted(read.skipped)},
-        verified=list(verified),
         accuracy=_estimate(choices, accuracy, right),
         cost_usd=_estimate(choices, cost_usd, paid),
+        contradicted=_estimate(choices, contradicted, against),
+        added_s=_estimate(choices, added_s, later),
     )
 
 
@@ -177,7 +269,7 @@ def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, 
 def _estimate(
     choices: LoggedChoices, reward: Reward, targets: Mapping[str, Outcomes]
 ) -> RewardEstimates:
-    if np.isnan(reward.seen).all():
+    if np.isnan(reward.seen).all() or not targets:
         return RewardEstimates(None)
     return RewardEstimates(
         estimate_logged(choices, reward), estimate_policies(choices, reward, targets)
@@ -248,8 +340,52 @@ def print_replay(found: Replay, console: Console | None = None) -> None:
             if name in found.verified and attribute == "dr":
                 table.add_row(f"{either.same:.0%} begin as logged", "coverage", *covered)
     console.print(table)
+    if found.verified or found.evidence:
+        console.print(_side_by_side(found))
     for note in _notes(found):
         console.print(note, soft_wrap=True)
+
+
+def _side_by_side(found: Replay) -> Table:
+    """Return every policy's results by DR in one row each, for all requests and for each protocol.
+
+    Weak evidence has its own column, so that nobody takes it for a verdict.
+    """
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("policy", no_wrap=True)
+    for name in ("accuracy, %", "contradicted, %", "USD per 1,000", "added s", "covered, %"):
+        table.add_column(name, justify="right")
+    scales = ((100, 1), (100, 1), (1_000, 3), (1, 2))
+    parts: dict[str, Results] = {"all requests": found}
+    parts |= {f"{name} tools": part for name, part in (found.by_tools or {}).items()}
+    for label, part in parts.items():
+        rewards = (part.accuracy, part.contradicted, part.cost_usd, part.added_s)
+        logged = [
+            _with_error(reward.chosen, *scale)
+            for reward, scale in zip(rewards, scales, strict=True)
+        ]
+        table.add_section()
+        table.add_row(f"{label} ({part.replayed:,})", *logged, "logged")
+        for name, cost in part.cost_usd.policies.items():
+            cells = []
+            for reward, scale in zip(rewards, scales, strict=True):
+                each = reward.policies.get(name)
+                is_partial = each is not None and each.coverage < 1
+                text = _with_error(each and each.dr, *scale)
+                if is_partial and name in found.verified and reward in rewards[2:]:
+                    text = f"≥ {text}"  # an answer that is missing in the log adds to both
+                elif is_partial:
+                    text += MARK
+                cells.append(text)
+            covered = part.accuracy.policies.get(name) or part.contradicted.policies.get(name)
+            table.add_row(f"  {name}", *cells, f"{(covered or cost).coverage:.1%}")
+    return table
+
+
+def _with_error(estimate: Estimate | None, factor: float, digits: int) -> str:
+    if estimate is None:
+        return "-"
+    return f"{estimate.value * factor:.{digits}f} ±{estimate.stderr * factor:.{digits}f}"
 
 
 def _notes(found: Replay) -> Iterator[str]:
@@ -266,6 +402,18 @@ def _notes(found: Replay) -> Iterator[str]:
         yield (
             "Accuracy assumes that clients are as likely to give feedback on correct answers as on"
             " wrong ones."
+        )
+    if found.evidence is not None:
+        yield (
+            "Contradicted: the share of answers against which the conversation's next turn speaks,"
+            " by a tool's error or a repeated call. This is not the share of wrong answers: a tool"
+            " may fail by itself, and an answer without calls or without a next turn is never"
+            f" contradicted. {_quality(found.evidence)}"
+        )
+    if found.artifact is not None and found.by_tools is None:
+        yield (
+            "It is unknown which requests have tools that the artifact has learned from, because it"
+            " does not record them. Artifacts that are trained with this version do."
         )
     for name, estimate in (found.accuracy.policies or found.cost_usd.policies).items():
         if name in found.verified and estimate.coverage < 1:
@@ -291,6 +439,20 @@ def _notes(found: Replay) -> Iterator[str]:
                 " logged router's prediction, and no interval includes the error of that"
                 " prediction. IPS and SNIPS are not available. Turn on exploration in the gateway."
             )
+
+
+def _quality(evidence: EvidenceQuality) -> str:
+    """Say how often weak evidence and verdicts agree."""
+    if not (evidence.contradicted and evidence.others):
+        return (
+            "How reliable it is here is unknown, because no contradicted answer has a verdict;"
+            f" training assumes that {1 - WEAKLY_CORRECT:.0%} of contradicted answers are wrong."
+        )
+    return (
+        f"In this log, {evidence.wrong_contradicted / evidence.contradicted:.0%} of"
+        f" {evidence.contradicted:,} contradicted answers with a verdict are wrong, and"
+        f" {evidence.wrong_others / evidence.others:.0%} of {evidence.others:,} others."
+    )
 
 
 def _percent(estimate: Estimate | None, *, is_signed: bool = False) -> str:

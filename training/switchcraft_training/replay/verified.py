@@ -22,7 +22,8 @@ unknown here; at most three arms are asked.
 
 A verdict describes the answer that was delivered. It also applies to candidates with the same
 calls. Feedback with the expected calls judges every candidate. The correctness of other candidates
-is unknown, and a policy that accepts one of them is not covered in accuracy.
+is unknown, and a policy that accepts one of them is not covered in accuracy. The same holds for
+weak evidence, which also describes the delivered answer.
 """
 
 from __future__ import annotations
@@ -52,13 +53,16 @@ from switchcraft_training.decisions.queries import (
 class LoggedAnswer:
     """An arm's answer in the log, with its cost and correctness; NaN if they are unknown.
 
-    `answer` is None if its calls could not be decoded, or if the arm failed.
+    `answer` is None if its calls could not be decoded, or if the arm failed. `contradicted` is 1 if
+    weak evidence speaks against the answer, and else 0. `seconds` are those until its end.
     """
 
     answer: ParsedAnswer | None
     cost_usd: float
     correct: float
     has_failed: bool = False
+    contradicted: float = np.nan
+    seconds: float = np.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +71,17 @@ class Trajectory:
 
     `expected` is the probability of a correct answer in the end, before any answer. `p_correct` is
     the same after the answers that the log has, and `cost_usd` is their cost, with the expected
-    cost of the next arm if its answer is missing. `asked` has all these arms in order. `accepted`
-    is the arm whose answer is accepted, or None if the log does not show it.
+    cost of the next arm if its answer is missing. `added_s` are the seconds of these answers
+    without the first one; of arms that are asked in parallel, the slowest one counts. `asked` has
+    all these arms in order. `accepted` is the arm whose answer is accepted, or None if the log does
+    not show it.
     """
 
     asked: tuple[str, ...]
     expected: float
     p_correct: float
     cost_usd: float
+    added_s: float
     accepted: str | None
 
 
@@ -102,7 +109,7 @@ class VerifiableRequest:
 
         step = next_step()
         p_correct = expected = min(1.0, max(0.0, step.expected_gain))
-        cost_usd = 0.0
+        cost_usd = seconds = 0.0
         is_shown = step.ask[0] == next(iter(self.answers), None)
         while step.ask:
             asked += step.ask
@@ -110,6 +117,7 @@ class VerifiableRequest:
             if not is_shown:
                 cost_usd += sum(self.costs_usd[arm] for arm in step.ask)
                 break
+            seconds += max(self.answers[arm].seconds for arm in step.ask)
             for arm in step.ask:
                 logged = self.answers[arm]
                 cost_usd += logged.cost_usd
@@ -120,7 +128,8 @@ class VerifiableRequest:
             step = next_step()
             best = max(step.p_correct.values(), default=expected)
             p_correct = min(1.0, best + max(0.0, step.expected_gain))
-        return Trajectory(tuple(asked), expected, p_correct, cost_usd, step.accept)
+        added_s = seconds - self.answers[asked[0]].seconds if seconds else 0.0
+        return Trajectory(tuple(asked), expected, p_correct, cost_usd, added_s, step.accept)
 
 
 def read_answers(
@@ -130,11 +139,15 @@ def read_answers(
 
     Candidates without logged content are missing. The request was checked by `read_example`.
     """
-    correct = judge_decision(log, decision)
+    correct, contradicted = judge_decision(log, decision), is_contradicted(log, decision)
     if not decision.candidates:
         answer = parse_answer(decision.content)
         cost_usd = np.nan if decision.actual_cost_usd is None else decision.actual_cost_usd
-        return {decision.arm: LoggedAnswer(answer, cost_usd, correct)}
+        return {
+            decision.arm: LoggedAnswer(
+                answer, cost_usd, correct, False, contradicted, decision.latency_s
+            )
+        }
     accepted = next(each for each in decision.candidates if each.is_accepted)
     expected = None
     if decision.id in log.feedback:
@@ -149,6 +162,9 @@ def read_answers(
             break  # what was asked afterwards depends on this answer
         answer = parse_answer(candidate.content)
         verdict: float | None = None
+        is_delivered = candidate is accepted or (
+            not has_failed and has_same_calls(question, answer, parse_answer(accepted.content))
+        )
         if candidate is accepted:
             verdict = correct
         elif has_failed:
@@ -160,7 +176,7 @@ def read_answers(
             )
             other = decision.model_copy(update={"content": own})
             verdict = check_decision(other, logged_example(decision), expected)
-        elif has_same_calls(question, answer, parse_answer(accepted.content)):
+        elif is_delivered:
             verdict = correct
         # An arm that failed before it answered has no cost.
         unknown_usd = 0.0 if has_failed else np.nan
@@ -169,8 +185,18 @@ def read_answers(
             cost_usd=unknown_usd if candidate.cost_usd is None else candidate.cost_usd,
             correct=np.nan if verdict is None else verdict,
             has_failed=has_failed,
+            contradicted=contradicted if is_delivered else np.nan,
+            seconds=candidate.seconds,
         )
     return answers
+
+
+def is_contradicted(log: DecisionLog, decision: LoggedDecision) -> float:
+    """Return 1.0 if weak evidence speaks against a delivered answer, and else 0.0.
+
+    Return NaN if the log has no weak evidence at all, because the gateway may not search for it.
+    """
+    return float(decision.id in log.evidence) if log.evidence else np.nan
 
 
 def parse_answer(content: AnswerContent | None) -> ParsedAnswer | None:

@@ -1,0 +1,257 @@
+"""Learning curves: what routers and verifiers achieve that learn from fewer labelled queries.
+
+For each size and each fold, a router and a verifier learn from a sample of the fold's training
+queries, and are measured on the whole test fold. So all sizes are measured on the same queries.
+Rows that are only used for training are left out, because the question is how many queries of one's
+own are needed.
+
+The router's probabilities that the verifier reads of its training queries come from routers that
+were trained on two thirds of the sample, and those of the tested queries from the router of the
+whole sample. `verification.py` trains another router for each pair of folds instead, which would
+take four times as long. As there, nothing has seen the test fold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from router_service.core.answer_features import Candidates
+from router_service.core.artifact import Measure
+from router_service.core.measurement import Bench, Entry, best_single, prices_in_usd, sweep
+from router_service.core.selection import Verified
+from router_service.core.simulation import PRICES, JudgedAnswers, Simulation
+from router_service.core.statistics import auc_measure
+from router_service.core.verifier import GAIN_FEATURES
+from switchcraft_training.config import Grouping
+from switchcraft_training.data.splits import Split, grouped_folds
+from switchcraft_training.data.table import Floats
+from switchcraft_training.evaluation.calibration import fit_platt
+from switchcraft_training.experiment import HeldOutPart, TrainingData, mix_branches, train_parts
+from switchcraft_training.models.verifier import (
+    FULL_EFFORT,
+    FitEffort,
+    VerifierData,
+    read_candidates,
+)
+from switchcraft_training.verification import (
+    Evidence,
+    VerifierPart,
+    VerifierSettings,
+    operating_price,
+    outcome,
+    recorded_calls,
+    require_answers,
+    study_part,
+)
+from switchcraft_training.workers import SINGLE_PROCESS, Workers
+
+log = logging.getLogger(__name__)
+
+INNER_FOLDS = 3
+"""Parts of a sample. The router's probabilities of each part come from a router without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearningPoint:
+    """Results of routers and verifiers that learned from samples of one size.
+
+    `queries` is the mean number of queries that they learned from. AUCs are means over arms: that
+    of the router before an answer, and that of the verifier after a single answer. `once` is the
+    most accurate rule that chooses one arm within the cost share of `verified`, which is the
+    operating point of verified answers. Without a verifier, its values are None.
+    """
+
+    queries: float
+    router_auc: Measure
+    verifier_auc: Measure | None
+    once: Entry
+    verified: Entry | None
+
+
+LearningCurve = tuple[LearningPoint, ...]
+
+
+def learning_curves(
+    data: TrainingData,
+    recordings: Path,
+    effort: FitEffort = FULL_EFFORT,
+    workers: Workers = SINGLE_PROCESS,
+) -> dict[Grouping, LearningCurve]:
+    """Return the curve of each protocol that the run measures.
+
+    If the run has a verifier, answers are read from the folder `recordings`; raises ConfigError if
+    its source has outcomes without answers.
+    """
+    config, settings = data.config, data.config.evaluation
+    candidates: list[Candidates] | None = None
+    if config.verifier:
+        examples = data.table.measured(config.arms).examples
+        calls = recorded_calls(require_answers(config, recordings), examples, config.arms)
+        candidates = read_candidates(examples, calls)
+    protocols: list[Grouping] = [settings.grouped_by]
+    if settings.known_tools:
+        protocols.append("queries")
+    return {
+        grouping: learning_curve(
+            data if grouping == settings.grouped_by else data.grouped_by(grouping),
+            candidates,
+            effort,
+            workers,
+        )
+        for grouping in protocols
+    }
+
+
+def learning_curve(
+    data: TrainingData,
+    candidates: Sequence[Candidates] | None,
+    effort: FitEffort = FULL_EFFORT,
+    workers: Workers = SINGLE_PROCESS,
+) -> LearningCurve:
+    """Return the results for each size of `evaluation.learning_curve`, in ascending order.
+
+    `candidates` are the measured queries' recorded answers, or None without a verifier. A size
+    beyond the training part of a fold means all its queries.
+    """
+    config, folds = data.config, data.folds()
+    largest = max(len(split.train) for split in folds)
+    sizes = sorted({min(size, largest) for size in config.evaluation.learning_curve})
+    samples = {
+        (size, n): sample(data, split, size) for size in sizes for n, split in enumerate(folds)
+    }
+    parts = [part for each in samples.values() for part in router_parts(data, each, candidates)]
+    predictions = iter(train_parts(data, parts, workers, "router"))
+    studies = {}
+    for key, split in samples.items():
+        probabilities = np.full((len(data.table.measured_rows), len(config.arms)), np.nan)
+        for part in router_parts(data, split, candidates):
+            predicted = next(predictions)
+            assert predicted is not None  # noqa: S101 - only the main process measures
+            found = mix_branches(predicted.branches, config.training.branch_shares)
+            probabilities[list(part.test)] = found
+        studies[key] = probabilities
+    return tuple(
+        measure_size(
+            data,
+            [samples[size, n] for n in range(len(folds))],
+            [studies[size, n] for n in range(len(folds))],
+            candidates,
+            effort,
+            workers,
+        )
+        for size in sizes
+    )
+
+
+def sample(data: TrainingData, split: Split, size: int) -> Split:
+    """Return a fold with at most this many training rows, in whole groups.
+
+    Validation rows are sampled in the same proportion. The groups of a smaller sample are also in a
+    larger one, except for groups that are too large for the smaller one.
+    """
+
+    def some(rows: Sequence[int], most: int) -> tuple[int, ...]:
+        own = data.table.own_groups[list(rows)]
+        chosen: list[int] = []
+        for group in np.random.default_rng(data.config.seed).permutation(np.unique(own)):
+            members = np.flatnonzero(own == group)
+            if len(chosen) + len(members) <= most:
+                chosen += [rows[place] for place in members]
+        return tuple(sorted(chosen))
+
+    share = min(1.0, size / len(split.train))
+    stopping = round(share * len(split.validation))
+    return Split(some(split.train, size), some(split.validation, stopping), split.test)
+
+
+def router_parts(
+    data: TrainingData, split: Split, candidates: Sequence[Candidates] | None
+) -> list[HeldOutPart]:
+    """Return the part that predicts the test fold, and those that predict the sample's parts."""
+    parts = [HeldOutPart(split.train, split.validation, split.test, exported=False)]
+    if candidates is None:
+        return parts
+    rows = np.array(split.train)
+    strata = [data.table.examples[row].category for row in split.train]
+    inner = grouped_folds(strata, data.table.own_groups[rows], INNER_FOLDS, data.config.seed)
+    for number in range(INNER_FOLDS):
+        rest, tested = (tuple(rows[each].tolist()) for each in (inner != number, inner == number))
+        parts.append(HeldOutPart(rest, split.validation, tested, exported=False))
+    return parts
+
+
+def measure_size(
+    data: TrainingData,
+    splits: Sequence[Split],
+    probabilities: Sequence[Floats],
+    candidates: Sequence[Candidates] | None,
+    effort: FitEffort,
+    workers: Workers,
+) -> LearningPoint:
+    """Measure the routers and verifiers that learned from one sample of each fold.
+
+    `probabilities`, (queries, arms) for each fold, are those of its sample and of its test rows.
+    They are calibrated on the sample if there are `candidates`. Otherwise only the test rows have
+    probabilities, and rules use them as they are.
+    """
+    config = data.config
+    table = data.table.measured(config.arms)
+    folds = np.zeros(len(table), dtype=np.int64)
+    held_out, costs_usd = np.empty(table.correct.shape), np.empty(table.correct.shape)
+    calibrated = []
+    for number, (split, own) in enumerate(zip(splits, probabilities, strict=True)):
+        train, test = list(split.train), list(split.test)
+        if candidates is not None:
+            own = fit_platt(table.correct[train], own[train]).apply(own)  # noqa: PLW2901
+        calibrated.append(own)
+        folds[test] = number
+        held_out[test] = own[test]
+        costs_usd[test] = data.expected_costs_usd(split.train)
+    table = replace(table, folds=folds)
+    rules = sweep(table, held_out, costs_usd)
+    affordable = [each for each in rules if each.cost_share <= config.verified_cost_share]
+    cheapest = min(rules, key=lambda entry: entry.cost_usd.value)
+    point = LearningPoint(
+        queries=float(np.mean([len(split.train) for split in splits])),
+        router_auc=auc_measure(table.correct, held_out),
+        verifier_auc=None,
+        once=max(affordable or [cheapest], key=lambda entry: entry.accuracy.value),
+        verified=None,
+    )
+    if candidates is None:
+        return point
+    best_usd = float(table.cost_usd[:, best_single(table)].mean())
+    everything = VerifierData(
+        features=np.array([row.features for row in table.packed], dtype=np.float64),
+        probabilities=held_out,
+        candidates=candidates,
+        correct=table.correct,
+        costs_usd=costs_usd[0],
+        groups=table.groups,
+    )
+    parts = [
+        VerifierPart(np.array(split.train), np.array(split.test), own, costs_usd[split.test[0]])
+        for split, own in zip(splits, calibrated, strict=True)
+    ]
+    settings = VerifierSettings(everything, config.seed, effort, best_usd)
+    studied = list(workers.map(study_part, settings, parts, "verifier"))
+    judged = JudgedAnswers.join([each.judged for each in studied], [part.test for part in parts])
+    simulation, bench = Simulation(judged, GAIN_FEATURES), Bench.of(table)
+    fold_costs_usd = np.array([part.costs_usd for part in parts])
+    entries = {}
+    for price_usd in prices_in_usd(PRICES, best_usd):
+        answers = simulation.answer(fold_costs_usd, price_usd)
+        correct, cost_usd, _ = outcome(answers, table)
+        name = str(Verified(price_usd))
+        entries[price_usd] = bench.measure("router", name, correct, cost_usd)
+    alone = Evidence.of(candidates, held_out, costs_usd, judged).alone
+    return replace(
+        point,
+        verifier_auc=auc_measure(table.correct, alone),
+        verified=entries[operating_price(entries, config.verified_cost_share)],
+    )
