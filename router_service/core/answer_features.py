@@ -56,6 +56,9 @@ answer that exceeds one of them counts as unreadable."""
 MAX_VALUE_CHARACTERS = 2_000
 """Characters of a string that are looked up in the conversation."""
 
+MAX_TRACED = 64
+"""Values of an answer whose source is looked up as a feature; the first ones count."""
+
 MAX_COMPARED_LEAVES = 60
 """Answers with more values are the same only if their values are equal as they are written. Lists
 in any order are compared item by item, which takes 3 us for each pair of items."""
@@ -116,6 +119,7 @@ class Question:
         }
         self.toolbox = Toolbox(map(read_function, self._functions.values()))
         self._bounded: dict[str, bool] = {}
+        self._hints: dict[str, Mapping[str, tuple[float, frozenset[str]]]] = {}
 
     @cached_property
     def fits(self) -> Mapping[str, float]:
@@ -146,6 +150,25 @@ class Question:
                 keyword in text for keyword in _UNBOUNDED_KEYWORDS
             )
         return self._bounded[name]
+
+    def hints(self, name: str) -> Mapping[str, tuple[float, frozenset[str]]]:
+        """Return the parameters of a tool that the query speaks of.
+
+        The values are from 0 to 1 how much of the parameter's name was said, or 1 if a member of
+        its enum was, and these members in lower case.
+        """
+        if name not in self._hints:
+            found = {}
+            for key, schema in _members_of(self.schema(name))[0].items():
+                members = frozenset(
+                    member.lower() for member in _texts_in(schema) if self.says(member)
+                )
+                named = overlap(_stems_of(_SEPARATORS.sub(" ", key)), self.query_stems)
+                hint = 1.0 if members else named
+                if hint > 0:
+                    found[key] = hint, members
+            self._hints[name] = found
+        return self._hints[name]
 
     def says(self, text: str) -> bool:
         """Return whether the query has a text as whole words."""
@@ -334,7 +357,7 @@ def _source_features(
     worst = exact = 1.0
     texts = swapped = left_said = 0.0
     used: set[float] = set()
-    query_stems = question.query_stems
+    traced = 0
     for name, call in zip(names, calls, strict=True):
         properties, required = _members_of(question.schema(name))
         places: list[int] = []
@@ -343,9 +366,12 @@ def _source_features(
             kind = "required" if key in required else "optional"
             counts["fillers"] += kind == "optional" and is_filler(value)
             for inner, leaf, schema in _named_leaves(key, value, properties.get(key, ANY_SCHEMA)):
+                if traced == MAX_TRACED:
+                    break
                 source = source_of(said, inner, leaf, schema)
                 if source is None:
                     continue
+                traced += 1
                 counts[source.value] += 1
                 values.append(leaf)
                 if source is Source.NOWHERE:
@@ -364,22 +390,20 @@ def _source_features(
                     used |= _numbers_in(leaf[:MAX_VALUE_CHARACTERS])
                 else:
                     counts["numbers_changed"] += source is not Source.SAID
-                    used.add(abs(float(leaf)))
+                    used.add(abs(leaf))
                     place = question.query_lower.find(f"{leaf:g}" if abs(leaf) < 1e6 else str(leaf))
                 if place >= 0:
                     places.append(place)
         swapped += sum(one > other for one, other in pairwise(places))
         counts["values_twice"] += len(values) - len({repr(value) for value in values})
         made = {value.lower() for value in values if isinstance(value, str)}
-        for key, schema in properties.items():
-            members = [member for member in _texts_in(schema) if question.says(member)]
-            counts["members_unused"] += any(member.lower() not in made for member in members)
+        for key, (hint, members) in question.hints(name).items():
+            counts["members_unused"] += not members <= made
             if key not in call.arguments:
-                hinted = overlap(_stems_of(_SEPARATORS.sub(" ", key)), query_stems)
-                hinted = max(hinted, float(bool(members)))
-                left_said = max(left_said, hinted)
-                counts["left_said"] += hinted >= 1
-    left = [number for number in question.query_numbers if not _is_used(number, used)]
+                left_said = max(left_said, hint)
+                counts["left_said"] += hint >= 1
+    scaled = {number * scale for number in used for scale in (1, 100, 1000)}
+    scaled |= {number / scale for number in used for scale in (100, 1000)}
     return {
         "values_said": counts[Source.SAID.value],
         "values_calculated": counts[Source.CALCULATED.value],
@@ -401,14 +425,8 @@ def _source_features(
         "values_twice": counts["values_twice"],
         "optional_left_said": counts["left_said"],
         "optional_left_said_max": left_said,
-        "numbers_left_over": len(left) if calls else 0,
+        "numbers_left_over": len(question.query_numbers - scaled) if calls else 0,
     }
-
-
-def _is_used(number: float, used: Collection[float]) -> bool:
-    return any(
-        number in (value, value * 100, value / 100, value / 1000, value * 1000) for value in used
-    )
 
 
 def _texts_in(schema: Schema) -> list[str]:

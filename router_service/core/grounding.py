@@ -11,6 +11,7 @@ import re
 from enum import Enum
 from functools import cached_property
 from itertools import permutations
+from math import inf
 
 from router_service.core.calls.comparison import Comparer
 from router_service.core.calls.defaults import documented_defaults
@@ -21,6 +22,9 @@ from router_service.core.text_features import STEM_CHARS
 
 MAX_VALUE_CHARACTERS = 2_000
 """Characters of a string that are looked up."""
+
+MAX_DESCRIPTION_CHARACTERS = 500
+"""Characters of a parameter's description in which a value is looked up."""
 
 MAX_CALCULATED = 12
 """Numbers of the conversation, the latest ones, with which sums and products are formed."""
@@ -178,7 +182,10 @@ def _without_zeros(word: str) -> str:
 
 def _rounded(number: float) -> float:
     """Return a number without its last binary digits: 0.07 * 100 is not exactly 7."""
-    return float(f"{number:.12g}")
+    try:
+        return float(f"{number:.12g}")
+    except OverflowError:  # an integer of over 300 digits
+        return inf
 
 
 def is_named_after(name: str, value: str) -> bool:
@@ -232,10 +239,10 @@ def is_in_schema(value: Json, schema: Schema) -> bool:
             return True
         if any(_COMPARER.is_equal(value, each, schema) for each in documented_defaults(schema)):
             return True
-        description = schema.description[:MAX_VALUE_CHARACTERS].lower()
+        description = schema.description[:MAX_DESCRIPTION_CHARACTERS].lower()
     except (SchemaError, RecursionError, TypeError):
         return False
-    words = _WORD.findall(str(value)[:MAX_VALUE_CHARACTERS].lower())
+    words = _WORD.findall(str(value)[:MAX_DESCRIPTION_CHARACTERS].lower())
     return bool(words) and f" {' '.join(words)} " in f" {' '.join(_WORD.findall(description))} "
 
 
