@@ -30,7 +30,7 @@ from router_service.core.artifact import (
 )
 from router_service.core.calls.toolbox import Call
 from router_service.core.errors import ConfigError
-from router_service.core.held_out import HELD_OUT, HeldOut
+from router_service.core.held_out import HELD_OUT, HeldOut, read_judgements
 from router_service.core.measurement import Bench, Entry, best_single, prices_in_usd
 from router_service.core.selection import Verified
 from router_service.core.simulation import (
@@ -241,8 +241,15 @@ class VerifierStudy:
         points = () if joined else tuple(entry.point for entry in self.entries().values())
         reliabilities = tuple(shares[arm] for arm in manifest.arms)
         if HELD_OUT in manifest.files and manifest.arms == self.table.arms:
+            judged, known = self.judged, read_judgements(directory / HELD_OUT)
+            if known is not None and np.array_equal(known.folds, judged.folds):
+                # The router stays as it is, and with it the probability that no call is asked for.
+                is_unknown = np.isnan(judged.p_no_call)
+                judged = replace(
+                    judged, p_no_call=np.where(is_unknown, known.p_no_call, judged.p_no_call)
+                )
             HeldOut.read(directory / HELD_OUT).add_judgements(
-                directory, self.judged, self.table.correct, self.table.folds
+                directory, judged, self.table.correct, self.table.folds
             )
         changed = manifest.model_copy(
             update={
