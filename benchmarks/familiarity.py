@@ -41,6 +41,7 @@ from router_service.core.familiarity import LIMIT, Familiarity, Sizes
 from router_service.core.features import extract
 from router_service.core.held_out import HELD_OUT, HeldOut
 from router_service.core.messages import Conversation, Json, parse_conversation
+from router_service.dialects.parts import Text
 from router_service.requests.planning import MESSAGES, RESPONSES, parse_request
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Floats
@@ -180,7 +181,7 @@ def written() -> Iterator[tuple[str, Conversation]]:
     for name, questions in QUESTIONS.items():
         for question in questions:
             user = {"role": "user", "content": question}
-            cases = {name: [user]}
+            cases: dict[str, list[Json]] = {name: [user]}
             if name == "plain English":
                 cases |= {
                     f"{name}, short system prompt": [system, user],
@@ -243,7 +244,7 @@ def capture(agent: agents.Agent, programs: Path) -> list[tuple[str, bytes]]:
 
         def play(asked: ProviderRequest) -> Play:
             done = len(asked.results)
-            return Play([calls[done]] if done < len(calls) else [agents.Text(agents.DONE)])
+            return Play([calls[done]] if done < len(calls) else [Text(agents.DONE)])
 
         provider = Provider(play)
 
@@ -286,7 +287,7 @@ def outcomes(artifact: Artifact, mcpmark: Path) -> list[Json]:
     for arm, name in SAME_ARMS.items():
         for run in source.outcomes(name):
             usd = profile[arm].price.cost_usd(run.input_tokens or 0, run.output_tokens or 0, 0.0)
-            runs[run.example_id, arm].append((run.correct, usd))
+            runs[run.example_id, arm].append((bool(run.correct), usd))
     router = Router(artifact, arms=SAME_ARMS)
     without = artifact.manifest.model_copy(update={"familiarity": None})
     before = Router(Artifact(artifact.directory, without, artifact.tokenizer), arms=SAME_ARMS)

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from router_service.check import Status, check
 from router_service.core.artifact import SHIPPED, FrontierPoint, read_manifest
 from router_service.core.calls.toolbox import Call
+from router_service.core.familiarity import LIMIT
 from router_service.http.app import create_app
 from router_service.lifecycle.engine import EngineBuilder
 from router_service.lifecycle.reloading import load_first_router
@@ -199,7 +200,9 @@ def ask(client: openai.OpenAI, judged: Judged) -> tuple[float, float]:
         model="switchcraft", **judged.example.request
     )
     assert response.headers["x-switchcraft-why"]
-    assert response.headers["x-switchcraft-policy"].startswith("verified")
+    is_familiar = float(response.headers["x-switchcraft-familiarity"]) >= LIMIT
+    policy = "verified" if is_familiar else "best"
+    assert response.headers["x-switchcraft-policy"].startswith(policy)
     answer = response.parse()
     assert isinstance(answer, ChatCompletion)
     functions = [

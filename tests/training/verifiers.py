@@ -27,6 +27,7 @@ from switchcraft_training.models.verifier import (
 from switchcraft_training.records import Example
 from switchcraft_training.verification import (
     Evidence,
+    JudgedCorruption,
     VerifierStudy,
     judge_answers,
     judge_corrupted,
@@ -105,7 +106,8 @@ def invented_study(queries: int = 240) -> VerifierStudy:
     """Return a study of these queries in two folds."""
     table = invented_table(queries)
     data = invented_data(table)
-    tests, parts, corrupted = [], [], []
+    tests, parts = [], []
+    corrupted: list[JudgedCorruption] = []
     for fold in range(2):
         tests.append(np.flatnonzero(table.folds == fold))
         with one_thread():

@@ -161,7 +161,7 @@ def sample(data: TrainingData, split: Split, size: int) -> Split:
         for group in np.random.default_rng(data.config.seed).permutation(np.unique(own)):
             members = np.flatnonzero(own == group)
             if len(chosen) + len(members) <= most:
-                chosen += [rows[place] for place in members]
+                chosen += [rows[place] for place in members.tolist()]
         return tuple(sorted(chosen))
 
     share = min(1.0, size / len(split.train))
@@ -249,7 +249,7 @@ def measure_size(
         correct, cost_usd, _ = outcome(answers, table)
         name = str(Verified(price_usd))
         entries[price_usd] = bench.measure("router", name, correct, cost_usd)
-    alone = Evidence.of(candidates, held_out, costs_usd, judged).alone
+    alone = Evidence.of(candidates, held_out, costs_usd, judged, ()).alone
     return replace(
         point,
         verifier_auc=auc_measure(table.correct, alone),

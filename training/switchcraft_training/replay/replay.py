@@ -70,6 +70,9 @@ class RewardEstimates:
 Tools = Literal["unseen", "known"]
 """Whether an artifact has learned from a request's tools, or from nearly the same ones."""
 
+Predicted = Literal["logged", "predicted"]
+"""Whose predictions decide: those in the log, or those of another artifact."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
@@ -149,7 +152,7 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
     read = read_decisions(log, router, verified, tools)
     columns = read.columns
     rules = rules or {text: parse_policy(text) for text in read.policies}
-    predicted = "logged" if router is None else "predicted"
+    predicted: Predicted = "logged" if router is None else "predicted"
     by_tools: dict[Tools, Results] | None = None
     if tools is not None:
         has_known = columns["has_known_tools"]
@@ -179,7 +182,7 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
 def estimate_results(
     read: ReplayedDecisions,
     rules: Mapping[str, Policy | Verified],
-    predicted: Literal["logged", "predicted"],
+    predicted: Predicted,
 ) -> Results:
     """Estimate the results of policies by logged predictions, or by those of another artifact."""
     columns = read.columns
@@ -371,7 +374,7 @@ def _side_by_side(found: Replay) -> Table:
             for reward, scale in zip(rewards, scales, strict=True):
                 each = reward.policies.get(name)
                 is_partial = each is not None and each.coverage < 1
-                text = _with_error(each and each.dr, *scale)
+                text = _with_error(None if each is None else each.dr, *scale)
                 if is_partial and name in found.verified and reward in rewards[2:]:
                     text = f"≥ {text}"  # an answer that is missing in the log adds to both
                 elif is_partial:
