@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from router_service.core.model import Floats, Number, Probability
 from router_service.core.selection import NonNegative
 
-LIMIT = 0.01
+LIMIT = 0.05
 """Requests below this familiarity are unfamiliar, so 5% of held-out queries are."""
 
 BEST = "best"

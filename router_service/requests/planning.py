@@ -481,6 +481,7 @@ class Planner:
         self._aliases = settings.known_aliases
         self._choose_once = router.artifact.manifest.choose_once
         self._unfamiliar = settings.unfamiliar
+        self._unfamiliar_below = settings.unfamiliar_below
         self._familiarity = router.artifact.manifest.familiarity
         self.exploration_share = settings.exploration_share
         self.risk = settings.risk
@@ -608,7 +609,7 @@ class Planner:
             return None
 
     def adapt(self, plan: Plan, prediction: Prediction) -> Plan:
-        """Return the plan with the policy of unfamiliar requests if its request is one.
+        """Return the plan, marked if its request is unfamiliar, with the policy for those far off.
 
         A policy that the request names stays, and so does one that its tools' risk demands.
         """
@@ -616,7 +617,8 @@ class Planner:
         if spec is None or familiarity is None or familiarity >= spec.limit:
             return plan
         plan = replace(plan, is_unfamiliar=True)
-        if plan.names_policy or self._unfamiliar == ROUTE:
+        is_far = familiarity < self._unfamiliar_below
+        if plan.names_policy or self._unfamiliar == ROUTE or not is_far:
             return plan
         if self._unfamiliar == BEST:
             return replace(plan, policy=MOST_ACCURATE, verified=None, unverified=None)

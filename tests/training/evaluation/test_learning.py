@@ -70,7 +70,7 @@ def test_samples_are_whole_groups_and_grow(data: TrainingData) -> None:
         assert (len(few.train), len(more.train)) == (FEW, 2 * FEW)
         assert set(few.train) < set(more.train) <= set(split.train)
         assert few.test == split.test
-        whole, *inner = router_parts(data, few, ())
+        whole, *inner = router_parts(data, few, is_nested=True)
         assert (whole.train, whole.test) == (few.train, split.test)
         assert sorted(row for part in inner for row in part.test) == list(few.train)
         for part in (whole, *inner):

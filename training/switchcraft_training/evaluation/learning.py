@@ -17,6 +17,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from switchcraft_training.data.splits import Split, grouped_folds
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.calibration import fit_platt
 from switchcraft_training.experiment import HeldOutPart, TrainingData, mix_branches, train_parts
+from switchcraft_training.models.corruptions import CorruptedAnswer, corrupt_answers
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
     FitEffort,
@@ -76,6 +78,13 @@ class LearningPoint:
 LearningCurve = tuple[LearningPoint, ...]
 
 
+class AnswersRead(NamedTuple):
+    """The measured queries' recorded answers, and correct ones in which one thing was changed."""
+
+    candidates: Sequence[Candidates]
+    corrupted: Sequence[Sequence[CorruptedAnswer]]
+
+
 def learning_curves(
     data: TrainingData,
     recordings: Path,
@@ -88,18 +97,26 @@ def learning_curves(
     its source has outcomes without answers.
     """
     config, settings = data.config, data.config.evaluation
-    candidates: list[Candidates] | None = None
+    answers: AnswersRead | None = None
     if config.verifier:
-        examples = data.table.measured(config.arms).examples
-        calls = recorded_calls(require_answers(config, recordings), examples, config.arms)
-        candidates = read_candidates(examples, calls)
+        table = data.table.measured(config.arms)
+        calls = recorded_calls(require_answers(config, recordings), table.examples, config.arms)
+        candidates = read_candidates(table.examples, calls)
+        corrupted = corrupt_answers(
+            table.examples,
+            calls,
+            candidates,
+            lambda row, column: bool(table.correct[row, column] == 1),
+            config.seed,
+        )
+        answers = AnswersRead(candidates, corrupted)
     protocols: list[Grouping] = [settings.grouped_by]
     if settings.known_tools:
         protocols.append("queries")
     return {
         grouping: learning_curve(
             data if grouping == settings.grouped_by else data.grouped_by(grouping),
-            candidates,
+            answers,
             effort,
             workers,
         )
@@ -109,27 +126,29 @@ def learning_curves(
 
 def learning_curve(
     data: TrainingData,
-    candidates: Sequence[Candidates] | None,
+    answers: AnswersRead | None,
     effort: FitEffort = FULL_EFFORT,
     workers: Workers = SINGLE_PROCESS,
 ) -> LearningCurve:
     """Return the results for each size of `evaluation.learning_curve`, in ascending order.
 
-    `candidates` are the measured queries' recorded answers, or None without a verifier. A size
+    `answers` are those of the measured queries, or None without a verifier. A size
     beyond the training part of a fold means all its queries.
     """
-    config, folds = data.config, data.folds()
+    config, folds, is_nested = data.config, data.folds(), answers is not None
     largest = max(len(split.train) for split in folds)
     sizes = sorted({min(size, largest) for size in config.evaluation.learning_curve})
     samples = {
         (size, n): sample(data, split, size) for size in sizes for n, split in enumerate(folds)
     }
-    parts = [part for each in samples.values() for part in router_parts(data, each, candidates)]
+    parts = [
+        part for each in samples.values() for part in router_parts(data, each, is_nested=is_nested)
+    ]
     predictions = iter(train_parts(data, parts, workers, "router"))
     studies = {}
     for key, split in samples.items():
         probabilities = np.full((len(data.table.measured_rows), len(config.arms)), np.nan)
-        for part in router_parts(data, split, candidates):
+        for part in router_parts(data, split, is_nested=is_nested):
             predicted = next(predictions)
             assert predicted is not None  # noqa: S101 - only the main process measures
             found = mix_branches(predicted.branches, config.training.branch_shares)
@@ -140,7 +159,7 @@ def learning_curve(
             data,
             [samples[size, n] for n in range(len(folds))],
             [studies[size, n] for n in range(len(folds))],
-            candidates,
+            answers,
             effort,
             workers,
         )
@@ -169,12 +188,10 @@ def sample(data: TrainingData, split: Split, size: int) -> Split:
     return Split(some(split.train, size), some(split.validation, stopping), split.test)
 
 
-def router_parts(
-    data: TrainingData, split: Split, candidates: Sequence[Candidates] | None
-) -> list[HeldOutPart]:
-    """Return the part that predicts the test fold, and those that predict the sample's parts."""
+def router_parts(data: TrainingData, split: Split, *, is_nested: bool) -> list[HeldOutPart]:
+    """Return the part that predicts the test fold, and if nested also the sample's parts."""
     parts = [HeldOutPart(split.train, split.validation, split.test, exported=False)]
-    if candidates is None:
+    if not is_nested:
         return parts
     rows = np.array(split.train)
     strata = [data.table.examples[row].category for row in split.train]
@@ -189,14 +206,14 @@ def measure_size(
     data: TrainingData,
     splits: Sequence[Split],
     probabilities: Sequence[Floats],
-    candidates: Sequence[Candidates] | None,
+    answers: AnswersRead | None,
     effort: FitEffort,
     workers: Workers,
 ) -> LearningPoint:
     """Measure the routers and verifiers that learned from one sample of each fold.
 
     `probabilities`, (queries, arms) for each fold, are those of its sample and of its test rows.
-    They are calibrated on the sample if there are `candidates`. Otherwise only the test rows have
+    They are calibrated on the sample if there are `answers`. Otherwise only the test rows have
     probabilities, and rules use them as they are.
     """
     config = data.config
@@ -206,7 +223,7 @@ def measure_size(
     calibrated = []
     for number, (split, own) in enumerate(zip(splits, probabilities, strict=True)):
         train, test = list(split.train), list(split.test)
-        if candidates is not None:
+        if answers is not None:
             own = fit_platt(table.correct[train], own[train]).apply(own)  # noqa: PLW2901
         calibrated.append(own)
         folds[test] = number
@@ -223,16 +240,17 @@ def measure_size(
         once=max(affordable or [cheapest], key=lambda entry: entry.accuracy.value),
         verified=None,
     )
-    if candidates is None:
+    if answers is None:
         return point
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
     everything = VerifierData(
         features=np.array([row.features for row in table.packed], dtype=np.float64),
         probabilities=held_out,
-        candidates=candidates,
+        candidates=answers.candidates,
         correct=table.correct,
         costs_usd=costs_usd[0],
         groups=table.groups,
+        corrupted=answers.corrupted,
     )
     parts = [
         VerifierPart(np.array(split.train), np.array(split.test), own, costs_usd[split.test[0]])
@@ -245,11 +263,12 @@ def measure_size(
     fold_costs_usd = np.array([part.costs_usd for part in parts])
     entries = {}
     for price_usd in prices_in_usd(PRICES, best_usd):
-        answers = simulation.answer(fold_costs_usd, price_usd)
-        correct, cost_usd, _ = outcome(answers, table)
+        verified = simulation.answer(fold_costs_usd, price_usd)
+        correct, cost_usd, _ = outcome(verified, table)
         name = str(Verified(price_usd))
         entries[price_usd] = bench.measure("router", name, correct, cost_usd)
-    alone = Evidence.of(candidates, held_out, costs_usd, judged, ()).alone
+    corrupted = [each for part in studied for each in part.corrupted]
+    alone = Evidence.of(answers.candidates, held_out, costs_usd, judged, corrupted).alone
     return replace(
         point,
         verifier_auc=auc_measure(table.correct, alone),

@@ -265,7 +265,7 @@ def learning_svg(curves: Mapping[Grouping, LearningCurve]) -> str:
         for axes in (left, right):
             axes.set_xlabel("labelled queries")
             axes.grid(visible=True)
-            axes.legend()
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         return to_svg(figure)
 
 
