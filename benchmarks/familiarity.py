@@ -57,6 +57,8 @@ from tests.providers.requests import ProviderRequest
 from tests.serving import served
 
 SAMPLED = 100
+FAR = 0.01
+"""A lower limit that was considered for `router.unfamiliar_below`."""
 TOOL_COUNTS = (15, 25, 40, 60)
 SAME_ARMS = {
     "claude-sonnet-4.5": "claude-sonnet-4-5",
@@ -356,6 +358,7 @@ def main() -> None:
             name: {
                 "requests": len(found),
                 "unfamiliar": float(np.mean(np.array(found) < LIMIT)),
+                "far": float(np.mean(np.array(found) < FAR)),
                 "median": float(np.median(found)),
             }
             for name, found in cases.items()

@@ -466,10 +466,10 @@ class RouterSettings(Frozen):
     """What happens to a request that is unlike the training data of the artifact and names no
     policy: `best` for an answer of the most accurate configured model, `route` for the default
     policy, or another policy, such as `verified`."""
-    unfamiliar_below: Share = 0.01
-    """Familiarity below which that happens. Between it and the artifact's limit (0.05), the default
-    policy applies with probabilities that trust the router less. Verified answers are as accurate
-    there as the most accurate model, and nobody has measured them below."""
+    unfamiliar_below: Share = 0.05
+    """Familiarity below which that happens. The default is the artifacts' limit, below which 5% of
+    the held-out queries are. With a lower value, requests between the two are decided by the
+    default policy, with probabilities that trust the router less."""
     chat_model: str | None = Field(
         None, json_schema_extra={"x-default": "the arm with the lowest profiled cost"}
     )

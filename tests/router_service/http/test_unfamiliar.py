@@ -15,7 +15,7 @@ from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
 from tests.serving import Sandbox
 
-FAR = 0.0125
+FAR = 0.005
 """A familiarity below the limit of 0.05."""
 
 
@@ -43,15 +43,26 @@ def test_most_accurate_model_answers_unfamiliar_requests(sandbox: Sandbox) -> No
         response = ask(http)
         headers = {name: response.headers[f"x-switchcraft-{name}"] for name in ("model", "reason")}
         assert headers == {"model": "small", "reason": "unfamiliar"}
-        assert response.headers["x-switchcraft-familiarity"] == "0.0125"
+        assert response.headers["x-switchcraft-familiarity"] == "0.0050"
         assert response.headers["x-switchcraft-policy"] == "best (theta=1)"
         why = response.headers["x-switchcraft-why"]
         assert why.startswith("small: the most accurate model on the training data")
         record = record_of(http, response)
         assert (record["familiarity"], record["reason"]) == (FAR, "unfamiliar")
         assert metric(http, 'switchcraft_unfamiliar_requests_total{arm="small"}') == 1
-        assert metric(http, 'switchcraft_familiarity_bucket{le="0.01"}') == 0
-        assert metric(http, 'switchcraft_familiarity_bucket{le="0.02"}') == 1
+        assert metric(http, 'switchcraft_familiarity_bucket{le="0.01"}') == 1
+
+
+def test_default_policy_applies_not_far_below_the_limit(sandbox: Sandbox) -> None:
+    """With a lower `unfamiliar_below`, a request may be called unfamiliar and be routed."""
+    router = with_familiarity(FakeRouter(), 0.03)
+    with gateway(sandbox, router, unfamiliar_below=0.01) as http:
+        response = ask(http)
+        assert response.headers["x-switchcraft-policy"] == "theta=0.5"
+        assert "is unlike" in response.headers["x-switchcraft-why"]
+        assert metric(http, "switchcraft_unfamiliar_requests_total") == 1
+    with gateway(sandbox, router) as http:
+        assert ask(http).headers["x-switchcraft-policy"] == "best (theta=1)"
 
 
 def test_familiar_requests_are_routed_as_before(sandbox: Sandbox) -> None:
