@@ -185,6 +185,8 @@ class Router:
         same_model = [r for r in relatives if r._model == self._model]
         costs_usd = manifest.costs_usd(prices)
         self._costs_usd = [costs_usd[column] for column in self._columns]
+        profile = artifact.manifest.profile
+        self._seconds = np.array([profile[arm].seconds for arm in artifact.manifest.arms])
         # The graph and the figures of a pool take 0.1 s each, so a thread loads the graph.
         with ThreadPoolExecutor(1) as thread:
             loading = None if same_model else thread.submit(Graph, path, device=device)
@@ -383,8 +385,7 @@ class Router:
         may_ask_two = limits.max_candidates > 1 and not expects_text
         is_last = fastest_s > left_s and may_ask_two
         price_usd = max(state.policy.price_usd, LEAST_PRICE_USD)
-        seconds = np.array([manifest.profile[arm].seconds for arm in manifest.arms])
-        waits = limits.usd_per_second * seconds / price_usd
+        waits = limits.usd_per_second * self._seconds / price_usd
         all_costs_usd = np.full(len(manifest.arms), math.inf)
         all_costs_usd[self._columns] = self._costs_usd
         step = self._verifier.choose_step(

@@ -368,7 +368,8 @@ def _source_features(
             for inner, leaf, schema in _named_leaves(key, value, properties.get(key, ANY_SCHEMA)):
                 if traced == MAX_TRACED:
                     break
-                source = source_of(said, inner, leaf, schema)
+                share = said.share_of_text(leaf) if isinstance(leaf, str) else None
+                source = source_of(said, inner, leaf, schema, share)
                 if source is None:
                     continue
                 traced += 1
@@ -378,11 +379,10 @@ def _source_features(
                     counts[f"{kind}_invented"] += 1
                     counts["dates_invented"] += isinstance(leaf, str) and is_date(leaf)
                     counts["texts_invented" if isinstance(leaf, str) else "numbers_invented"] += 1
-                if isinstance(leaf, str):
+                if share is not None:
                     texts += 1
                     counts["named_after_parameter"] += is_named_after(inner, leaf)
                     counts["placeholders"] += is_placeholder(leaf)
-                    share = said.share_of_text(leaf)
                     if source is not Source.SCHEMA:
                         worst = min(worst, share)
                     place = question.query_lower.find(leaf[:MAX_VALUE_CHARACTERS].lower())

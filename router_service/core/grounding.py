@@ -246,8 +246,13 @@ def is_in_schema(value: Json, schema: Schema) -> bool:
     return bool(words) and f" {' '.join(words)} " in f" {' '.join(_WORD.findall(description))} "
 
 
-def source_of(said: Said, name: str, value: Json, schema: Schema) -> Source | None:
-    """Return where the value of a parameter comes from; None for a boolean, null or empty text."""
+def source_of(
+    said: Said, name: str, value: Json, schema: Schema, share: float | None = None
+) -> Source | None:
+    """Return where the value of a parameter comes from; None for a boolean, null or empty text.
+
+    `share` is the share of a text's words that were said, if it is known.
+    """
     if isinstance(value, bool) or value is None or value == "":
         return None
     if isinstance(value, int | float):
@@ -257,7 +262,7 @@ def source_of(said: Said, name: str, value: Json, schema: Schema) -> Source | No
         return source
     if not isinstance(value, str):
         return None
-    if said.share_of_text(value) >= SAID_FROM:
+    if (said.share_of_text(value) if share is None else share) >= SAID_FROM:
         return Source.SAID
     # The date of an example is not the user's date.
     is_own = is_named_after(name, value) or is_date(value)
