@@ -664,7 +664,7 @@ def unconfirmed_arguments(
 
     An argument is named as `delete_file.path`. It is invented if a value in it comes from nowhere
     (`grounding.Source`), unless the model is asked to write it, and confirmed if another candidate
-    calls the same tool with an equal value.
+    calls the same tool with an equal value. Nobody confirms a placeholder or a parameter's name.
     """
     found: dict[int, tuple[str, ...]] = {}
     for column, answer in answers.items():
@@ -682,16 +682,24 @@ def unconfirmed_arguments(
             schema = question.schema(name)
             properties, _ = _members_of(schema)
             for key, value in call.arguments.items():
-                leaves = _named_leaves(key, value, properties.get(key, ANY_SCHEMA))
-                is_invented = any(
-                    source_of(question.said, inner, leaf, its) is Source.NOWHERE
+                invented = [
+                    (inner, leaf)
+                    for inner, leaf, its in _named_leaves(
+                        key, value, properties.get(key, ANY_SCHEMA)
+                    )
+                    if source_of(question.said, inner, leaf, its) is Source.NOWHERE
                     and not is_written(inner, leaf)
-                    for inner, leaf, its in leaves
+                ]
+                # Several models may leave the same gap: `"path": "path"` twice confirms nothing.
+                is_gap = any(
+                    isinstance(leaf, str) and (is_named_after(inner, leaf) or is_placeholder(leaf))
+                    for inner, leaf in invented
                 )
-                if is_invented and not any(
+                is_confirmed = not is_gap and any(
                     other == name and key in made and _is_equal(value, made[key], schema, key)
                     for other, made in others
-                ):
+                )
+                if invented and not is_confirmed:
                     paths.append(f"{name}.{key}")
         if paths:
             found[column] = tuple(dict.fromkeys(paths))

@@ -99,6 +99,8 @@ def test_second_answer_confirms_an_argument() -> None:
     assert unconfirmed_arguments(question, {0: lima, 1: oslo}, risky) == named
     assert unconfirmed_arguments(question, {0: lima, 1: lima}, risky) == {}
     assert unconfirmed_arguments(question, {0: lima}, {"other"}) == {}
+    gap = read_answer(question, [Call("forecast", {"city": "city"})])
+    assert unconfirmed_arguments(question, {0: gap, 1: gap}, risky) == named
 
 
 def test_written_texts_are_not_invented_arguments() -> None:
