@@ -117,7 +117,7 @@ def explain_candidate(
         values = "the value of " if len(ungrounded) == 1 else "the values of "
         return (
             f"{arm}: delivered unverified, because nobody said {values}{', '.join(ungrounded)}, and"
-            " no other model gave the same."
+            f" no other model confirmed {'it' if len(ungrounded) == 1 else 'them'}."
         )
     if reason == "text":
         asked = "the first model that was asked" if count == 1 else "the first model that answered"

@@ -96,8 +96,8 @@ class UnverifiedReason(StrEnum):
     TEXT = "text"
     """The router expected no tool call, and the first answer is text, which is not delayed."""
     UNGROUNDED = "ungrounded"
-    """The answer calls a risky tool with a value that nobody said, and no other model gave this
-    value."""
+    """The answer calls a risky tool with a value that nobody said, and no other model confirmed
+    it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ _RESPONSE_HEADERS = {
     "x-switchcraft-candidates": "Verified answers only: number of models that were asked.",
     "x-switchcraft-p-correct": "Verified answers only: estimated probability of being correct.",
     "x-switchcraft-ungrounded": "Arguments of risky tools in the answer whose values nobody said,"
-    " and no other model gave.",
+    " and no other model confirmed.",
     "x-switchcraft-unverified": "Why the answer was not verified, if its policy verifies answers.",
 }
 

@@ -18,7 +18,7 @@ const UNVERIFIED = {
   router_failed: "The router or its verifier failed.",
   overloaded: "The gateway was too busy to decide in time.",
   candidates_failed: "Every model that was asked failed, so the next model answered without verification.",
-  ungrounded: "The answer calls a risky tool with a value that nobody said, and no other model gave this value.",
+  ungrounded: "The answer calls a risky tool with a value that nobody said, and no other model confirmed it.",
   text: "The router expected text instead of a tool call, so the text was delivered at once.",
 };
 
