@@ -185,8 +185,7 @@ class Router:
         same_model = [r for r in relatives if r._model == self._model]
         costs_usd = manifest.costs_usd(prices)
         self._costs_usd = [costs_usd[column] for column in self._columns]
-        profile = artifact.manifest.profile
-        self._seconds = np.array([profile[arm].seconds for arm in artifact.manifest.arms])
+        self._seconds = np.array([manifest.profile[arm].seconds for arm in manifest.arms])
         # The graph and the figures of a pool take 0.1 s each, so a thread loads the graph.
         with ThreadPoolExecutor(1) as thread:
             loading = None if same_model else thread.submit(Graph, path, device=device)

@@ -56,6 +56,10 @@ answer that exceeds one of them counts as unreadable."""
 MAX_VALUE_CHARACTERS = 2_000
 """Characters of a string that are looked up in the conversation."""
 
+MAX_NAMED_ARGUMENTS = 8
+MAX_NAME_CHARACTERS = 100
+"""Limits on the invented arguments of an answer that are named, and on the length of each name."""
+
 MAX_TRACED = 64
 """Values of an answer whose source is looked up as a feature; the first ones count."""
 
@@ -665,6 +669,8 @@ def unconfirmed_arguments(
     An argument is named as `delete_file.path`. It is invented if a value in it comes from nowhere
     (`grounding.Source`), unless the model is asked to write it, and confirmed if another candidate
     calls the same tool with an equal value. Nobody confirms a placeholder or a parameter's name.
+    The names are shown in headers and records, so an argument that the schema does not have, which
+    may be any text that the model wrote, is named `*`.
     """
     found: dict[int, tuple[str, ...]] = {}
     for column, answer in answers.items():
@@ -700,9 +706,11 @@ def unconfirmed_arguments(
                     for other, made in others
                 )
                 if invented and not is_confirmed:
-                    paths.append(f"{name}.{key}")
+                    path = f"{name}.{key if key in properties else '*'}"
+                    shown = path if path.isprintable() else ascii(path)[1:-1]
+                    paths.append(shown[:MAX_NAME_CHARACTERS])
         if paths:
-            found[column] = tuple(dict.fromkeys(paths))
+            found[column] = tuple(dict.fromkeys(paths))[:MAX_NAMED_ARGUMENTS]
     return found
 
 

@@ -203,21 +203,24 @@ def is_placeholder(value: str) -> bool:
     return len(value) <= 200 and bool(_PLACEHOLDER.search(value.replace("_", " ")))
 
 
-_WRITTEN = frozenset(
+_WRITTEN_PARAMETERS = frozenset(
     "body caption comment content description message note notes prompt query reason script "
     "subject summary text title command code".split()
 )
+"""Last words of the names of parameters whose texts a model writes."""
+
 MAX_IDENTIFYING_CHARACTERS = 80
+"""Length up to which a text may be a path, a name or an id, which has to come from somewhere."""
 
 
 def is_written(name: str, value: Json) -> bool:
     """Return whether a value is a text that the model is asked to write, such as a message's body.
 
-    Nobody says such a text before, so that it is not invented in the sense of a wrong value.
+    The conversation does not contain such a text, but it is not a wrong value for that reason.
     """
     words = _WORD.findall(_CAMEL.sub(" ", name).lower())
     is_long = isinstance(value, str) and len(value) > MAX_IDENTIFYING_CHARACTERS
-    return is_long or (bool(words) and words[-1] in _WRITTEN)
+    return is_long or (bool(words) and words[-1] in _WRITTEN_PARAMETERS)
 
 
 def is_filler(value: Json) -> bool:

@@ -111,6 +111,7 @@ class Verification:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._question: Question | None = None
+        self._grounded_tools: frozenset[str] = frozenset()
         self._first_complete_s = math.inf
         """When the first candidate was complete, by the event loop's clock."""
         self.obstacle = UnverifiedReason.CANDIDATES_FAILED
@@ -148,17 +149,17 @@ class Verification:
             failed=frozenset(c.arm for c in candidates if not c.is_complete),
             limits=self._limits,
             elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
-            grounded_tools=self._plan.planner.risk.grounded_tools(
-                self._plan.request.chat.conversation.tools
-            ),
         )
 
         def decide() -> Step:
-            request = self._plan.request
+            request, planner = self._plan.request, self._plan.planner
+            conversation = request.chat.conversation
             if self._question is None:  # parsed only here, because it takes CPU time
                 tools = as_list(request.decoded().get("tools"))
-                self._question = Question(request.chat.conversation, tools)
-            return self._plan.planner.router.next_step(self._question, self._prediction, state)
+                self._question = Question(conversation, tools)
+                self._grounded_tools = planner.risk.grounded_tools(conversation.tools)
+            known = replace(state, grounded_tools=self._grounded_tools)
+            return planner.router.next_step(self._question, self._prediction, known)
 
         # After the limits, there is only a little time to judge the candidates in hand.
         left_s = max(self._time_left_s(), DELIVERY_S / 2)
@@ -191,8 +192,12 @@ class Verification:
             return self._decision.probabilities[arm] if p_correct is None else p_correct
 
         self._exchange.added_s = self._loop.time() - self._first_complete_s
-        accepted = by_arm[step.accept if step.accept in by_arm else max(by_arm, key=probability)]
-        self._accept(accepted, step.unverified)
+        best = max(by_arm, key=lambda arm: (not by_arm[arm].ungrounded, probability(arm)))
+        accepted = by_arm[step.accept if step.accept in by_arm else best]
+        unverified = step.unverified
+        if accepted.ungrounded:  # a limit ended the verification before another arm confirmed it
+            unverified = UnverifiedReason.UNGROUNDED
+        self._accept(accepted, unverified)
         await self._deliver(accepted)
         return True
 

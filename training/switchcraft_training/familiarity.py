@@ -41,8 +41,8 @@ LEAST_SCALE = 0.5
 """Added to the deviation of each size's logarithm, in quadrature. Nearly all training queries have
 one turn and flat schemas. Without it, a second turn would count as much as a hundred tools."""
 SHRINKAGE = 0.1
-"""Weight of uncorrelated sizes in the correlations. It keeps the directions in which training
-queries hardly differ from deciding alone."""
+"""Share by which the correlations between sizes are reduced. Without it, combinations of sizes that
+hardly vary in training would dominate the distance."""
 TAIL = 0.1
 POINTS = 100
 """The distances are kept at this many shares, and at as many again for the share `TAIL` that is

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -60,7 +61,7 @@ from switchcraft_training.experiment import (
     pack_table,
     train_parts,
 )
-from switchcraft_training.models.corruptions import Corruption, corrupt_answers
+from switchcraft_training.models.corruptions import CorruptedAnswer, Corruption, corrupt_answers
 from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
@@ -143,7 +144,10 @@ class JudgedCorruption:
 def judge_corrupted(
     directory: Path, spec: VerifierSpec, data: VerifierData
 ) -> tuple[JudgedCorruption, ...]:
-    """Return the judgements of a verifier in a directory of corrupted answers, each alone."""
+    """Let a verifier judge each corrupted answer by itself, and the answer before the change.
+
+    The verifier's graphs are in `directory`, and `spec` describes them.
+    """
     verifier = Verifier(directory, spec)
     found = []
     for query, made in enumerate(data.corrupted):
@@ -293,6 +297,31 @@ def recorded_calls(
     return calls
 
 
+class AnswersRead(NamedTuple):
+    """The measured queries' recorded answers, and correct ones in which one thing was changed."""
+
+    candidates: Sequence[Candidates]
+    corrupted: Sequence[Sequence[CorruptedAnswer]]
+
+
+def read_answers(config: RunConfig, table: Table, recordings: Path) -> AnswersRead:
+    """Read the answers to the queries of `table` from a run's source in the folder `recordings`.
+
+    Raises ConfigError if the source holds outcomes without answers.
+    """
+    calls = recorded_calls(require_answers(config, recordings), table.examples, config.arms)
+    candidates = read_candidates(table.examples, calls)
+    is_correct = table.correct == 1
+    corrupted = corrupt_answers(
+        table.examples,
+        calls,
+        candidates,
+        lambda row, column: bool(is_correct[row, column]),
+        config.seed,
+    )
+    return AnswersRead(candidates, corrupted)
+
+
 def study_verifier(
     data: TrainingData,
     validation: CrossValidation,
@@ -309,28 +338,19 @@ def study_verifier(
     """
     config = data.config
     table = replace(data.table.measured(config.arms), folds=validation.folds)
-    source = require_answers(config, recordings)
-    calls = recorded_calls(source, table.examples, config.arms)
     features = np.array([row.features for row in table.packed], dtype=np.float64)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
     with stage(NESTED_ROUTERS):
-        candidates = read_candidates(table.examples, calls)
-        corrupted = corrupt_answers(
-            table.examples,
-            calls,
-            candidates,
-            lambda row, column: bool(table.correct[row, column] == 1),
-            config.seed,
-        )
+        answers = read_answers(config, table, recordings)
         nested = nested_probabilities(data, validation, workers)
     everything = VerifierData(
         features=features,
         probabilities=calibrated,
-        candidates=candidates,
+        candidates=answers.candidates,
         correct=table.correct,
         costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
         groups=table.groups,
-        corrupted=corrupted,
+        corrupted=answers.corrupted,
     )
     prices_usd = prices_in_usd(PRICES, best_usd)
     parts = []
@@ -356,7 +376,7 @@ def study_verifier(
             fold_costs_usd = np.array([part.costs_usd for part in parts[:-1]])
             by_price = {price: simulation.answer(fold_costs_usd, price) for price in prices_usd}
     evidence = Evidence.of(
-        candidates,
+        answers.candidates,
         calibrated,
         validation.expected_costs_usd,
         judged,

@@ -112,3 +112,16 @@ def test_written_texts_are_not_invented_arguments() -> None:
     call = Call("forecast", {"to": "bob@corp.com", "body": "Dear Bob"})
     found = unconfirmed_arguments(question, {0: read_answer(question, [call])}, {"forecast"})
     assert found == {0: ("forecast.to",)}
+
+
+def test_named_arguments_are_safe_in_headers() -> None:
+    """What a model wrote as an argument's name is not shown, and a schema's name is escaped."""
+    hostile = "a\r\nset-cookie: x"
+    question = ask("Forecast, please", {"type": "object", "properties": {hostile: {}}})
+
+    def named(key: str) -> dict[int, tuple[str, ...]]:
+        answer = read_answer(question, [Call("forecast", {key: "Lima"})])
+        return unconfirmed_arguments(question, {0: answer}, {"forecast"})
+
+    assert named("b\r\nset-cookie: x") == {0: ("forecast.*",)}
+    assert named(hostile) == {0: ("forecast.a\\r\\nset-cookie: x",)}

@@ -17,11 +17,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from router_service.core.answer_features import Candidates
 from router_service.core.artifact import Measure
 from router_service.core.measurement import Bench, Entry, best_single, prices_in_usd, sweep
 from router_service.core.selection import Verified
@@ -33,21 +31,19 @@ from switchcraft_training.data.splits import Split, grouped_folds
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.calibration import fit_platt
 from switchcraft_training.experiment import HeldOutPart, TrainingData, mix_branches, train_parts
-from switchcraft_training.models.corruptions import CorruptedAnswer, corrupt_answers
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
     FitEffort,
     VerifierData,
-    read_candidates,
 )
 from switchcraft_training.verification import (
+    AnswersRead,
     Evidence,
     VerifierPart,
     VerifierSettings,
     operating_price,
     outcome,
-    recorded_calls,
-    require_answers,
+    read_answers,
     study_part,
 )
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
@@ -78,13 +74,6 @@ class LearningPoint:
 LearningCurve = tuple[LearningPoint, ...]
 
 
-class AnswersRead(NamedTuple):
-    """The measured queries' recorded answers, and correct ones in which one thing was changed."""
-
-    candidates: Sequence[Candidates]
-    corrupted: Sequence[Sequence[CorruptedAnswer]]
-
-
 def learning_curves(
     data: TrainingData,
     recordings: Path,
@@ -99,17 +88,7 @@ def learning_curves(
     config, settings = data.config, data.config.evaluation
     answers: AnswersRead | None = None
     if config.verifier:
-        table = data.table.measured(config.arms)
-        calls = recorded_calls(require_answers(config, recordings), table.examples, config.arms)
-        candidates = read_candidates(table.examples, calls)
-        corrupted = corrupt_answers(
-            table.examples,
-            calls,
-            candidates,
-            lambda row, column: bool(table.correct[row, column] == 1),
-            config.seed,
-        )
-        answers = AnswersRead(candidates, corrupted)
+        answers = read_answers(config, data.table.measured(config.arms), recordings)
     protocols: list[Grouping] = [settings.grouped_by]
     if settings.known_tools:
         protocols.append("queries")

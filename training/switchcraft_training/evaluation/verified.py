@@ -80,8 +80,9 @@ class JudgementQuality:
 class CorruptionQuality:
     """How well the verifier tells correct answers from the same answers with one change.
 
-    `before` and `after` are its mean probabilities, each answer judged alone. `likely` is the share
-    of changed answers with a probability above `LIKELY`.
+    `before` is the mean probability of the correct answers, and `after` that of the changed ones.
+    The verifier judges each answer without other candidates. `likely` is the share of changed
+    answers whose probability is above `LIKELY`.
     """
 
     kind: str

@@ -79,7 +79,7 @@ most accurate arm."""
 
 @dataclass(frozen=True, slots=True)
 class FitEffort:
-    """How much work a fit takes; the defaults are what the reference pool was measured with.
+    """How much work a fit takes; the defaults are those of the pool of December 2025.
 
     Of more than `queries`, a random sample is used: 150,000 would need 13 million rows of features.
     `rounds` are the trees of the first ensemble, and `gain_rounds` those of the second one. `sets`
@@ -329,8 +329,8 @@ def _further(state: State, later: HistGradientBoostingRegressor | None) -> Float
 class _States:
     """The states of sampled sets of candidates, which have the same size, without costs.
 
-    `worth`, (sets,), is what accepting the likeliest candidate is worth: its probability, and
-    whether it is correct (`LABEL_SHARE`).
+    `worth`, (sets,), estimates from 0 to 1 whether the likeliest candidate is correct. It is a
+    weighted mean of the verifier's probability and the label, whose weight is `LABEL_SHARE`.
     """
 
     beliefs: ArmBeliefs
