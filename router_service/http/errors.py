@@ -141,27 +141,43 @@ OPENAI_FORMAT = ErrorFormat()
 
 def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
     """Return the response body for an error; an internal error's details are left out."""
-    status = status_of(exc)
+    status, code = status_of(exc), code_of(exc)
     match exc:
         case InvalidRequestError():
             return form.write(status, exc.body())
-        case DeadlineError():
-            kind, code = "upstream_error", "deadline_exceeded"
         case UpstreamError():
             kind = "upstream_error"
-            code = "upstream_timeout" if exc.timed_out else "upstream_unavailable"
-        case NotFoundError():
-            kind, code = "invalid_request_error", "not_found"
-        case ReloadRefusedError():
-            kind, code = "invalid_request_error", "reload_refused"
-        case OverloadedError():
-            kind, code = "requests" if exc.is_callers else "server_error", exc.reason
-        case StoreError():
-            kind, code = "server_error", "store_unavailable"
+        case NotFoundError() | ReloadRefusedError():
+            kind = "invalid_request_error"
+        case OverloadedError() if exc.is_callers:
+            kind = "requests"
+        case OverloadedError() | StoreError():
+            kind = "server_error"
         case _:
             message = "The gateway failed to serve this request. The cause is in the gateway's log."
-            return form.write(status, _typed(message, "server_error", "internal_error"))
+            return form.write(status, _typed(message, "server_error", code))
     return form.write(status, _typed(str(exc), kind, code))
+
+
+def code_of(exc: Exception) -> str | None:
+    """Return the code of an error, which names its kind for programs and logs."""
+    match exc:
+        case InvalidRequestError():
+            return exc.code
+        case OverloadedError():
+            return exc.reason
+        case DeadlineError():
+            return "deadline_exceeded"
+        case UpstreamError():
+            return "upstream_timeout" if exc.timed_out else "upstream_unavailable"
+        case NotFoundError():
+            return "not_found"
+        case ReloadRefusedError():
+            return "reload_refused"
+        case StoreError():
+            return "store_unavailable"
+        case _:
+            return "internal_error"
 
 
 def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat) -> bytes:

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from router_service.core.errors import InvalidRequestError, OverloadedError
-from router_service.http.errors import error_body, retry_after
+from router_service.http.errors import code_of, error_body, retry_after
 from router_service.telemetry.logs import log_request
 
 MIN_READ_BYTES = 16 * 1024
@@ -48,6 +48,10 @@ _END_OF_HEAD = b"\r\n\r\n"
 _STATUS_START = b"HTTP/1.1 "
 
 _log = logging.getLogger("switchcraft.server")
+
+
+class _InvalidHttpError(ValueError):
+    """A request that is not valid HTTP/1.1, or uses a part of it that is not supported."""
 
 
 class _Reading(Enum):
@@ -219,10 +223,21 @@ class BoundedProtocol(HttpToolsProtocol):
                 lines.append(name + b": " + kept)
             self.parser = httptools.HttpRequestParser(self)
             self._feed(b"\r\n".join((*lines, b"", b"")))
-        except httptools.HttpParserError:
-            if not self._is_refused:
+        except httptools.HttpParserError as exc:
+            # The parser reports an exception of a callback as its own error.
+            cause = exc.__context__
+            is_invalid = not isinstance(exc, httptools.HttpParserCallbackError) or isinstance(
+                cause, _InvalidHttpError | httptools.HttpParserError
+            )
+            if not is_invalid:
+                _log.error("the gateway failed to read a request", exc_info=cause)
+            if self._is_refused:
+                return
+            if is_invalid:
                 problem = "Invalid HTTP request received. Send HTTP/1.1 (RFC 9112)."
                 self._refuse(400, InvalidRequestError(problem, code="invalid_http"))
+            else:
+                self._refuse(500, exc)
 
     def _take_waiting(self) -> bytes:
         data = b"".join(self._waiting)
@@ -238,7 +253,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # Only the parser finds the end of a chunked body, so it also sees a pipelined next request.
         if not self._is_feeding_head:
             self._end_after_answer()
-            raise ValueError("a request that is pipelined after a chunked body is not answered")
+            raise _InvalidHttpError("a request that is pipelined after a chunked body is not answered")
         super().on_message_begin()
         self._has_begun = True
 
@@ -252,7 +267,7 @@ class BoundedProtocol(HttpToolsProtocol):
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if self.parser.should_upgrade():
             if method == b"CONNECT":
-                raise ValueError("CONNECT is not supported")
+                raise _InvalidHttpError("CONNECT is not supported")
             self._method, self._version = method, version.encode()
             return
         size, hosts, length_bytes = len(self.url), 0, 0
@@ -266,16 +281,18 @@ class BoundedProtocol(HttpToolsProtocol):
             elif name == b"host":
                 hosts += 1
         if version not in _VERSIONS or hosts > 1:
-            raise ValueError("unsupported HTTP version, or several Host headers")
+            raise _InvalidHttpError("unsupported HTTP version, or several Host headers")
         if size > self.limits.max_header_bytes:
             self._refuse_large("The request's address and headers")
-            raise ValueError("the request's address and headers are too large")
+            raise _InvalidHttpError("the request's address and headers are too large")
         if codings and codings != [b"chunked"]:  # the parser would accept `gzip, chunked`
             problem = "Only the transfer coding 'chunked' is supported. Use no other coding."
             self._refuse(501, InvalidRequestError(problem, code="unsupported_transfer_encoding"))
-            raise ValueError("unsupported transfer coding")
+            raise _InvalidHttpError("unsupported transfer coding")
         address = httptools.parse_url(self.url)
         raw_path = address.path or b"/"
+        if not raw_path.isascii():
+            raise _InvalidHttpError("the path has characters that are not ASCII")
         path = raw_path.decode("ascii")
         scope = self.scope
         scope["method"], scope["http_version"] = method.decode("ascii"), version
@@ -298,7 +315,9 @@ class BoundedProtocol(HttpToolsProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
-        self._start_asgi_task(self.cycle, self.app)
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_body(self, body: bytes) -> None:
         """Buffer a part of the body until the app reads it."""
@@ -315,7 +334,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         if self._body_left_bytes:
-            raise ValueError("the parser ended the body before content-length was reached")
+            raise _InvalidHttpError("the parser ended the body before content-length was reached")
         self._stop(_LINGER)
         if self.cycle.response_complete:
             self._expect_request()
@@ -402,7 +421,7 @@ class BoundedProtocol(HttpToolsProtocol):
         problem = f"{part} are larger than {self.limits.max_header_bytes} bytes. Send fewer."
         self._refuse(431, InvalidRequestError(problem, code="headers_too_large"))
 
-    def _refuse(self, status: int, error: InvalidRequestError | OverloadedError) -> None:
+    def _refuse(self, status: int, error: Exception) -> None:
         """Answer with an error and close; if an answer has already begun, only close."""
         self._is_refused = True
         self._stop(_HEAD)
@@ -415,8 +434,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
                 return
         else:  # the app never receives this request, so it is logged here
-            code = error.code if isinstance(error, InvalidRequestError) else error.reason
-            log_request({"status": status, "code": code})
+            log_request({"status": status, "code": code_of(error)})
         body = error_body(error)
         headers = {"content-type": "application/json", "connection": "close", **retry_after(error)}
         lines = [f"{name}: {value}\r\n".encode() for name, value in headers.items()]

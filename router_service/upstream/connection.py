@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import select
 import socket
 import ssl
@@ -69,6 +70,8 @@ HAPPY_EYEBALLS_S = 0.25
 5)."""
 
 RawHeaders = list[tuple[bytes, bytes]]
+
+_log = logging.getLogger("switchcraft.upstream")
 
 
 class HttpResponse(Protocol):
@@ -235,6 +238,11 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail("the upstream started an upgrade that was not requested")
         except httptools.HttpParserError as exc:
+            # The parser reports an exception of a callback as its own error. Those that
+            # `_stop_parser` raises have a problem already.
+            cause = exc.__context__
+            if isinstance(exc, httptools.HttpParserCallbackError) and self._error is None:
+                _log.error("the gateway failed to read a response", exc_info=cause)
             self._fail(f"the response is not valid HTTP: {exc}")
         if had_head:
             body_bytes = self._unread_bytes - unread_bytes
