@@ -45,7 +45,7 @@ from router_service.core.messages import (
 )
 from router_service.core.model import Classifier, Graph
 from router_service.core.packing import PackedView, PackedViewer, Packer
-from router_service.core.resources import Cache, StageName, Timer
+from router_service.core.resources import Cache, StageName, Timer, stop_if_abandoned
 from router_service.core.selection import (
     DEFAULT,
     LEAST_PRICE_USD,
@@ -289,8 +289,10 @@ class Router:
         if known is not None:
             return known
         timer = timer or Timer(time.perf_counter)
+        stop_if_abandoned()
         packed = self._packer.pack(conversation)
         timer.end(StageName.PACK)
+        stop_if_abandoned()
         probabilities, demand = self._classifier.predict_with_demand([packed])
         row: Sequence[float] = probabilities[0].tolist()
         timer.end(StageName.CLASSIFY)
@@ -377,6 +379,7 @@ class Router:
         }
         if not (able or answers):
             return Step(None, (), {}, 0.0)
+        stop_if_abandoned()
         ungrounded = unconfirmed_arguments(question, answers, state.grounded_tools)
         # Two arms are asked at once only if no time is left to ask one after the other, and if the
         # first answer is probably a call.

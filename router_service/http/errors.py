@@ -72,6 +72,15 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
 )
 """HTTP status by class; the first class that matches counts. Any other error gets status 500."""
 
+_CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
+    (DeadlineError, "deadline_exceeded"),
+    (UpstreamError, "upstream_unavailable"),
+    (NotFoundError, "not_found"),
+    (ReloadRefusedError, "reload_refused"),
+    (StoreError, "store_unavailable"),
+)
+"""Code by class, for errors that have none of their own; the first class that matches counts."""
+
 _UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503, Failure.BUSY: 503}
 
 
@@ -161,23 +170,14 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
 
 def code_of(exc: Exception) -> str | None:
     """Return the code of an error, which names its kind for programs and logs."""
-    match exc:
-        case InvalidRequestError():
-            return exc.code
-        case OverloadedError():
-            return exc.reason
-        case DeadlineError():
-            return "deadline_exceeded"
-        case UpstreamError():
-            return "upstream_timeout" if exc.timed_out else "upstream_unavailable"
-        case NotFoundError():
-            return "not_found"
-        case ReloadRefusedError():
-            return "reload_refused"
-        case StoreError():
-            return "store_unavailable"
-        case _:
-            return "internal_error"
+    if isinstance(exc, InvalidRequestError):
+        return exc.code
+    if isinstance(exc, OverloadedError):
+        return exc.reason
+    fitting = (code for kind, code in _CODES if isinstance(exc, kind))
+    code = next(fitting, "internal_error")
+    is_late = isinstance(exc, UpstreamError) and exc.timed_out
+    return "upstream_timeout" if is_late and code == "upstream_unavailable" else code
 
 
 def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat) -> bytes:

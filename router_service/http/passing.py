@@ -229,6 +229,7 @@ class PassedAnswer(Response):
                     body=await read_body(request, gateway.server),
                     client_headers=request.headers,
                     deadline_s=read_deadline(request),
+                    caller=info.key,
                     method=request.method,
                     content_type=request.headers.get("content-type", "").encode("latin-1"),
                     needs_new_connection=request.method in CREATING

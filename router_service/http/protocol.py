@@ -253,7 +253,9 @@ class BoundedProtocol(HttpToolsProtocol):
         # Only the parser finds the end of a chunked body, so it also sees a pipelined next request.
         if not self._is_feeding_head:
             self._end_after_answer()
-            raise _InvalidHttpError("a request that is pipelined after a chunked body is not answered")
+            raise _InvalidHttpError(
+                "a request that is pipelined after a chunked body is not answered"
+            )
         super().on_message_begin()
         self._has_begun = True
 

@@ -7,7 +7,8 @@ A client that is refused early can try elsewhere.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -15,15 +16,11 @@ from dataclasses import dataclass
 from typing import ParamSpec, Self, TypeVar
 
 from router_service.core.errors import OverloadedError
+from router_service.core.resources import Work
+from router_service.core.sharing import Places, has_share
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-FAIR_SHARE = 3
-"""An API key may use up to this many times the free capacity. One busy key then gets 3/4 of the
-capacity, two busy keys get 3/7 each, and some capacity is always left for another key (Choudhury
-and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998)."""
 
 
 SHUTTING_DOWN = "shutting_down"
@@ -62,11 +59,9 @@ class Slots:
         if free <= 0:
             problem = f"The gateway is at its limit of {self._max_requests} requests in flight."
             raise OverloadedError("overloaded", problem)
-        limit = self._max_per_caller
-        if limit is None and caller is not None:
-            limit = FAIR_SHARE * free
-        if limit is not None and self._by_caller[caller] >= limit:
-            problem = f"This key is at its limit of {self._by_caller[caller]} requests in flight."
+        used, limit = self._by_caller[caller], self._max_per_caller
+        if not (has_share(caller, used, free) if limit is None else used < limit):
+            problem = f"This key is at its limit of {used} requests in flight."
             raise OverloadedError("too_many_requests", problem, is_callers=True)
         self.in_flight += 1
         self._by_caller[caller] += 1
@@ -109,7 +104,7 @@ class Slot:
                 problem = "The gateway is at its limit of memory for requests in flight."
                 raise OverloadedError("overloaded", problem)
             callers_bytes = slots.held_bytes_by_caller[caller] + size_bytes
-            if caller is not None and callers_bytes > FAIR_SHARE * free_bytes:
+            if not has_share(caller, callers_bytes, free_bytes):
                 problem = "This key is at its limit of memory for requests in flight."
                 raise OverloadedError("too_many_requests", problem, is_callers=True)
         slots.held_bytes += size_bytes
@@ -120,50 +115,77 @@ class Slot:
 class DecisionQueue:
     """Threads for decisions, with a queue that is limited in length and waiting time.
 
-    Callers take turns, so that no caller can make all others wait. A caller is an API key. Without
-    keys, all requests have the caller None.
+    Callers share the processor time of the threads: a free thread goes to the caller that has used
+    least of it (start-time fair queueing: Goyal, Vin and Cheng, 1996). A caller is an API key.
+    Without keys, all requests have the caller None.
     """
 
-    def __init__(self, threads: int, max_waiting: int, max_wait_s: float) -> None:
-        """Run `threads` decisions at a time; `max_waiting` more wait, for `max_wait_s` at most."""
+    def __init__(
+        self,
+        threads: int,
+        max_waiting: int,
+        max_wait_s: float,
+        processor_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Run `threads` decisions at a time; `max_waiting` more wait, for `max_wait_s` at most.
+
+        `processor_clock` returns the seconds of processor time that the calling thread has used.
+        """
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decisions")
-        self._free = threads
+        self._places = Places(threads, self._used_s, leaves_room=False)
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self._places: dict[str | None, deque[asyncio.Future[None]]] = {}
-        """Waiting decisions by caller. The first caller gets the next thread, then becomes last."""
+        self._processor_clock = processor_clock
+        self._used_by_caller_s: dict[str | None, float] = {}
+        self._least_used_s = 0.0
+        """What the caller that was served last had used. Callers that have used less, because they
+        paused, count as having used this much: nobody saves up time."""
 
     @property
     def waiting(self) -> int:
         """Number of decisions that wait for a thread."""
-        return sum(map(len, self._places.values()))
+        return self._places.waiting
 
     async def run(
         self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a function in a thread and return its result; raises OverloadedError.
 
-        If the call is cancelled, its place in the queue is free at once. A running function is not
-        interrupted; its thread is free when it returns.
+        If the call is cancelled, its place in the queue is free at once. A running function ends
+        when it next calls `stop_if_abandoned`, or when it returns; then its thread is free.
         """
-        if self._free > 0:
-            self._free -= 1
-        else:
+        if not self._places.try_take(caller):
             await self._wait_for_thread(caller)
-        running = self._threads.submit(decide, *args, **kwargs)
+        self._least_used_s = self._used_s(caller)
+        work, spent_s = Work(), 0.0
+
+        def run() -> T:
+            nonlocal spent_s
+            begun_s = self._processor_clock()
+            try:
+                return work.run(decide, *args, **kwargs)
+            finally:
+                spent_s = self._processor_clock() - begun_s
+
+        def release() -> None:
+            self._used_by_caller_s[caller] = self._used_s(caller) + spent_s
+            self._places.give_back(caller)
+
+        running = self._threads.submit(run)
         try:
             return await asyncio.wrap_future(running)
         finally:
             if running.done():
-                self._release()
+                release()
             else:
+                work.is_abandoned = True
                 loop = asyncio.get_running_loop()
 
-                def release(_: Future[T]) -> None:
+                def release_later(_: Future[T]) -> None:
                     with suppress(RuntimeError):  # the loop is closed, so nothing waits
-                        loop.call_soon_threadsafe(self._release)
+                        loop.call_soon_threadsafe(release)
 
-                running.add_done_callback(release)
+                running.add_done_callback(release_later)
 
     def close(self) -> None:
         """End the threads after their current functions."""
@@ -172,18 +194,12 @@ class DecisionQueue:
     async def _wait_for_thread(self, caller: str | None) -> None:
         if self.waiting >= self._max_waiting:
             self._make_room(caller)
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._places.setdefault(caller, deque()).append(place)
         try:
             async with asyncio.timeout(self._max_wait_s):
-                await place
+                await self._places.take(caller)
         except TimeoutError as exc:
-            self._leave(caller, place)
             problem = f"No decision thread was free within {self._max_wait_s:g} s. Retry later."
             raise OverloadedError("decisions_queued", problem) from exc
-        except asyncio.CancelledError:
-            self._leave(caller, place)
-            raise
 
     def _make_room(self, caller: str | None) -> None:
         """Make room in the queue: refuse the last waiting decision of the busiest caller.
@@ -192,40 +208,13 @@ class DecisionQueue:
         """
         problem = "Too many requests wait for a decision. Retry later."
         refusal = OverloadedError("decisions_queued", problem)
-        own = len(self._places.get(caller, ()))
-        busiest = max(self._places, key=lambda name: len(self._places[name]), default=caller)
-        if busiest == caller or len(self._places[busiest]) <= own + 1:
+        places, busiest = self._places, self._places.busiest()
+        if places.waiting_of(busiest) <= places.waiting_of(caller) + (busiest != caller):
             raise refusal
-        place = self._places[busiest][-1]
-        self._remove(busiest, place)
-        if not place.done():
-            place.set_exception(refusal)
+        places.refuse_last(busiest, refusal)
 
-    def _leave(self, caller: str | None, place: asyncio.Future[None]) -> None:
-        """Give up a place, or the thread that was assigned to it at the same moment."""
-        if place in self._places.get(caller, ()):
-            self._remove(caller, place)
-        elif not place.cancelled() and place.exception() is None:
-            self._release()
-
-    def _remove(self, caller: str | None, place: asyncio.Future[None]) -> None:
-        places = self._places[caller]
-        places.remove(place)
-        if not places:
-            del self._places[caller]
-
-    def _release(self) -> None:
-        """Assign a free thread to the caller whose turn it is."""
-        while self._places:
-            caller = next(iter(self._places))
-            places = self._places.pop(caller)
-            place = places.popleft()
-            if places:
-                self._places[caller] = places
-            if not place.done():
-                place.set_result(None)
-                return
-        self._free += 1
+    def _used_s(self, caller: str | None) -> float:
+        return max(self._least_used_s, self._used_by_caller_s.get(caller, 0.0))
 
 
 class Drain:

@@ -42,7 +42,7 @@ from router_service.core.messages import (
     read_stream,
 )
 from router_service.core.packing import PackedView
-from router_service.core.resources import Cache, Stage, StageName, Timer
+from router_service.core.resources import Cache, Stage, StageName, Timer, stop_if_abandoned
 from router_service.core.responses import find_references, parse_responses_request
 from router_service.core.risk import Risk
 from router_service.core.selection import (
@@ -316,8 +316,11 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
     request = _parsed.get((endpoint, body))
     if request is None:
         raw = decode_object(body)
+        stop_if_abandoned()
         decoded = endpoint.read(raw)
+        stop_if_abandoned()
         chat = endpoint.parse(decoded)
+        stop_if_abandoned()
         requirements = read_requirements(decoded, chat.conversation, endpoint.path)
         template, session = BodyTemplate.of(body), read_session(raw)
         request = ParsedRequest(endpoint, chat, requirements, template, session)

@@ -276,7 +276,8 @@ class UpstreamSettings(Frozen):
     breaker: BreakerSettings = BreakerSettings()
     max_connections: Count = 500
     """Largest number of open connections to one provider or server. The limit is per server, so
-    that a server that hangs cannot use up the connections of other servers."""
+    that a server that hangs cannot use up the connections of other servers. A key may hold three
+    times as many as are free, so one busy key leaves a quarter to other keys."""
 
 
 class VerificationSettings(Frozen):

@@ -127,6 +127,8 @@ class OutgoingRequest:
     client_headers: Mapping[str, str]
     deadline_s: float = math.inf
     """When the time that the client allows is over, by the event loop's clock."""
+    caller: str | None = None
+    """Name of the client's key. Callers share the connections to an upstream."""
     method: str = "POST"
     content_type: bytes = b"application/json"
     query: str = ""
@@ -356,6 +358,7 @@ class SentRequest:
                 self._client.headers_for(deployment, request, span.headers),
                 request.body,
                 deployment.timeouts,
+                request.caller,
                 request.needs_new_connection,
             )
             self._transport = self._client.transport_to(deployment.origin)

@@ -30,6 +30,7 @@ import httptools
 import httpx
 
 from router_service.core.addresses import check_http_address, check_proxy_address
+from router_service.core.sharing import Places
 from router_service.settings import Timeouts
 
 MAX_HEAD_BYTES = 100 * 1024
@@ -370,6 +371,8 @@ class HttpRequest:
     headers: RawHeaders
     body: bytes
     timeouts: Timeouts
+    caller: str | None = None
+    """Name of the client's key. Callers share the connections to an upstream."""
     needs_new_connection: bool = False
     """Whether a kept-alive connection must not be used. The upstream may be closing such a
     connection. If it does, it is unknown whether the upstream acted on the request."""
@@ -418,8 +421,9 @@ def transport_to(origin: str, tls: ssl.SSLContext, max_connections: int) -> Tran
 class Transport:
     """Up to `max_connections` connections to one origin, which are kept alive for later requests.
 
-    It raises httpx.TransportError. A request's timeouts bound connecting, writing and waiting for
-    a connection. The caller has to bound how long it reads.
+    Callers share them fairly, so that the requests of one caller cannot hold all connections to an
+    upstream that hangs. It raises httpx.TransportError. A request's timeouts bound connecting,
+    writing and waiting for a connection. How long the response is read is not limited here.
     """
 
     def __init__(
@@ -434,7 +438,9 @@ class Transport:
         self._proxy = proxy
         # For http, the proxy reads and forwards each request. For https, it only opens a tunnel.
         self._forwarder = proxy if origin.scheme != "https" else None
-        self._free = asyncio.Semaphore(max_connections)
+        self._places = Places(max_connections, leaves_room=True)
+        self._callers: dict[Connection, str | None] = {}
+        """Who uses each connection that is in use."""
         self._idle: deque[Connection] = deque()
         self._is_closed = False
 
@@ -456,7 +462,7 @@ class Transport:
         head = b"\r\n".join((*lines, b"", b""))
         if not head.count(b"\r") == head.count(b"\n") == len(lines) + 1 or b"\0" in head:
             raise httpx.LocalProtocolError("a header contains a control character")
-        connection = await self._acquire(request.timeouts, is_new=request.needs_new_connection)
+        connection = await self._acquire(request)
         try:
             await connection.send(head, request.body, request.timeouts.write_s)
             await connection.read_head()
@@ -467,7 +473,7 @@ class Transport:
 
     def release(self, connection: Connection) -> None:
         """Keep a connection for another request, or close it if it cannot be reused."""
-        self._free.release()
+        self._places.give_back(self._callers.pop(connection))
         now_s = time.monotonic()
         while self._idle and self._idle[0].idle_since_s < now_s - KEEP_ALIVE_S:
             self._idle.popleft().close()
@@ -483,30 +489,38 @@ class Transport:
         while self._idle:
             self._idle.pop().close()
 
-    async def _acquire(self, timeouts: Timeouts, *, is_new: bool) -> Connection:
-        """Return an idle or new connection, as soon as fewer than `max_connections` are in use."""
-        if not self._free.locked():  # no timer: it would cost more than the rest
-            await self._free.acquire()
-        else:
+    async def _acquire(self, request: HttpRequest) -> Connection:
+        """Return an idle or new connection, as soon as the caller may use one more."""
+        caller = request.caller
+        if not self._places.try_take(
+            caller
+        ):  # without a timer, which would cost more than the rest
             try:
-                async with asyncio.timeout(timeouts.pool_s):
-                    await self._free.acquire()
+                async with asyncio.timeout(request.timeouts.pool_s):
+                    await self._places.take(caller)
             except TimeoutError as exc:
                 raise httpx.PoolTimeout("no connection was free in time") from exc
         try:
-            if is_new and self._idle:
-                self._idle.popleft().close()  # the new connection will be kept in its place
-            oldest_s = time.monotonic() - KEEP_ALIVE_S
-            # The most recently used connection comes first, so that surplus connections expire.
-            while self._idle and not is_new:
-                connection = self._idle.pop()
-                if connection.idle_since_s >= oldest_s and not connection.is_stale:
-                    return connection
-                connection.close()
-            return await self._connect(timeouts.connect_s)
+            connection = self._take_idle(is_new=request.needs_new_connection)
+            connection = connection or await self._connect(request.timeouts.connect_s)
         except BaseException:
-            self._free.release()
+            self._places.give_back(caller)
             raise
+        self._callers[connection] = caller
+        return connection
+
+    def _take_idle(self, *, is_new: bool) -> Connection | None:
+        """Return an idle connection, or None if there is none or if it has to be a new one."""
+        if is_new and self._idle:
+            self._idle.popleft().close()  # the new connection will be kept in its place
+        oldest_s = time.monotonic() - KEEP_ALIVE_S
+        # The most recently used connection comes first, so that surplus connections expire.
+        while self._idle and not is_new:
+            connection = self._idle.pop()
+            if connection.idle_since_s >= oldest_s and not connection.is_stale:
+                return connection
+            connection.close()
+        return None
 
     async def _connect(self, timeout_s: float) -> Connection:
         try:

@@ -62,6 +62,9 @@ BUDGET_SAVINGS_S = 10.0
 """Seconds for which the retry budget can save up its floor, the retries per second that are always
 allowed: 20 retries by default."""
 
+RESERVED_SHARE = 0.25
+"""Share of the retry budget that the key with most retries leaves to others."""
+
 MAX_EXPIRING = 1000
 """Most members of an `ExpiringSet`; beyond it, the oldest one is dropped. The limit is needed
 because members contain paths, which clients choose."""
@@ -195,7 +198,7 @@ class RetryingClient:
     def may_fall_back(self, failure: UpstreamError, request: UpstreamRequest) -> bool:
         """Return whether another model may be tried after a failure; takes it from the budget."""
         is_final = isinstance(failure, DeadlineError) or not _is_safe_to_repeat(failure, request)
-        return not is_final and (failure.failure in _FREE or self._budget.spend())
+        return not is_final and (failure.failure in _FREE or self._budget.spend(request.client))
 
     def record_break(
         self, answer: StartedAnswer, exc: UpstreamError, request: UpstreamRequest
@@ -302,6 +305,7 @@ class RetryingClient:
                 body,
                 request.client_headers,
                 request.deadline_s,
+                request.client,
                 query=request.query if is_native else "",
                 needs_new_connection=path not in REPEATABLE_PATHS,
                 trace=request.trace,
@@ -419,7 +423,7 @@ class RetryingClient:
                 return None
         if has_another:
             is_free = failure.failure is Failure.REFUSED
-            return wait_s if is_free or self._budget.spend() else None
+            return wait_s if is_free or self._budget.spend(client) else None
         # Do not retry the same deployment if it hung, because it would hang again; if it was busy,
         # because it was waited for already; or if it refused the request, because it would again.
         if isinstance(failure, UpstreamRefusedError):
@@ -427,7 +431,7 @@ class RetryingClient:
         else:
             lasting = {Failure.TIMEOUT, Failure.BUSY, Failure.REFUSED}
             may_recover = failure.failure not in lasting
-        return wait_s if may_recover and self._budget.spend() else None
+        return wait_s if may_recover and self._budget.spend(client) else None
 
 
 def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool:
@@ -476,6 +480,9 @@ class RetryBudget:
     The bucket never holds more than these 20, however many requests were sent before. With a floor
     below 0.1 the bucket still holds one retry, because otherwise none could ever be spent. (Google
     SRE Book, chapter 22, "Retries".)
+
+    A quarter of the bucket is kept for others than the API key that has retried most recently, so
+    that the failures of one key do not use up the retries of all.
     """
 
     def __init__(self, share: float, floor_per_s: float, clock: Callable[[], float]) -> None:
@@ -486,19 +493,28 @@ class RetryBudget:
         self._seen_s = clock()
         self._balance = BUDGET_SAVINGS_S * floor_per_s
         self._max_balance = max(1.0, self._balance)
+        self._recent: dict[str, float] = {}
+        """Retries of each key, of which a share is forgotten as time passes."""
 
     def earn(self) -> None:
         """Add the share of a retry that each request earns."""
         self._balance = min(self._max_balance, self._balance + self._share)
 
-    def spend(self) -> bool:
-        """Take one retry from the budget, or return False if it is empty."""
+    def spend(self, caller: str | None = None) -> bool:
+        """Take one retry from the budget, or return False if none is left for this API key."""
         now_s = self._clock()
-        earned = (now_s - self._seen_s) * self._floor_per_s
+        passed_s = now_s - self._seen_s
         self._seen_s = now_s
-        self._balance = min(self._max_balance, self._balance + earned)
+        self._balance = min(self._max_balance, self._balance + passed_s * self._floor_per_s)
+        kept = math.exp(-passed_s / BUDGET_SAVINGS_S)
+        self._recent = {key: kept * n for key, n in self._recent.items() if kept * n > 0.01}
         if self._balance < 1:
             return False
+        if caller is not None:
+            is_busiest = caller == max(self._recent, key=self._recent.__getitem__, default=None)
+            if is_busiest and self._balance <= RESERVED_SHARE * self._max_balance:
+                return False
+            self._recent[caller] = self._recent.get(caller, 0.0) + 1
         self._balance -= 1
         return True
 

@@ -31,7 +31,7 @@ from router_service.settings import (
 )
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import served, wait_for
+from tests.serving import served, wait_for, wait_for_async
 
 KEYS = {name: new_key() for name in ("attacker", "victim", "other")}
 WANTED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -45,6 +45,8 @@ class Provider:
     seen: list[dict[str, Any]] = field(default_factory=list)
     """The bodies of all requests."""
     knows_options: bool = True
+    hanging: int = 0
+    """Number of requests that wait until their client leaves."""
 
     @property
     def app(self) -> Starlette:
@@ -59,6 +61,11 @@ class Provider:
             return refusal(400, wrong)
         if body.get("temperature", 1) > 2:
             return refusal(422, f"'temperature' is too high. Your request was: {text}")
+        if "hang" in text:
+            self.hanging += 1
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            self.hanging -= 1
         for word, answer in ANSWERS.items():
             if word in text:
                 return answer()
@@ -142,7 +149,7 @@ class GatewayWithProvider:
 
 @contextmanager
 def serve_gateway(
-    *, has_keys: bool = True, timeouts: Timeouts | None = None
+    *, has_keys: bool = True, timeouts: Timeouts | None = None, max_connections: int = 500
 ) -> Iterator[GatewayWithProvider]:
     """Serve a gateway with one deployment, whose circuit opens at the second failure."""
     provider = Provider()
@@ -155,6 +162,7 @@ def serve_gateway(
         upstreams = UpstreamSettings(
             retries=RetrySettings(max_retries=0),
             breaker=BreakerSettings(allowed_fails=1, cooldown_s=60),
+            max_connections=max_connections,
         )
         settings = Settings(models=models, upstreams=upstreams, keys=KeySettings(api=keys))
         with served(create_app(settings, FakeRouter())) as url:
@@ -293,6 +301,32 @@ def test_idle_timeout_opens_the_circuit() -> None:
         for _ in range(2):
             assert "upstream_timeout" in gateway.ask("", stream=True, user="silence").text
         assert gateway.ask("").status_code == 503
+
+
+def test_one_client_does_not_hold_all_connections() -> None:
+    """While an upstream hangs for one client, there is a connection for another one."""
+
+    async def attack(gateway: GatewayWithProvider) -> httpx.Response:
+        async def is_hanging() -> bool:
+            return gateway.provider.hanging == 6
+
+        body = BODY | {"model": "medium", "messages": [{"role": "user", "content": "hang"}]}
+        headers = {"authorization": f"Bearer {KEYS['attacker']}"}
+        async with httpx.AsyncClient(timeout=60) as client, anyio.create_task_group() as group:
+            for _ in range(12):
+                group.start_soon(
+                    lambda: client.post(gateway.url + CHAT, json=body, headers=headers)
+                )
+            await wait_for_async(is_hanging, "the attacker has its share of the connections")
+            answer = await anyio.to_thread.run_sync(gateway.ask, "victim")
+            assert gateway.provider.hanging == 6  # three quarters
+            group.cancel_scope.cancel()
+        return answer
+
+    with serve_gateway(max_connections=8) as gateway:
+        assert anyio.run(attack, gateway).status_code == 200
+        wait_for(lambda: gateway.provider.hanging == 0, "all connections are free again")
+        assert gateway.ask("attacker").status_code == 200
 
 
 def test_client_deadlines_are_no_failures_of_a_release() -> None:

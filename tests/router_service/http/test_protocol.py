@@ -18,7 +18,12 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from router_service.http.protocol import ConnectionLimits, CorkedTransport, protocol_with_limits
+from router_service.http.protocol import (
+    BoundedProtocol,
+    ConnectionLimits,
+    CorkedTransport,
+    protocol_with_limits,
+)
 from tests.serving import WAIT_S, served, wait_for
 
 LIMITS = ConnectionLimits(
@@ -223,6 +228,26 @@ def test_refused_body_gets_no_100_continue(url: str) -> None:
     with connected(url, head + b"\r\n\r\nno size\r\n") as connection:
         answer = read_all(connection)
     assert refusal(answer) == (400, "invalid_http")
+
+
+def test_defect_of_the_reader_is_logged_and_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An error of our own while a request is read is no mistake of the client: it gets 500."""
+
+    class Defective(BoundedProtocol):
+        """Protocol with a defect."""
+
+        def on_headers_complete(self) -> None:
+            raise KeyError("a defect")
+
+    kind = type("Defective", (Defective, protocol_with_limits(LIMITS)), {})
+    with served(Echo(), http=kind) as url, connected(url, GET + b"\r\n") as connection:
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"internal_error" in answer
+    assert "a defect" in caplog.text
+    assert "on_headers_complete" in caplog.text  # the traceback
 
 
 def test_slow_answer_is_not_cut_off(url: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from router_service.core.errors import OverloadedError
+from router_service.core.resources import AbandonedError, stop_if_abandoned
 from router_service.lifecycle.overload import DecisionQueue
 from tests.serving import wait_for_async
 
@@ -18,6 +20,8 @@ class Work:
 
     def __init__(self) -> None:
         self.started: list[str] = []
+        self.used_s = 0.0
+        """Processor time, for tests that do not measure it."""
         self._may_end: dict[str, threading.Event] = {}
 
     def named(self, name: str) -> Callable[[], str]:
@@ -60,18 +64,89 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_callers_take_turns() -> None:
-    """A caller with few decisions does not wait for all decisions of a caller with many."""
+def test_callers_share_processor_time() -> None:
+    """A caller with long decisions gets as much time as one with short ones, not as many turns."""
 
     async def test() -> None:
-        queue, work = DecisionQueue(1, 100, 10.0), Work()
-        names = ["a0", *(f"a{i}" for i in range(1, 6)), "b0", "b1", "c0"]
-        tasks = [asyncio.create_task(queue.run(name[0], work.named(name))) for name in names]
+        work = Work()
+        queue = DecisionQueue(1, 100, 10.0, lambda: work.used_s)
+        names = [*(f"long{i}" for i in range(4)), *(f"short{i}" for i in range(6))]
+
+        def decide(name: str) -> str:
+            work.used_s += 3.0 if name.startswith("long") else 1.0
+            return name
+
+        running = asyncio.create_task(queue.run("long", work.named("first")))
         await work.has_started(1)
-        await until(lambda: queue.waiting == 8)
-        work.end(*names)
-        assert await asyncio.gather(*tasks) == names
-        assert work.started == ["a0", "a1", "b0", "c0", "a2", "b1", "a3", "a4", "a5"]
+        ended: list[str] = []
+
+        async def run(name: str) -> None:
+            ended.append(await queue.run(name[:-1], decide, name))
+
+        tasks = [asyncio.create_task(run(name)) for name in names]
+        await until(lambda: queue.waiting == len(names))
+        work.end("first")
+        await asyncio.gather(running, *tasks)
+        assert ended[0] == "long0"  # both have used as much so far
+        assert ended[1:5] == ["short0", "short1", "short2", "long1"]
+        assert ended[5:9] == ["short3", "short4", "short5", "long2"]
+        queue.close()
+
+    run(test)
+
+
+def test_a_caller_saves_up_no_time() -> None:
+    """A caller that paused for long does not make the others wait for as long afterwards."""
+
+    async def test() -> None:
+        work = Work()
+        queue = DecisionQueue(1, 100, 10.0, lambda: work.used_s)
+        ended: list[str] = []
+
+        async def use(name: str, used_s: float) -> None:
+            def decide() -> None:
+                work.used_s += used_s
+
+            await queue.run(name, decide)
+            ended.append(name)
+
+        for _ in range(10):
+            await use("steady", 5.0)
+        running = asyncio.create_task(queue.run("steady", work.named("first")))
+        await work.has_started(1)
+        names = ["back"] * 4 + ["steady"] * 4
+        tasks = [asyncio.create_task(use(name, 1.0)) for name in names]
+        await until(lambda: queue.waiting == len(names))
+        ended.clear()
+        work.end("first")
+        await asyncio.gather(running, *tasks)
+        assert ended == ["back", "steady"] * 4
+        queue.close()
+
+    run(test)
+
+
+def test_abandoned_decision_stops() -> None:
+    """If a client leaves, its decision ends between two stages, and its thread is free again."""
+
+    async def test() -> None:
+        queue, begun, stopped = DecisionQueue(1, 10, 10.0), threading.Event(), threading.Event()
+
+        def decide() -> None:
+            begun.set()
+            try:
+                while True:
+                    stop_if_abandoned()
+                    time.sleep(0.001)
+            except AbandonedError:
+                stopped.set()
+                raise
+
+        left = asyncio.create_task(queue.run("a", decide))
+        await asyncio.to_thread(begun.wait, 10)
+        left.cancel()
+        assert await queue.run("b", divmod, 7, 2) == (3, 1)
+        assert stopped.is_set()
         queue.close()
 
     run(test)

@@ -291,6 +291,27 @@ def test_incomplete_or_invalid_http_is_an_error(answer: bytes) -> None:
         asyncio.run(asked(answer))
 
 
+def test_defect_of_the_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """An error of our own while a response is read ends the exchange, and can be found."""
+
+    class Defective(Connection):
+        """Connection with a defect."""
+
+        def on_body(self, data: bytes) -> None:
+            raise KeyError(data, "a defect")
+
+    async def run() -> None:
+        connection = Defective()
+        await connection.send(b"", b"", None)
+        connection.data_received(OK)
+        await read(connection)
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        asyncio.run(run())
+    assert "a defect" in caplog.text
+    assert "on_body" in caplog.text  # the traceback
+
+
 def test_connection_is_reused_after_a_whole_answer() -> None:
     """Successive requests share a connection. One whose answer was not read is closed."""
     connections = 0

@@ -105,6 +105,21 @@ def test_an_outage_multiplies_steady_traffic_by_1_2() -> None:
     assert retries >= 0.2 * requests
 
 
+def test_one_keys_failures_leave_retries_to_others() -> None:
+    """A key that always fails keeps its rate of retries, and other keys can still retry."""
+    clock = Clock()
+    budget = RetryBudget(0.2, 2.0, clock)
+    others = failing = 0
+    for tick in range(6000):
+        clock.now_s += 0.01
+        budget.earn()
+        failing += sum(budget.spend("failing") for _ in range(3))
+        if tick % 100 == 0:  # one request a second fails
+            others += budget.spend("other")
+    assert others == 60
+    assert 0.2 * 6000 <= failing <= 0.2 * 6000 + 2 * 60 + 20
+
+
 def test_members_expire() -> None:
     """Each member has its own time, which starts again when it is added again."""
     now_s = 100.0
