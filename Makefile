@@ -26,7 +26,7 @@ INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-is
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-fast test-agents pytest check lint types docs train lock audit sbom clean
+.PHONY: serve test test-fast test-lowest test-agents pytest check lint types docs train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -45,6 +45,16 @@ pytest: $(VENV)/.dev
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
+
+# The lowest versions come first on the path, and the tools of the tests from the usual environment.
+LOWEST := $(VENV)/lowest
+## test-lowest: the fast tests of the service with the lowest versions that pyproject.toml allows
+test-lowest: $(VENV)/.dev
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[cpu]'
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" \
+		> "$$($(LOWEST)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tools.pth"
+	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(LOWEST)/bin/python -m pytest --fast -p no:schemathesis $(PARALLEL) tests/router_service
 
 ## test-agents: Claude Code and Codex CLI with scripted models; needs npm and downloads 770 MB
 test-agents: $(VENV)/agents/.installed

@@ -126,6 +126,21 @@ class AnswerAccumulator:
         """Whether the answer so far is text without tool calls; white space is no text."""
         return not self._calls and (self._has_text_delta or bool(self._text.getvalue().strip()))
 
+    @property
+    def characters(self) -> int:
+        """The length of what is kept of the answer."""
+        return self._characters
+
+    def give_up(self) -> None:
+        """Keep nothing of the answer, because there is no memory for it."""
+        self.is_incomplete = True
+        self._clear()
+
+    def _clear(self) -> None:
+        self._calls.clear()
+        self._text = StringIO()
+        self._characters = 0
+
     def answer(self) -> ParsedAnswer | None:
         """Return the answer, or None if it is too long or was not read completely."""
         if self.is_incomplete or self._characters > MAX_ANSWER_CHARACTERS:
@@ -144,7 +159,10 @@ class AnswerAccumulator:
 
     def feed(self, value: Json) -> None:
         """Add a whole answer or one event, already decoded. Any other value is ignored."""
-        if not isinstance(value, dict) or self._characters > MAX_ANSWER_CHARACTERS:
+        if not isinstance(value, dict) or self.is_incomplete:
+            return
+        if self._characters > MAX_ANSWER_CHARACTERS:
+            self.give_up()
             return
         self._parts = 0
         if "choices" in value:
@@ -169,9 +187,7 @@ class AnswerAccumulator:
             response = value.get("response")
             output = response.get("output") if isinstance(response, dict) else None
             if isinstance(output, list) and output:  # the event repeats all earlier items
-                self._calls.clear()
-                self._text = StringIO()
-                self._characters = 0
+                self._clear()
                 self._add_output(output)
         elif kind == "response.output_text.delta":
             delta = value.get("delta")

@@ -474,17 +474,29 @@ class _Cycle(RequestResponseCycle):
     async def send(self, message: Any) -> None:  # noqa: ANN401 - uvicorn's own
         """Send a part of the answer, and wait until the client has read most of it.
 
-        uvicorn waits before it sends a part, not afterwards. A large answer in one part would end
-        at once, and its memory would no longer be counted although the client has not read it.
+        uvicorn waits before it sends a part, not afterwards. So the memory of the last part would
+        no longer be counted although the client has not read it.
         """
         if message["type"] == "http.response.start" and not self.response_started:
-            if not self.flow.write_paused and not self.disconnected:
+            if self.flow.write_paused or self.disconnected:
+                await super().send(message)
+            else:
                 self._send_head(message["status"], message.get("headers", ()))
-                return
-        elif len(message.get("body", b"")) > HIGH_WATER_LIMIT and not message.get("more_body"):
-            await super().send(message | {"more_body": True})
-            message = message | {"body": b""}
-        await super().send(message)
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        # Parts, because uvicorn copies what it sends in chunks.
+        for start in range(0, len(body), HIGH_WATER_LIMIT) if len(body) > HIGH_WATER_LIMIT else ():
+            part = body[start : start + HIGH_WATER_LIMIT]
+            await super().send({"type": message["type"], "body": part, "more_body": True})
+            await self._be_read()
+        await super().send(message if len(body) <= HIGH_WATER_LIMIT else message | {"body": b""})
+        if more:
+            await self._be_read()
+
+    async def _be_read(self) -> None:
+        """Wait until the client has read all but 64 KB."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
 
     def _send_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the status and the headers, as uvicorn does, but check all headers together."""

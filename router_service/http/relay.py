@@ -150,6 +150,7 @@ class AnswerRelay:
         exchange = self.exchange
         await start(self.send, opened.status, headers)
         await send_part(self.send, opened.body, more=True)
+        opened.body = b""
         error: UpstreamError | None = None
         try:
             async for events in reader.events:

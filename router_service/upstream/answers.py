@@ -218,7 +218,7 @@ async def read_whole(
         body += part
         if len(body) > limit_bytes:
             raise _too_long(answer, limit_bytes)
-        if len(body) > MAX_HELD_BYTES or not answer.try_reserve(len(part)):
+        if len(body) > MAX_HELD_BYTES or not answer.reserve(len(body)):
             if translator is not None:
                 raise _too_long(answer, MAX_HELD_BYTES)
             started.rest = _read_rest(answer, parts, limit_bytes - len(body))
@@ -296,7 +296,7 @@ async def _read_rest(
 
     The buffered parts have been forwarded by then, so their memory is released.
     """
-    answer.release_memory()
+    answer.reserve(0)
     async for part in parts:
         left_bytes -= len(part)
         if left_bytes < 0:
@@ -517,6 +517,8 @@ class EventReader:
             for start in range(0, len(chunk), MAX_READ_BYTES):
                 if start:
                     await asyncio.sleep(0)
+                if not self._reserve():
+                    self.accumulator.give_up()
                 ready = self._feed(chunk[start : start + MAX_READ_BYTES])
                 if ready:
                     yield ready
@@ -576,10 +578,7 @@ class EventReader:
         self._tail = seam[-_SEAM_BYTES:]
         if not ends:
             # Buffer the incomplete event if it is short, or if memory for it can be reserved.
-            unreserved_bytes = len(self._held) - self._answer.reserved_bytes
-            if unreserved_bytes <= UNCOUNTED_BYTES or (
-                len(self._held) <= MAX_EVENT_BYTES and self._answer.try_reserve(unreserved_bytes)
-            ):
+            if len(self._held) <= MAX_EVENT_BYTES and self._reserve():
                 return b""
             data = self._empty_buffer()
             if self.translator is not None:
@@ -612,11 +611,19 @@ class EventReader:
         self._translated.clear()
         return translated
 
+    def _reserve(self) -> bool:
+        """Reserve memory for what is buffered and for what is kept of the answer.
+
+        Return False if there is too little. What was forwarded before has been sent by now.
+        """
+        kept_bytes = len(self._held) + self.accumulator.characters
+        if kept_bytes <= UNCOUNTED_BYTES and not self._answer.reserved_bytes:
+            return True
+        return self._answer.reserve(kept_bytes if kept_bytes > UNCOUNTED_BYTES else 0)
+
     def _empty_buffer(self) -> bytes:
         data = bytes(self._held)
         self._held.clear()
-        if self._answer.reserved_bytes:
-            self._answer.release_memory()
         return data
 
     def _read_event(self, event: bytes) -> None:

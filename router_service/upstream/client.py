@@ -181,7 +181,7 @@ class UpstreamAnswer:
         self._redactor = None if secrets is None else Redactor(secrets)
         self._reserve_memory = reserve_memory
         self.reserved_bytes = 0
-        """Number of buffered bytes of the body for which memory is reserved."""
+        """Number of bytes of the body for which memory is reserved."""
         kind = headers.get(b"content-type", b"")
         self.is_stream = self.status < 400 and kind.lower().startswith(b"text/event-stream")
         """Whether the body is the server-sent events of a successful answer."""
@@ -237,19 +237,17 @@ class UpstreamAnswer:
         if redactor is not None and (rest := redactor.end()):
             yield rest
 
-    def try_reserve(self, size_bytes: int) -> bool:
-        """Reserve memory for buffered bytes of the body, or return False if it is exhausted."""
+    def reserve(self, size_bytes: int) -> bool:
+        """Reserve memory for this many bytes of the body, instead of those reserved before.
+
+        Return False, and change nothing, if the memory is exhausted.
+        """
         try:
-            self._reserve_memory(ANSWER_COPIES * size_bytes)
+            self._reserve_memory(ANSWER_COPIES * (size_bytes - self.reserved_bytes))
         except OverloadedError:
             return False
-        self.reserved_bytes += size_bytes
+        self.reserved_bytes = size_bytes
         return True
-
-    def release_memory(self) -> None:
-        """Release the memory for the bytes that were buffered."""
-        self._reserve_memory(-ANSWER_COPIES * self.reserved_bytes)
-        self.reserved_bytes = 0
 
 
 class UpstreamClient:
