@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -436,9 +437,11 @@ async def start_stream(
         pending = asyncio.ensure_future(anext(events, None))
         try:
             await asyncio.wait({pending}, timeout=BEGINNING_HOLD_S)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as exc:
             pending.cancel()
-            await pending  # raises the upstream's timeout, if that was the cause
+            with suppress(asyncio.CancelledError):
+                await pending  # raises the upstream's timeout, if it still waited
+            answer.raise_timeout(exc)
             raise
         if not pending.done():
             reader.resume(pending)

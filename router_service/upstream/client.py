@@ -237,6 +237,10 @@ class UpstreamAnswer:
         if redactor is not None and (rest := redactor.end()):
             yield rest
 
+    def raise_timeout(self, exc: asyncio.CancelledError) -> None:
+        """Raise UpstreamError if a timeout caused the cancellation of the task that asked."""
+        self._guard.__exit__(type(exc), exc, exc.__traceback__)
+
     def reserve(self, size_bytes: int) -> bool:
         """Reserve memory for this many bytes of the body, instead of those reserved before.
 

@@ -1261,6 +1261,27 @@ def with_results(count: int) -> bytes:
     return dumps({"model": "switchcraft", "messages": messages, "tools": [tool({})]})
 
 
+def with_items(count: int) -> bytes:
+    """Return a Responses body with this many items of the assistant in a row."""
+    items: list[dict[str, Any]] = [{"role": "user", "content": new_nonce()}]
+    items += [{"role": "assistant", "content": ""}] * count
+    tools = [{"type": "function", "name": "f", "parameters": {}}]
+    return dumps({"model": "switchcraft", "input": items, "tools": tools})
+
+
+def with_blocks(count: int) -> bytes:
+    """Return a Messages body with this many calls in one turn, and as many results in the next."""
+    calls = [{"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}} for i in range(count)]
+    results = [{"type": "tool_result", "tool_use_id": f"c{i}"} for i in range(count)]
+    messages = [
+        {"role": "user", "content": new_nonce()},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": results},
+    ]
+    tools = [{"name": "f", "input_schema": {"type": "object"}}]
+    return dumps({"model": "switchcraft", "max_tokens": 9, "messages": messages, "tools": tools})
+
+
 # Pipelines.
 
 
@@ -1464,6 +1485,33 @@ def _unread_answers(
     return act
 
 
+def _flood(
+    path: str, body: Callable[[], bytes], *, pause_s: float = 0.0, leaves: bool = False
+) -> Callable[[Attack], None]:
+    """Return an attack with eight heavy requests at once, while another key is served.
+
+    With `leaves`, the clients do not wait for their answers.
+    """
+
+    def act(attack: Attack) -> None:
+        bodies = [body() for _ in range(8)]
+        opened = [attack.connect() for _ in bodies]
+        for connection, text in zip(opened, bodies, strict=True):
+            connection.send(request("POST", path, KEY, text))
+        with Connection(attack.target.port) as other:
+            for _ in range(5):
+                attack.target.ask_to_route(other)
+        if leaves:
+            time.sleep(pause_s)
+            for connection in opened:
+                connection.close()
+        else:
+            for connection in opened:
+                read(connection, ANY)
+
+    return act
+
+
 def _held_slots(start: bytes, count: int) -> Callable[[Attack], None]:
     """Return an attack whose requests all lack their bodies, while another key is served."""
 
@@ -1553,13 +1601,18 @@ SLOW = [
     ClientBehaviour("heads-of-one-byte", _held_slots(b"G", 350)),
     ClientBehaviour("idle-connections", _held_slots(b"", 350)),
     ClientBehaviour("silent-upstreams", _held_slots(behaving("silence"), 250)),
-    ClientBehaviour("answers-unread-60", _unread_answers(60, "8-mb", GOOD)),
+    ClientBehaviour("answers-unread-150", _unread_answers(150, "8-mb", GOOD)),
     ClientBehaviour(
         "answers-unread-passed",
         _held_slots(request("GET", FILE, KEY | {BEHAVIOUR_HEADER: "8-mb"}), 60),
     ),
     ClientBehaviour("streams-unread-20", _unread_answers(20, "events-endless", STREAMED)),
-    ClientBehaviour("events-unread-20", _unread_answers(20, "event-10-mb", STREAMED)),
+    ClientBehaviour("events-unread-150", _unread_answers(150, "event-10-mb", STREAMED)),
+    ClientBehaviour("assistant-items", _flood("/v1/responses", lambda: with_items(55_000))),
+    ClientBehaviour("tool-results", _flood(CHAT, lambda: with_results(9_000))),
+    ClientBehaviour(
+        "tool-blocks", _flood("/v1/messages", lambda: with_blocks(9_000), pause_s=0.5, leaves=True)
+    ),
     ClientBehaviour("answers-unread-until-cut", _unread_answers(5, "8-mb", GOOD, pause_s=2.5)),
     ClientBehaviour("answer-read-bytewise", _reads_bytewise),
 ]
