@@ -143,7 +143,7 @@ class AnswerAccumulator:
 
     def answer(self) -> ParsedAnswer | None:
         """Return the answer, or None if it is too long or was not read completely."""
-        if self.is_incomplete or self._characters > MAX_ANSWER_CHARACTERS:
+        if self.is_incomplete:
             return None
         calls = (
             WrittenCall(
@@ -159,12 +159,13 @@ class AnswerAccumulator:
 
     def feed(self, value: Json) -> None:
         """Add a whole answer or one event, already decoded. Any other value is ignored."""
-        if not isinstance(value, dict) or self.is_incomplete:
-            return
-        if self._characters > MAX_ANSWER_CHARACTERS:
-            self.give_up()
-            return
-        self._parts = 0
+        if isinstance(value, dict) and not self.is_incomplete:
+            self._parts = 0
+            self._read(value)
+            if self._characters > MAX_ANSWER_CHARACTERS:
+                self.give_up()
+
+    def _read(self, value: Mapping[str, Json]) -> None:
         if "choices" in value:
             for choice in self._objects(value["choices"]):
                 if choice.get("index", 0) == 0:

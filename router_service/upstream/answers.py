@@ -520,13 +520,12 @@ class EventReader:
             for start in range(0, len(chunk), MAX_READ_BYTES):
                 if start:
                     await asyncio.sleep(0)
-                if not self._reserve():
-                    self.accumulator.give_up()
                 ready = self._feed(chunk[start : start + MAX_READ_BYTES])
                 if ready:
                     yield ready
                 if self._unreadable:
                     raise self._unreadable
+                self._keep_if_possible()
         if rest := bytes(self._held):
             self._read_event(rest)
             if self._unreadable:
@@ -623,6 +622,11 @@ class EventReader:
         if kept_bytes <= UNCOUNTED_BYTES and not self._answer.reserved_bytes:
             return True
         return self._answer.reserve(kept_bytes if kept_bytes > UNCOUNTED_BYTES else 0)
+
+    def _keep_if_possible(self) -> None:
+        """Keep what was read of the answer only if there is memory for it."""
+        if not self._reserve():
+            self.accumulator.give_up()
 
     def _empty_buffer(self) -> bytes:
         data = bytes(self._held)
