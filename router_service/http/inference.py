@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
@@ -171,7 +172,11 @@ class RoutedAnswer(Response):
             translation: Translation | None = None
             if parsed.endpoint.dialect is not None:
                 translation = Translation(
-                    parsed.endpoint.dialect, parsed.body, parsed.target_of, info.hold_memory
+                    parsed.endpoint.dialect,
+                    parsed.body,
+                    parsed.target_of,
+                    info.hold_memory,
+                    partial(gateway.decisions.run, info.key, len(body)),
                 )
             upstream_request = UpstreamRequest(
                 plan.candidates,

@@ -136,7 +136,9 @@ async def read_by(read: Callable[[bytes], T], request: Request, body: bytes) -> 
     if len(body) <= AT_ONCE_BYTES:
         return read(body)
     run = gateway_of(request).decisions.run
-    return await unless_client_leaves(request.receive, run(info_of(request).key, read, body))
+    return await unless_client_leaves(
+        request.receive, run(info_of(request).key, len(body), read, body)
+    )
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:

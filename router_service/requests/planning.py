@@ -145,15 +145,15 @@ async def plan_request(  # noqa: PLR0913
 
     if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
         references = await gateway.decisions.run(
-            caller, lambda: find_references(decode_object(body))
+            caller, len(body), lambda: find_references(decode_object(body))
         )
         await gateway.ownership.check_references(viewer, references)
     if len(body) > AT_ONCE_BYTES:
-        plan, prediction = await gateway.decisions.run(caller, prepare_and_predict)
+        plan, prediction = await gateway.decisions.run(caller, len(body), prepare_and_predict)
     else:
         plan, prediction = prepare()
         if plan.arms and prediction is None:
-            plan, prediction = await gateway.decisions.run(caller, predict)
+            plan, prediction = await gateway.decisions.run(caller, len(body), predict)
     if plan.request.chat.continues is not None:
         held = await gateway.ownership.holder(viewer, plan.request.chat.continues)
         plan = plan.planner.continued(plan, held)

@@ -163,9 +163,10 @@ class Verification:
 
         # After the limits, there is only a little time to judge the candidates in hand.
         left_s = max(self._time_left_s(), DELIVERY_S / 2)
+        key, size_bytes = self._exchange.info.key, self._plan.request.body.size_bytes
         try:
             async with asyncio.timeout(left_s if left_s < math.inf else None):
-                step = await self._decisions.run(self._exchange.info.key, decide)
+                step = await self._decisions.run(key, size_bytes, decide)
         except (OverloadedError, TimeoutError):
             self.obstacle = UnverifiedReason.OVERLOADED
             return Step(None, (), {}, 0.0)

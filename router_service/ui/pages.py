@@ -174,7 +174,12 @@ async def explain(
     body = await read_body(request, gateway.server)
     async with gateway.engine.lease() as engine:
         explained = gateway.decisions.run(
-            info_of(request).key, engine.explainer.explain, _ENDPOINTS[api], body, policy
+            info_of(request).key,
+            len(body),
+            engine.explainer.explain,
+            _ENDPOINTS[api],
+            body,
+            policy,
         )
         return await unless_client_leaves(request.receive, explained)
 

@@ -6,11 +6,10 @@ provider has signed.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -135,6 +134,8 @@ class Translation:
     target_of: Callable[[Deployment], Dialect | None]
     """The API in which a deployment gets the request; None if it cannot get it."""
     reserve_memory: ReserveMemory
+    run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
+    """Runs what takes long, in a thread of the client's share; raises OverloadedError."""
     _request: Request | None = None
     _bodies: dict[tuple[Target, Account, bool], bytes] = field(default_factory=dict)
     _proofs: list[str] | None = None
@@ -179,8 +180,14 @@ class Translation:
             def write() -> bytes:
                 return orjson.dumps(write_request(self.request, target, is_foreign))
 
-            is_large = self.body.size_bytes > AT_ONCE_BYTES
-            self._bodies[key] = await asyncio.to_thread(write) if is_large else write()
+            if self.body.size_bytes <= AT_ONCE_BYTES:
+                self._bodies[key] = write()
+                return self._bodies[key]
+            try:
+                self._bodies[key] = await self.run_in_thread(write)
+            except OverloadedError as exc:
+                problem = "was not asked, because no thread was free to translate the request"
+                raise UpstreamError(model.name, problem, Failure.BUSY) from exc
         return self._bodies[key]
 
     @property

@@ -206,9 +206,7 @@ def url(router: Router, sandbox: Sandbox) -> Iterator[str]:
     """Serve a gateway with two keys, as in production; yield its address."""
     settings = Settings.sandbox(sandbox.base_url, router.artifact.manifest.arms)
     keys = KeySettings(api={name: SecretStr(key) for name, key in KEYS.items()})
-    # A busy machine may need longer than the default for the decisions that have already started.
-    server = settings.server.model_copy(update={"max_decision_wait_s": 60.0})
-    app = create_app(settings.model_copy(update={"keys": keys, "server": server}), router)
+    app = create_app(settings.model_copy(update={"keys": keys}), router)
     protocol = uvicorn_config(app, settings.server).http
     assert isinstance(protocol, type)
     assert issubclass(protocol, BoundedProtocol)

@@ -108,7 +108,7 @@ def test_gauges_show_requests_in_flight_and_queued(shown: Shown) -> None:
             asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
 
         with shown.slots.slot(None):
-            tasks = [asyncio.create_task(shown.queue.run(None, decide)) for _ in range(3)]
+            tasks = [asyncio.create_task(shown.queue.run(None, 0, decide)) for _ in range(3)]
             await asyncio.sleep(0.05)
             shown.gauges.refresh(engine)
             assert shown.value("requests_in_flight") == 1

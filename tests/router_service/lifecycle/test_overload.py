@@ -11,7 +11,7 @@ import pytest
 
 from router_service.core.errors import OverloadedError
 from router_service.core.resources import AbandonedError, stop_if_abandoned
-from router_service.lifecycle.overload import DecisionQueue
+from router_service.lifecycle.overload import LARGE_BYTES, DecisionQueue
 from tests.serving import wait_for_async
 
 
@@ -76,12 +76,12 @@ def test_callers_share_processor_time() -> None:
             work.used_s += 3.0 if name.startswith("long") else 1.0
             return name
 
-        running = asyncio.create_task(queue.run("long", work.named("first")))
+        running = asyncio.create_task(queue.run("long", 0, work.named("first")))
         await work.has_started(1)
         ended: list[str] = []
 
         async def run(name: str) -> None:
-            ended.append(await queue.run(name[:-1], decide, name))
+            ended.append(await queue.run(name[:-1], 0, decide, name))
 
         tasks = [asyncio.create_task(run(name)) for name in names]
         await until(lambda: queue.waiting == len(names))
@@ -107,12 +107,12 @@ def test_a_caller_saves_up_no_time() -> None:
             def decide() -> None:
                 work.used_s += used_s
 
-            await queue.run(name, decide)
+            await queue.run(name, 0, decide)
             ended.append(name)
 
         for _ in range(10):
             await use("steady", 5.0)
-        running = asyncio.create_task(queue.run("steady", work.named("first")))
+        running = asyncio.create_task(queue.run("steady", 0, work.named("first")))
         await work.has_started(1)
         names = ["back"] * 4 + ["steady"] * 4
         tasks = [asyncio.create_task(use(name, 1.0)) for name in names]
@@ -142,11 +142,27 @@ def test_abandoned_decision_stops() -> None:
                 stopped.set()
                 raise
 
-        left = asyncio.create_task(queue.run("a", decide))
+        left = asyncio.create_task(queue.run("a", 0, decide))
         await asyncio.to_thread(begun.wait, 10)
         left.cancel()
-        assert await queue.run("b", divmod, 7, 2) == (3, 1)
+        assert await queue.run("b", 0, divmod, 7, 2) == (3, 1)
         assert stopped.is_set()
+        queue.close()
+
+    run(test)
+
+
+def test_large_bodies_do_not_occupy_all_threads() -> None:
+    """They are read one after the other, while small ones have their own threads."""
+
+    async def test() -> None:
+        queue, work = DecisionQueue(1, 10, 10.0), Work()
+        sizes = {"large0": LARGE_BYTES + 1, "large1": LARGE_BYTES + 1, "small": LARGE_BYTES}
+        tasks = [asyncio.create_task(queue.run("a", sizes[n], work.named(n))) for n in sizes]
+        await work.has_started(2)
+        assert work.started == ["large0", "small"]
+        work.end(*sizes)
+        assert await asyncio.gather(*tasks) == list(sizes)
         queue.close()
 
     run(test)
@@ -157,15 +173,15 @@ def test_place_is_freed_when_its_client_disconnects() -> None:
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 2, 10.0), Work()
-        running = asyncio.create_task(queue.run("a", work.named("running")))
+        running = asyncio.create_task(queue.run("a", 0, work.named("running")))
         await work.has_started(1)
-        leaving = [asyncio.create_task(queue.run("a", work.named(f"left{i}"))) for i in range(2)]
+        leaving = [asyncio.create_task(queue.run("a", 0, work.named(f"left{i}"))) for i in range(2)]
         await until(lambda: queue.waiting == 2)
         for task in leaving:
             task.cancel()
         await asyncio.wait(leaving)
         assert queue.waiting == 0
-        last = asyncio.create_task(queue.run("a", work.named("last")))
+        last = asyncio.create_task(queue.run("a", 0, work.named("last")))
         work.end("running", "last")
         assert [await running, await last] == ["running", "last"]
         assert work.started == ["running", "last"]
@@ -179,17 +195,17 @@ def test_thread_is_freed_when_its_function_returns() -> None:
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 10, 10.0), Work()
-        left = asyncio.create_task(queue.run("a", work.named("left")))
+        left = asyncio.create_task(queue.run("a", 0, work.named("left")))
         await work.has_started(1)
         left.cancel()
         done, _ = await asyncio.wait([left], timeout=5)
         assert done == {left}  # the function still runs
-        following = asyncio.create_task(queue.run("a", work.named("following")))
+        following = asyncio.create_task(queue.run("a", 0, work.named("following")))
         await until(lambda: queue.waiting == 1)
         assert work.started == ["left"]
         work.end("left", "following")
         assert await following == "following"
-        assert await queue.run("a", work.named("following")) == "following"
+        assert await queue.run("a", 0, work.named("following")) == "following"
         queue.close()
 
     run(test)
@@ -202,15 +218,15 @@ def test_thread_is_passed_on_if_its_client_disconnects_simultaneously() -> None:
         queue, work = DecisionQueue(1, 100, 10.0), Work()
         for _ in range(20):
             work.started.clear()
-            running = asyncio.create_task(queue.run("a", work.named("running")))
-            waiting = [asyncio.create_task(queue.run("a", work.named("w"))) for _ in range(3)]
+            running = asyncio.create_task(queue.run("a", 0, work.named("running")))
+            waiting = [asyncio.create_task(queue.run("a", 0, work.named("w"))) for _ in range(3)]
             await work.has_started(1)
             work.end("running", "w")
             await running  # the next one has its thread now, or gets it at this moment
             waiting[0].cancel()
             await asyncio.wait(waiting)
             assert queue.waiting == 0
-        assert await queue.run("a", work.named("w")) == "w"
+        assert await queue.run("a", 0, work.named("w")) == "w"
         queue.close()
 
     run(test)
@@ -221,18 +237,18 @@ def test_full_queue_has_room_for_callers_with_few_decisions() -> None:
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 4, 10.0), Work()
-        running = asyncio.create_task(queue.run("a", work.named("running")))
+        running = asyncio.create_task(queue.run("a", 0, work.named("running")))
         await work.has_started(1)
-        flood = [asyncio.create_task(queue.run("a", work.named("flood"))) for _ in range(4)]
+        flood = [asyncio.create_task(queue.run("a", 0, work.named("flood"))) for _ in range(4)]
         await until(lambda: queue.waiting == 4)
         with pytest.raises(OverloadedError):
-            await queue.run("a", work.named("flood"))
-        others = [asyncio.create_task(queue.run("b", work.named("other"))) for _ in range(2)]
+            await queue.run("a", 0, work.named("flood"))
+        others = [asyncio.create_task(queue.run("b", 0, work.named("other"))) for _ in range(2)]
         await until(lambda: sum(task.done() for task in flood) == 2)
         assert [task.done() for task in flood] == [False, False, True, True]
         assert all(isinstance(task.exception(), OverloadedError) for task in flood[2:])
         with pytest.raises(OverloadedError):
-            await queue.run("b", work.named("other"))
+            await queue.run("b", 0, work.named("other"))
         work.end("running", "flood", "other")
         assert await asyncio.gather(running, *flood[:2], *others)
         queue.close()
@@ -245,10 +261,10 @@ def test_waiting_time_is_limited() -> None:
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 4, 0.05), Work()
-        running = asyncio.create_task(queue.run(None, work.named("running")))
+        running = asyncio.create_task(queue.run(None, 0, work.named("running")))
         await work.has_started(1)
         with pytest.raises(OverloadedError) as caught:
-            await queue.run(None, work.named("late"))
+            await queue.run(None, 0, work.named("late"))
         assert caught.value.reason == "decisions_queued"
         assert queue.waiting == 0
         work.end("running")
@@ -265,8 +281,8 @@ def test_failure_frees_the_thread() -> None:
         queue = DecisionQueue(1, 4, 1.0)
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
-                await queue.run("a", divmod, 1, 0)
-        assert await queue.run("a", divmod, 7, 2) == (3, 1)
+                await queue.run("a", 0, divmod, 1, 0)
+        assert await queue.run("a", 0, divmod, 7, 2) == (3, 1)
         queue.close()
 
     run(test)

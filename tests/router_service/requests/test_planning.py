@@ -41,10 +41,15 @@ class CountingQueue(DecisionQueue):
         self.is_full = False
 
     async def run(
-        self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+        self,
+        caller: str | None,
+        size_bytes: int,
+        decide: Callable[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Run the function here, or refuse it."""
-        del caller
+        del caller, size_bytes
         if self.is_full:
             raise OverloadedError("decisions_queued", "Too many requests wait for a decision.")
         self.hops += 1
