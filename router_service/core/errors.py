@@ -537,6 +537,21 @@ class DataError(SwitchcraftError):
         self.problem = problem
 
 
+class RowError(DataError):
+    """A row of published data that gives no example.
+
+    `reason` is the same for all rows with this problem. `is_readable` is true if the row is as
+    expected, and only has nothing that could be judged.
+    """
+
+    def __init__(
+        self, path: Path, line: int | None, problem: str, *, reason: str, is_readable: bool = False
+    ) -> None:
+        super().__init__(path, line, problem)
+        self.reason = reason
+        self.is_readable = is_readable
+
+
 class FetchError(SwitchcraftError):
     """A public repository or package that cannot be downloaded. `source` is its address."""
 

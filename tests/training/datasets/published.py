@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from router_service.core.calls.toolbox import Call
-from router_service.core.errors import DataError
+from router_service.core.errors import RowError
 from router_service.core.messages import Json, parse_conversation
 from switchcraft_training.checking import check
 from switchcraft_training.datasets.rows import RowErrorHandler, decode_row, encode_row
@@ -17,15 +17,16 @@ Reader = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 
 
 def read(reader: Reader, path: Path) -> tuple[list[Judged], list[str]]:
-    """Read a path; return the rows, and the errors of the other rows.
+    """Read a path; return the rows, and the errors of the rows that cannot be read.
 
     Every row must survive being written and read again, its request must be one that the gateway
     reads completely, and the checker must accept the expected calls.
     """
     faults: list[str] = []
 
-    def note(fault: DataError, _: bytes) -> None:
-        faults.append(f"{fault.line}: {fault.problem}")
+    def note(fault: RowError, _: bytes) -> None:
+        if not fault.is_readable:
+            faults.append(f"{fault.line}: {fault.problem}")
 
     rows = list(reader(path, note))
     for judged in rows:

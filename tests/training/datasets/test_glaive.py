@@ -147,6 +147,44 @@ def test_arguments_in_any_quotes_are_read(written: str, arguments: Json, tmp_pat
     assert arguments_of(tmp_path, written) == arguments
 
 
+@pytest.mark.parametrize(
+    ("turn", "reason"),
+    [
+        # Forms of published rows: 3871, 17357, 34221, 57572, 65421, 81082, 81297 and 26684.
+        (call_turn("get-current-time", "'{}'"), "'get-current-time', which is not offered"),
+        (assistant_turn('<functioncall> AI to=note code{"text": "a"}'), "not a call with a name"),
+        (assistant_turn('<functioncall> {"name": "note", "arguments": \'{"te'), "not a call with"),
+        (call_turn("note", """'{"text": "a"}}'"""), "neither JSON nor a Python literal"),
+        (call_turn("note", "'text is a'"), "neither JSON nor a Python literal"),
+        (
+            assistant_turn("""<functioncall> {"name": "note", "parameters": '{"text": "a"}'}"""),
+            "not a call with a name and arguments",
+        ),
+        (call_turn("note", """'[{"text": "a"}]'"""), "the arguments are not an object"),
+        (call_turn("note", """'{"text": "a", "options": {"n": Infinity}}'"""), "neither JSON nor"),
+    ],
+)
+def test_rows_with_broken_calls_are_set_aside(turn: str, reason: str, tmp_path: Path) -> None:
+    """Nothing is guessed or changed, and the next row is read."""
+    chats = (user_turn("Hi.") + turn, user_turn("When?") + call_turn("get_current_time", "'{}'"))
+    path = write_array(tmp_path / "g.json", *({"system": SYSTEM, "chat": c} for c in chats))
+    rows, [fault] = read(glaive.read_source, path)
+    assert len(rows) == 1
+    assert fault.startswith("1: row 1 of the array: ")
+    assert reason in fault
+
+
+def test_two_functions_with_one_name_are_set_aside(tmp_path: Path) -> None:
+    """338 published rows define one name twice, differently; a call could mean either."""
+    system = OFFERS + function("f", (), a=STRING) + "\n" + function("f", (), b=STRING)
+    chat = user_turn("Hi.") + call_turn("f", "'{}'")
+    rows, faults = read(
+        glaive.read_source, write_array(tmp_path / "g.json", {"system": system, "chat": chat})
+    )
+    assert rows == []
+    assert "two different functions have the name 'f'" in faults[0]
+
+
 @pytest.mark.parametrize("written", ["None", "null", "'{}'", "''", "'None'", "{}"])
 def test_placeholder_for_arguments_is_an_empty_object(written: str, tmp_path: Path) -> None:
     """The paper's first cleaning step: a call with `None` as arguments has no arguments."""

@@ -141,9 +141,25 @@ def test_conversation_without_calls_has_no_examples(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("tools", [None, "null", "[]", " null\n"])
+def test_rows_whose_tools_are_null_have_them_in_the_system_text(
+    tools: str | None, tmp_path: Path
+) -> None:
+    """865 published rows have `"tools": "null"`, and 61 have `"[]"`."""
+    published = row(ASK, ("gpt", CALL), in_system=True) | {"tools": tools}
+    [judged], faults = read(hermes.read_source, write_array(tmp_path / MULTI, published))
+    assert faults == []
+    assert judged.example.tool_names == ("find_flights", "extract")
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
+        # Published are 61 rows with a broken list in the system text, 76 rows that define one name
+        # twice, and 10 rows with a response to no call.
+        (row(ASK, tools="[{'name': 'f'", in_system=True) | {"tools": "[]"}, "JSONDecodeError"),
+        (row(ASK, tools=[TOOLS[0], {"name": "find_flights"}]), "two different functions have"),
+        (row(ASK, ("gpt", "It is."), ("tool", "1")), "a tool result has no matching call"),
         (
             row(ASK, ("gpt", "<tool_call>\nfind_flights()\n</tool_call>")),
             "neither JSON nor a Python",

@@ -63,40 +63,103 @@ def test_import_writes_rows_and_reports_split_counts(
         "path": str(tmp_path),
         "seed": 1,
         "read": 101,
-        "quarantined": 0,
+        "published": {"read": 101, "nothing_to_judge": {}, "set_aside": {}},
         "duplicates": 1,
         "strata": [stratum],
     }
     printed = capsys.readouterr().out
-    assert "101 rows read, 0 quarantined, 1 duplicates" in printed
+    assert "101 examples, 1 of them duplicates" in printed
     assert printed.split()[-7:] == ["xlam", "function_calling_60k", "101", "1", "80", "10", "10"]
 
 
-def test_invalid_row_stops_import_and_leaves_no_file(
+def test_invalid_row_stops_a_strict_import_and_leaves_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error names file, row and reason, the status is 1, and there is no half-written file."""
     path = write_xlam(tmp_path, xlam_row(0, "a"), {**xlam_row(1, "b"), "answers": "[oops"})
     out = tmp_path / "rows.jsonl"
 
-    assert main(["import", "xlam", str(path), "--out", str(out)]) == 1
+    assert main(["import", "xlam", str(path), "--out", str(out), "--strict"]) == 1
 
     error = capsys.readouterr().err
     assert f"{path}:2: row 2 of the array: JSONDecodeError: Expecting value" in error
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_quarantine_collects_and_counts_invalid_rows(
+def test_unreadable_rows_are_set_aside_and_counted_by_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The import continues; the quarantine has place, reason and text of each invalid row."""
+    """Rows with one problem have one reason, whatever their values are; every row is counted."""
+    other = json.dumps([{"name": "g", "arguments": {"b": 1}}])
+    odd = [{"answers": other}, {"answers": other.replace('"g"', '"h"')}, {"answers": "[oops"}]
+    rows = [xlam_row(i, f"Query {i}") for i in range(97)]
+    rows += [xlam_row(97 + i, "?") | fields for i, fields in enumerate(odd)]
+    path, report = write_xlam(tmp_path, *rows), tmp_path / "report.json"
+
+    assert main(["import", "xlam", str(path), "--report", str(report)]) == 0
+
+    not_offered = "the expected answer calls …, which is not offered"
+    assert load(report)["published"] == {
+        "read": 97,
+        "nothing_to_judge": {},
+        "set_aside": {not_offered: 2, "a text is not valid JSON": 1},
+    }
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"set aside {not_offered} 2" in lines
+    assert "all 100" in lines
+
+
+def test_too_many_unreadable_rows_stop_the_import(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The limit is 5% unless an option says otherwise; the error counts the reasons."""
+    rows = [xlam_row(i, f"Query {i}") for i in range(94)]
+    rows += [xlam_row(94 + i, "?") | {"answers": "[oops"} for i in range(6)]
+    path, out = write_xlam(tmp_path, *rows), tmp_path / "rows.jsonl"
+    command = ["import", "xlam", str(path), "--out", str(out)]
+
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert f"{path}: 6 of 100 rows cannot be read:" in error
+    assert "6  a text is not valid JSON" in error
+    assert not out.exists()
+
+    assert main([*command, "--max-unreadable", "0.06"]) == 0
+    assert len(list(read_rows(out))) == 94
+
+
+def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
+    """They are counted, and neither stop a strict import nor count towards the limit."""
+    chat = "USER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>"
+    function = json.dumps({"name": "f", "description": "", "parameters": {}})
+    call = chat.replace("Hello.", '<functioncall> {"name": "f", "arguments": \'{}\'}')
+    twice = f"{call}\n\n\nFUNCTION RESPONSE: 1\n\n\n{call}"
+    systems = ["SYSTEM: You are helpful.", *[f"SYSTEM: Use these - {function}"] * 2]
+    rows = [{"system": s, "chat": c} for s, c in zip(systems, (chat, chat, twice), strict=True)]
+    path, report = tmp_path / "glaive.json", tmp_path / "report.json"
+    path.write_text(json.dumps(rows))
+
+    assert main(["import", "glaive", str(path), "--strict", "--report", str(report)]) == 0
+
+    assert load(report)["read"] == 2
+    assert load(report)["published"] == {
+        "read": 1,
+        "nothing_to_judge": {"the row offers no function": 1, "no turn calls a function": 1},
+        "set_aside": {},
+    }
+
+
+def test_quarantine_keeps_unreadable_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The quarantine has place, reason and text of each unreadable row."""
     bad = xlam_row(1, "b") | {"tools": '[{"name": "g", "description": "", "parameters": {}}]'}
     path = write_xlam(tmp_path, xlam_row(0, "a"), bad, xlam_row(2, "c"), "no object")
     out, quarantine = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
     quarantine.write_text('{"from": "an import before"}\n')
 
     command = ["import", "xlam", str(path), "--out", str(out), "--quarantine", str(quarantine)]
-    assert main(command) == 0
+    assert main([*command, "--max-unreadable", "0.5"]) == 0
 
     assert [j.example.query for j in read_rows(out)] == ["a", "c"]
     before, first, second = map(json.loads, quarantine.read_text().splitlines())
@@ -106,7 +169,7 @@ def test_quarantine_collects_and_counts_invalid_rows(
         "row 2 of the array: ValueError: the expected answer calls 'f', which is not offered"
     )
     assert (second["line"], second["row"]) == (4, '"no object"')
-    assert "2 rows read, 2 quarantined" in capsys.readouterr().out
+    assert "2 examples" in capsys.readouterr().out
 
 
 def test_corrections_apply_only_to_reviewed_rows(
@@ -135,7 +198,8 @@ def test_corrections_apply_only_to_reviewed_rows(
         ("xlam", None, "cannot be read: [Errno 2]"),
         ("xlam", "[]", "contains no row of xlam"),
         ("glaive", "", "contains no row of glaive"),
-        ("xlam", '[{"id": 0}, ', "row 1 of the array: KeyError: 'tools'"),
+        ("xlam", '[{"id": 0}, ', "is not valid JSON at row 2 or soon after"),
+        ("xlam", '[{"id": 0}]', "1 of 1 rows cannot be read:"),
         ("hermes", "[]", "has an unknown name; expected func-calling-singleturn.json"),
         ("confetti", None, "contains no data/BFCL_v2_conversationsclean.json"),
     ],

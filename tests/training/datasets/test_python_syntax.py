@@ -71,6 +71,10 @@ def test_mixtures_of_json_and_python_are_read(text: str, value: Json) -> None:
         f"{{'a': {2**70}}}",
         "(" * 500,
         "{1, 2}",
+        '{"a": Infinity}',
+        '{"a": [1, -Infinity]}',
+        "{'a': NaN}",
+        "{'a': 1e999}",
     ],
 )
 def test_code_and_values_without_json_are_refused(text: str) -> None:
@@ -111,6 +115,10 @@ def test_code_and_values_without_json_are_refused(text: str) -> None:
         ("Union[int, Any]", {}),
         ("int | None", {"type": ["integer", "null"]}),
         ("Literal['a', 'b']", {"enum": ["a", "b"]}),
+        ("int, required", {"type": "integer"}),
+        ("str or int", {"type": ["string", "integer"]}),
+        ("list of int", INTEGERS),
+        ("datetime.date", {"type": "string"}),
     ],
 )
 def test_types_become_json_schema(text: str, schema: Json) -> None:
@@ -127,7 +135,14 @@ def test_types_become_json_schema(text: str, schema: Json) -> None:
             "Dict[str, int], Optional",
             {"type": "object", "additionalProperties": {"type": "integer"}},
         ),
-        ("int, optional, default=10", {"type": "integer"}),
+        ("int, optional, default=10", {"type": "integer", "default": 10}),
+        ("str, default='London'", {"type": "string", "default": "London"}),
+        ("str, default: London", {"type": "string", "default": "London"}),
+        ("float (default = 0.5)", {"type": "number", "default": 0.5}),
+        ("int, default is 5", {"type": "integer", "default": 5}),
+        ("bool = True", {"type": "boolean", "default": True}),
+        ("List[int] = [1, 2]", {**INTEGERS, "default": [1, 2]}),
+        ("str optional", {"type": "string"}),
         ("Optional[str]", {"type": ["string", "null"]}),
         ("Optional[List[int]]", {"anyOf": [INTEGERS, {"type": "null"}]}),
     ],

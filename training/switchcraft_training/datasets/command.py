@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from router_service.core.errors import ConfigError, DataError
+from router_service.core.errors import ConfigError, DataError, RowError
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
 from switchcraft_training.datasets.corrections import apply_patch
-from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, raise_error, write_rows
+from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, write_rows
 from switchcraft_training.records import Judged
 
 if TYPE_CHECKING:
@@ -81,7 +81,17 @@ def register(
         "--quarantine",
         type=Path,
         metavar="FILE",
-        help="append rows that cannot be read to FILE and continue (default: fail at the first)",
+        help="append rows that cannot be read to FILE, with the reasons",
+    )
+    parser.add_argument(
+        "--max-unreadable",
+        type=_share,
+        default=0.05,
+        metavar="SHARE",
+        help="fail if more than this share of the rows cannot be read (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="fail at the first row that cannot be read"
     )
     parser.add_argument(
         "--corrections", type=Path, metavar="PATCH", help="apply the corrections in a patch file"
@@ -116,8 +126,15 @@ def register(
     parser.set_defaults(stage=run)
 
 
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ValueError(text)
+    return share
+
+
 class StratumCounts(BaseModel):
-    """Numbers of rows in one category of a dataset."""
+    """Numbers of examples in one category of a dataset."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -130,8 +147,37 @@ class StratumCounts(BaseModel):
     test: int
 
 
+class PublishedRows(BaseModel):
+    """What became of every published row. One row may give several examples."""
+
+    model_config = ConfigDict(frozen=True)
+
+    read: int
+    nothing_to_judge: Mapping[str, int]
+    """Readable rows without an example, by reason."""
+    set_aside: Mapping[str, int]
+    """Rows that cannot be read, by reason."""
+
+    def to_table(self) -> Table:
+        """Return the counts as a table, the most frequent reasons first."""
+        from rich import box  # noqa: PLC0415 - of the `train` extra
+        from rich.table import Table  # noqa: PLC0415
+
+        table = Table(box=box.SIMPLE_HEAD, show_footer=True)
+        unread = {"nothing to judge": self.nothing_to_judge, "set aside": self.set_aside}
+        total = self.read + sum(sum(reasons.values()) for reasons in unread.values())
+        table.add_column("published rows", "all")
+        table.add_column("reason", overflow="fold")
+        table.add_column("rows", f"{total:,}", justify="right")
+        table.add_row("read", "", f"{self.read:,}")
+        for outcome, reasons in unread.items():
+            for reason, rows in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+                table.add_row(outcome, reason, f"{rows:,}")
+        return table
+
+
 class ImportReport(BaseModel):
-    """Numbers of rows in an import; `quarantined` counts the published rows that are unreadable."""
+    """Numbers of rows in an import: the published ones, and the examples that they give."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -139,7 +185,7 @@ class ImportReport(BaseModel):
     path: str
     seed: int
     read: int
-    quarantined: int
+    published: PublishedRows
     duplicates: int
     strata: tuple[StratumCounts, ...]
 
@@ -158,6 +204,59 @@ class ImportReport(BaseModel):
         for counts in strata:
             table.add_row(*(v if isinstance(v, str) else f"{v:,}" for _, v in counts))
         return table
+
+
+@dataclass(slots=True)
+class RowCounter:
+    """Counts of published rows by what became of them. Pass `note` to a reader as `on_error`."""
+
+    is_strict: bool = False
+    """Whether the first row that cannot be read is an error."""
+    quarantine: Quarantine | None = None
+    read: int = 0
+    nothing_to_judge: Counter[str] = field(default_factory=Counter)
+    set_aside: Counter[str] = field(default_factory=Counter)
+    _row: str = ""
+    _ids: set[str] = field(default_factory=set)
+    """The examples of the row `_row` so far."""
+
+    def note(self, error: RowError, raw: bytes) -> None:
+        """Count a row that gives no example; raises its error if that is asked for."""
+        if error.is_readable:
+            self.nothing_to_judge[error.reason] += 1
+            return
+        if self.is_strict:
+            raise error
+        self.set_aside[error.reason] += 1
+        if self.quarantine is not None:
+            self.quarantine.add(error, raw)
+
+    def count(self, examples: Iterable[Judged]) -> Iterator[Judged]:
+        """Yield all examples, and count the rows that give them."""
+        for judged in examples:
+            id_, conversation = judged.example.id, judged.example.conversation
+            # The examples of a conversation in one row have the ids CONVERSATION:NUMBER.
+            row = conversation if id_.startswith(f"{conversation}:") else id_
+            if row != self._row or id_ in self._ids:
+                self.read += 1
+                self._row = row
+                self._ids.clear()
+            self._ids.add(id_)
+            yield judged
+
+    def check(self, path: Path, max_unreadable: float) -> None:
+        """Raise DataError if more than this share of the rows cannot be read."""
+        unreadable = self.set_aside.total()
+        rows = self.read + self.nothing_to_judge.total() + unreadable
+        if unreadable <= max_unreadable * rows:
+            return
+        reasons = "\n".join(f"  {n:>7,}  {reason}" for reason, n in self.set_aside.most_common())
+        raise DataError(
+            path,
+            None,
+            f"{unreadable:,} of {rows:,} rows cannot be read:\n{reasons}\nIs this the dataset that"
+            " you meant? --quarantine FILE keeps these rows, and --max-unreadable allows more.",
+        )
 
 
 @dataclass(slots=True)
@@ -200,25 +299,25 @@ class ImportCounter:
 def import_dataset(arguments: argparse.Namespace) -> int:
     """Import a dataset, print the counts, and return the exit status 0.
 
-    Raises DataError if a file cannot be read or written, or contains no row.
+    Raises DataError if a file cannot be read or written, contains no row, or has too many rows that
+    cannot be read.
     """
     from rich.console import Console  # noqa: PLC0415 - of the `train` extra
 
-    if arguments.quarantine is None:
-        report = _import_rows(arguments, raise_error, lambda: 0)
-    else:
-        with closing(Quarantine(arguments.quarantine)) as quarantine:
-            report = _import_rows(arguments, quarantine.add, lambda: quarantine.count)
+    with ExitStack() as stack:
+        published = RowCounter(is_strict=arguments.strict)
+        if arguments.quarantine is not None:
+            published.quarantine = stack.enter_context(closing(Quarantine(arguments.quarantine)))
+        report = _import_rows(arguments, published)
     if arguments.report is not None:
         try:
             arguments.report.write_text(report.model_dump_json(indent=2) + "\n")
         except OSError as exc:
             raise DataError(arguments.report, None, f"cannot be written: {exc}") from exc
     console = Console()
-    where = f" (in {arguments.quarantine})" if arguments.quarantine else ""
+    console.print(report.published.to_table())
     console.print(
-        f"{report.read:,} rows read, {report.quarantined:,} quarantined{where}, "
-        f"{report.duplicates:,} duplicates",
+        f"{report.read:,} examples, {report.duplicates:,} of them duplicates",
         highlight=False,
         soft_wrap=True,
     )
@@ -226,10 +325,12 @@ def import_dataset(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _import_rows(
-    arguments: argparse.Namespace, on_error: RowErrorHandler, quarantined: Callable[[], int]
-) -> ImportReport:
-    rows = read_dataset(arguments.source, arguments.path, on_error)
+def _import_rows(arguments: argparse.Namespace, published: RowCounter) -> ImportReport:
+    def read() -> Iterator[Judged]:
+        yield from published.count(read_dataset(arguments.source, arguments.path, published.note))
+        published.check(arguments.path, arguments.max_unreadable)
+
+    rows = read()
     if arguments.corrections is not None:
         rows = apply_patch(rows, arguments.corrections)
     counter = ImportCounter()
@@ -244,7 +345,11 @@ def _import_rows(
         path=str(arguments.path),
         seed=arguments.seed,
         read=sum(counts.read for counts in strata),
-        quarantined=quarantined(),
+        published=PublishedRows(
+            read=published.read,
+            nothing_to_judge=published.nothing_to_judge,
+            set_aside=published.set_aside,
+        ),
         duplicates=sum(counts.duplicates for counts in strata),
         strata=strata,
     )
@@ -257,7 +362,7 @@ def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator
     """
     is_empty = True
 
-    def note_error(error: DataError, raw: bytes) -> None:
+    def note_error(error: RowError, raw: bytes) -> None:
         nonlocal is_empty
         is_empty = False
         on_error(error, raw)

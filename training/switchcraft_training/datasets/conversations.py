@@ -14,6 +14,7 @@ import orjson
 
 from router_service.core.calls.toolbox import Call, ExpectedCall
 from router_service.core.messages import Json
+from switchcraft_training.datasets.rows import NothingToJudgeError
 from switchcraft_training.records import Example, Expected, Judged
 
 Tools = Sequence[Mapping[str, Json]]
@@ -114,11 +115,13 @@ def read_turns(conversation: Conversation) -> Iterator[Judged]:
     """Yield an example for each turn with calls: the messages so far, and the expected calls.
 
     Turns without calls give no example, because comparing calls cannot judge a text. Raises
-    ValueError if results do not match calls, or if a call's function is not offered.
+    NothingToJudgeError if there are no calls at all, and ValueError if results do not match calls,
+    or if a call's function is not offered.
     """
-    history = _MessageHistory()
+    history, has_calls = _MessageHistory(), False
     for number, turn in enumerate(_join_assistant_turns(conversation.turns)):
         if turn.calls:
+            has_calls = True
             if not history.messages:
                 raise ValueError("the assistant calls a function before the first user message")
             example = Example(
@@ -130,6 +133,8 @@ def read_turns(conversation: Conversation) -> Iterator[Judged]:
             )
             yield Judged(example, expect(turn.calls, conversation.tools))
         history.add(turn)
+    if not has_calls:
+        raise NothingToJudgeError("no turn calls a function")
 
 
 def to_messages(turns: Iterable[Turn]) -> list[Json]:

@@ -33,7 +33,12 @@ from switchcraft_training.datasets.conversations import (
     to_tools,
 )
 from switchcraft_training.datasets.python_syntax import read_json, read_literal, read_objects
-from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_array
+from switchcraft_training.datasets.rows import (
+    NothingToJudgeError,
+    RowErrorHandler,
+    raise_error,
+    read_array,
+)
 from switchcraft_training.records import Judged
 
 DATASET = "glaive"
@@ -69,7 +74,7 @@ def _read_row(row: Mapping[str, Json]) -> list[Judged]:
     start = system.find("{")
     tools = to_tools(read_objects(system[start:].strip())) if start >= 0 else []
     if not tools:
-        return []
+        raise NothingToJudgeError("the row offers no function")
     before, *parts = _TURN_MARK.split(chat)
     if before.strip() or not parts:
         raise ValueError(f"the chat does not start with a turn's mark (USER:): {chat[:40]!r}")

@@ -1,9 +1,10 @@
 """Reader of Hermes Function Calling v1 (Nous Research): its three subsets with function calls.
 
 The layout is that of the dataset's card on the Hub: one file per subset, each an array of
-`{"id", "conversations": [{"from", "value"}], "tools", ...}`. In rows without `tools`, the tools are
-in the system text between `<tools>` tags. Calls and results are in `<tool_call>` and
-`<tool_response>` tags, written as JSON, as Python literals, or as a mixture of both.
+`{"id", "conversations": [{"from", "value"}], "tools", ...}`. In rows without `tools`, or in which
+it is `"null"` or `"[]"`, the tools are in the system text between `<tools>` tags. Calls and results
+are in `<tool_call>` and `<tool_response>` tags, written as JSON, as Python literals, or as a
+mixture of both.
 
 Each assistant turn with calls gives an example. The system text is left out, because the request
 offers the tools.
@@ -42,6 +43,8 @@ SUBSETS: Final = {
 }
 """The file names, each with the dataset's name for the subset in that file."""
 
+_NO_TOOLS: Final = frozenset({"", "null", "[]"})
+"""Values of `tools` in rows whose tools are only in the system text."""
 _TOOLS: Final = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _CALL: Final = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _RESULT: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
@@ -63,20 +66,20 @@ def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator
 
 def _read_row(row: Mapping[str, Json], category: str) -> list[Judged]:
     messages = row["conversations"]
-    text = row.get("tools")
-    if not text:
+    text = (row.get("tools") or "").strip()
+    if text in _NO_TOOLS:
         system = "\n".join(m["value"] for m in messages if m["from"] == "system")
         # If a text only mentions the tags, without listing tools, they are empty.
         blocks = [block for block in _TOOLS.findall(system) if block.strip()]
         if not blocks:
             raise ValueError("there are no tools, neither in `tools` nor in <tools> tags")
-        text = blocks[0]
+        text = blocks[0].strip()
     # The text is a list of functions, a single function, or several functions without a list.
     try:
-        value = read_literal(text.strip())
+        value = read_literal(text)
         functions = value if isinstance(value, list) else [value]
     except ValueError:
-        functions = list(read_objects(text.strip()))
+        functions = list(read_objects(text))
     tools = to_tools(functions)
     turns = [turn for m in messages for turn in _read_turns(m["from"], m["value"], tools)]
     # The category is part of the id because two subsets contain the same conversations with the

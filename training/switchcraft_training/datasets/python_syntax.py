@@ -18,11 +18,22 @@ _DECODER: Final = json.JSONDecoder(strict=False)
 
 _JSON_WORDS: Final = {"true": True, "false": False, "null": None}
 
-_OPTIONAL: Final = re.compile(r",\s*(?:optional\b|default\b).*$", re.IGNORECASE | re.DOTALL)
+_MODIFIER: Final = re.compile(
+    r"""(?: [\s,(]+ | (?==) )
+        (?: (?P<optional>optional) | required
+          | (?: defaults? \b \s* (?:value\s*)? (?: = | : | is\b | to\b )? | = ) \s*
+            (?P<default>.+?)
+        ) \s* \)? \s* $""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+"""What a type's text says after the type, such as `, optional`, `= 5` or ` (default: "x")`."""
+_ITEMS: Final = re.compile(r"(list|array|set|tuple|sequence)\s+of\s+(.+)", re.IGNORECASE)
+_ALTERNATIVE: Final = re.compile(r"\s+or\s+", re.IGNORECASE)
 _NULL: Final = {"type": "null"}
 _SET: Final = {"type": "array", "uniqueItems": True}
 _PLAIN_TYPES: Final[Mapping[str, Mapping[str, Json]]] = {
-    **{word: {"type": "string"} for word in ("str", "string", "bytes")},
+    # JSON has no dates, so an argument that is one is given as its text.
+    **{word: {"type": "string"} for word in ("str", "string", "bytes", "date", "datetime", "time")},
     **{word: {"type": "integer"} for word in ("int", "integer")},
     **{word: {"type": "number"} for word in ("float", "number", "double")},
     **{word: {"type": "boolean"} for word in ("bool", "boolean")},
@@ -75,13 +86,17 @@ def read_objects(text: str) -> Iterator[Json]:
 def _to_json_value(value: object) -> Json:
     """Return a value as JSON represents it; for example, tuples become lists.
 
-    Raises ValueError if JSON cannot represent it: integers must fit into 64 bits, and keys must be
-    strings.
+    Raises ValueError if JSON cannot represent it: integers must fit into 64 bits, numbers must be
+    finite, and keys must be strings.
     """
     try:
-        return orjson.loads(orjson.dumps(value))
+        text = orjson.dumps(value)
+        json.dumps(value, allow_nan=False)  # orjson writes `null` for a number that is not finite
+    except ValueError as exc:
+        raise ValueError("a number is not finite, so JSON cannot represent it") from exc
     except orjson.JSONEncodeError as exc:
         raise ValueError(f"not a JSON value: {exc}") from exc
+    return orjson.loads(text)
 
 
 class _JsonWords(ast.NodeTransformer):
@@ -92,7 +107,10 @@ class _JsonWords(ast.NodeTransformer):
 
 
 class ParameterType(NamedTuple):
-    """A parameter's JSON Schema, and whether its type says that it may be omitted."""
+    """A parameter's JSON Schema, and whether its type says that it may be omitted.
+
+    If the type names a default, the schema has it.
+    """
 
     schema: Mapping[str, Json]
     is_optional: bool
@@ -103,15 +121,25 @@ def read_type(text: str) -> ParameterType:
     """Return the JSON Schema of a Python type such as `List[int]` or `str, optional`.
 
     `Optional[X]` also accepts null. A parameter may be omitted if its type is `Optional[X]`, or if
-    the type ends in `, optional` or `, default ...`. Raises ValueError for an unknown type.
+    the text says `optional` or names a default after the type. `X or Y` and `list of X` are types,
+    too. Raises ValueError for an unknown type.
     """
-    bare = _OPTIONAL.sub("", text).strip()
+    bare, is_optional, default = text.strip(), False, {}
+    while found := _MODIFIER.search(bare):
+        bare = bare[: found.start()]
+        is_optional = is_optional or bool(found["optional"] or found["default"])
+        if found["default"]:
+            try:
+                default = {"default": read_literal(found["default"])}
+            except ValueError:  # a text without quotes
+                default = {"default": found["default"]}
+    expression = _ITEMS.sub(r"\1[\2]", _ALTERNATIVE.sub(" | ", bare.strip()))
     try:
-        node = ast.parse(bare, mode="eval").body
+        node = ast.parse(expression, mode="eval").body
     except SyntaxError as exc:
         raise ValueError(f"{text!r} is not a type in Python's syntax") from exc
-    is_optional = bare != text.strip() or bare.casefold().startswith("optional[")
-    return ParameterType(_type_schema(node), is_optional)
+    is_optional = is_optional or expression.casefold().startswith("optional[")
+    return ParameterType({**_type_schema(node), **default}, is_optional)
 
 
 def _type_schema(node: ast.expr) -> Mapping[str, Json]:

@@ -8,6 +8,8 @@ and `run` read them.
 from __future__ import annotations
 
 import gzip
+import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,14 +21,14 @@ import orjson
 
 from router_service.core.calls.comparison import OneOf
 from router_service.core.calls.toolbox import ExpectedCall
-from router_service.core.errors import DataError
+from router_service.core.errors import DataError, RowError
 from router_service.core.messages import Json
 from switchcraft_training.records import Example, Expected, Judged
 
 Row = TypeVar("Row")
-RowErrorHandler = Callable[[DataError, bytes], None]
-"""Callback for a row that cannot be read. It receives the error and the row's text, and either
-raises the error or saves the row elsewhere."""
+RowErrorHandler = Callable[[RowError, bytes], None]
+"""Callback for a row that gives no example. It receives the error and the row's text, and either
+raises the error or goes on."""
 
 ROW_ERRORS: Final = (
     *(ValueError, KeyError, IndexError, TypeError, AttributeError),
@@ -37,9 +39,33 @@ ROW_ERRORS: Final = (
 FILE_ERRORS: Final = (OSError, EOFError, zlib.error)
 
 
-def raise_error(error: DataError, _: bytes) -> None:
+class NothingToJudgeError(ValueError):
+    """A row that is as expected, but has no call to compare answers with."""
+
+
+_VALUES: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\[[^]]*\]|\b\d+\b""")
+
+
+def raise_error(error: RowError, _: bytes) -> None:
     """Raise the error, so that reading stops at the first row that cannot be read."""
-    raise error
+    if not error.is_readable:
+        raise error
+
+
+def _row_error(path: Path, number: int, exc: Exception, place: str = "") -> RowError:
+    """Return the error of a row; the reason is the problem without the row's own values."""
+    match exc:
+        case json.JSONDecodeError():
+            reason = "a text is not valid JSON"
+        case KeyError():
+            reason = f"the field {exc} is missing"
+        case ValueError():
+            reason = _VALUES.sub("…", str(exc)).partition(": ")[0]
+        case _:
+            reason = f"the layout is unknown ({type(exc).__name__})"
+    is_readable = isinstance(exc, NothingToJudgeError)
+    problem = str(exc) if is_readable else f"{type(exc).__name__}: {exc}"
+    return RowError(path, number, f"{place}{problem}", reason=reason, is_readable=is_readable)
 
 
 def read_lines(
@@ -53,7 +79,7 @@ def read_lines(
         try:
             yield read(orjson.loads(line))
         except ROW_ERRORS as exc:
-            on_error(DataError(path, number, f"{type(exc).__name__}: {exc}"), line)
+            on_error(_row_error(path, number, exc), line)
 
 
 def read_array(
@@ -73,8 +99,8 @@ def read_array(
         try:
             yield read(element)
         except ROW_ERRORS as exc:
-            reason = f"row {number} of the array: {type(exc).__name__}: {exc}"
-            on_error(DataError(path, number, reason), orjson.dumps(element, default=str))
+            error = _row_error(path, number, exc, f"row {number} of the array: ")
+            on_error(error, orjson.dumps(element, default=str))
 
 
 def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
