@@ -129,6 +129,7 @@ def test_every_experiment_has_the_shared_settings(name: str, config: RunConfig) 
     assert config.checking.paraphrases == "distilbert-base-uncased"
     # "Stratified 80/10/10 splits", rows independent; one fine-tuning for each seed.
     assert config.evaluation.protocol == "split"
+    assert config.evaluation.distinct_within == "category"
     assert config.evaluation.grouped is name.startswith("held-out-datasets")
     assert config.evaluation.truncated is (name == "packing")
     assert (config.auxiliary_arms, config.also, config.verifier) == ("none", (), False)

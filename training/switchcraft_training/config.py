@@ -142,6 +142,9 @@ class EncoderConfig(_Frozen):
 Grouping = Literal["queries", "tools"]
 """What stays in one fold: near-duplicate queries, or also queries with nearly the same tools."""
 
+DistinctWithin = Literal["dataset", "category"]
+"""Where equal queries with equal tools are duplicates."""
+
 Branch = Literal["encoder", "lexical", "networks", "forest"]
 """Branches of the network. Each can predict without the others: the fine-tuned encoder,
 hashed words and word pairs, small networks over the structural features, and trees over the
@@ -254,6 +257,11 @@ class EvaluationConfig(_Frozen):
         default=False,
         description="Whether to measure the router and its verifier a second time, with folds that"
         " are grouped by `queries`, so that reports show both. It doubles the time of a run.",
+    )
+    distinct_within: DistinctWithin = Field(
+        "dataset",
+        description="Where queries with the same tools count as duplicates, of which the first is"
+        " kept: in the whole `dataset`, or in each `category` of it (the paper's way).",
     )
     folds: int = Field(
         5,

@@ -76,7 +76,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     distinct = []
     for table in tables:
         asked = table.take(np.flatnonzero(~np.isnan(table.correct).all(axis=1)))
-        distinct.append(asked.take(unique(asked.examples)))
+        distinct.append(asked.take(unique(asked.examples, config.evaluation.distinct_within)))
     is_measured = [_is_complete(distinct[0], config.arms)]
     is_measured += [np.zeros(len(table), dtype=np.bool_) for table in distinct[1:]]
     table = replace(concatenate(distinct), is_measured=np.concatenate(is_measured))
@@ -106,7 +106,7 @@ def require_measured_rows(table: Table, config: RunConfig, data: Path) -> None:
         )
         raise DataError(data / config.source.path, None, problem)
     if config.evaluation.protocol == "folds":
-        fold_table(table, folds, config.seed)
+        fold_table(table, folds, config.seed, within=config.evaluation.distinct_within)
 
 
 def open_source(

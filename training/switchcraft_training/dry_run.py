@@ -164,7 +164,7 @@ def _measured(config: RunConfig, data: Path) -> tuple[Example, ...]:
         )
         answered &= {row.example_id for row in rows}
     complete = [example for example in examples if example.id in answered]
-    return tuple(complete[row] for row in unique(complete))
+    return tuple(complete[row] for row in unique(complete, config.evaluation.distinct_within))
 
 
 def _trained_rows(

@@ -139,7 +139,8 @@ class TrainingData:
     def folds(self) -> tuple[Split, ...]:
         """Return the folds; without early stopping, validation rows are also used for training."""
         folds, seed = self.config.evaluation.folds, self.config.seed
-        return fold_table(self.table, folds, seed, validated=self.needs_validation)
+        within = self.config.evaluation.distinct_within
+        return fold_table(self.table, folds, seed, validated=self.needs_validation, within=within)
 
     def split(self) -> Split:
         """Return the parts of the protocol `split`.
@@ -149,7 +150,9 @@ class TrainingData:
         a part is empty.
         """
         settings, table = self.config.evaluation, self.table
-        split = split_table(table, self.config.seed, grouped=settings.grouped)
+        split = split_table(
+            table, self.config.seed, grouped=settings.grouped, within=settings.distinct_within
+        )
         if settings.held_out:
             names = np.array([example.dataset for example in table.examples])
             measured = set(names[list(table.measured_rows)].tolist())
@@ -424,7 +427,8 @@ def run_experiment(
     entrants = []
     if config.evaluation.baselines:
         # Baselines get validation rows even if the router needs none.
-        splits = fold_table(table, config.evaluation.folds, config.seed)
+        within = config.evaluation.distinct_within
+        splits = fold_table(table, config.evaluation.folds, config.seed, within=within)
         order = np.argsort([row for split in splits for row in split.test])
         with stage(BASELINES):
             entrants = [entrant.take(order) for entrant in _baseline_entrants(data, splits)]

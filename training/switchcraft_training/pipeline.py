@@ -329,7 +329,10 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
 
 def train_on_all(data: TrainingData, encoder: PretrainedEncoder) -> TrainedRouter:
     """Train the artifact's router on all rows, minus a tenth if early stopping needs them."""
-    held_out = split_table(data.table, data.config.seed).validation if data.needs_validation else ()
+    held_out: tuple[int, ...] = ()
+    if data.needs_validation:
+        within = data.config.evaluation.distinct_within
+        held_out = split_table(data.table, data.config.seed, within=within).validation
     train = [row for row in range(len(data.table)) if row not in set(held_out)]
     return train_router(
         encoder,

@@ -88,6 +88,8 @@ def test_equal_queries_with_equal_tools_are_kept_once() -> None:
         example(2, "a", "Book a table", "g"),
     ]
     assert unique(corpus) == [0, 2]
+    assert unique(corpus, "category") == [0, 1, 2]
+    assert sum(split_examples(corpus, 1, within="category").sizes().values()) == 3
 
 
 def test_tools_are_compared_in_full() -> None:

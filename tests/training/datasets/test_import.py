@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from router_service.core.calls.toolbox import Call
 from router_service.core.messages import Json
+from switchcraft_training.checking import check
 from switchcraft_training.cli import main
 from switchcraft_training.datasets import xlam
 from switchcraft_training.datasets.corrections import row_sha256
@@ -147,6 +149,23 @@ def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
         "nothing_to_judge": {"the row offers no function": 1, "no turn calls a function": 1},
         "set_aside": {},
     }
+
+
+def test_the_papers_rules_are_options(tmp_path: Path) -> None:
+    """A required parameter may be omitted if its default is expected, and only with the option."""
+    schema = {"a": {"type": "int", "description": "Count. Defaults to 1.", "required": True}}
+    tools = json.dumps([{"name": "f", "description": "F.", "parameters": schema}])
+    rows = [xlam_row(i, f"Query {i}", value) | {"tools": tools} for i, value in enumerate((1, 2))]
+    path, out = write_xlam(tmp_path, *rows), tmp_path / "rows.jsonl"
+
+    def omitting_is_correct(*options: str) -> list[bool]:
+        assert main(["import", "xlam", str(path), "--out", str(out), *options]) == 0
+        omitting = [Call("f", {})]
+        found = list(read_rows(out))
+        return [check(j.example.request["tools"], j.expected, omitting).correct for j in found]
+
+    assert omitting_is_correct() == [False, False]
+    assert omitting_is_correct("--omit-defaults") == [True, False]
 
 
 def test_quarantine_keeps_unreadable_rows(

@@ -17,7 +17,7 @@ import orjson
 
 from router_service.core.errors import UnbalancedFoldsError
 from router_service.core.messages import Json
-from switchcraft_training.config import Grouping
+from switchcraft_training.config import DistinctWithin, Grouping
 from switchcraft_training.data.duplicates import (
     Groups,
     join_groups,
@@ -70,9 +70,9 @@ class SplitKey(NamedTuple):
     """The properties of an example that decide its part of a split.
 
     With its key, an example can be split without staying in memory. `row` is equal if dataset,
-    query and tools are equal. Examples that share an element of `groups` stay in one part: equal
-    queries of any dataset, and turns of one conversation. `row` and `groups` are digests of 16
-    bytes.
+    query and tools are equal, and the category too if duplicates are those of one category.
+    Examples that share an element of `groups` stay in one part: equal queries of any dataset, and
+    turns of one conversation. `row` and `groups` are digests of 16 bytes.
     """
 
     stratum: Stratum
@@ -80,14 +80,15 @@ class SplitKey(NamedTuple):
     groups: tuple[bytes, ...]
 
 
-def key_of(example: Example) -> SplitKey:
+def key_of(example: Example, within: DistinctWithin = "dataset") -> SplitKey:
     """Return an example's key. Case and spacing of the query do not matter; those of tools do."""
     query = _normalized_text(example.request["messages"])
     tools = orjson.dumps(example.request["tools"], option=orjson.OPT_SORT_KEYS)
     groups = [_digest("query", query)]
     if example.conversation:
         groups.append(_digest("conversation", example.dataset, example.conversation))
-    row = _digest("row", example.dataset, query, tools)
+    place = (example.dataset, example.category) if within == "category" else (example.dataset,)
+    row = _digest("row", *place, query, tools)
     return SplitKey(Stratum(example.dataset, example.category), row, tuple(groups))
 
 
@@ -96,14 +97,20 @@ def query_digest(example: Example) -> bytes:
     return key_of(replace(example, dataset="")).row
 
 
-def split_examples(examples: Iterable[Example], seed: int, *, grouped: bool = True) -> Split:
+def split_examples(
+    examples: Iterable[Example],
+    seed: int,
+    *,
+    grouped: bool = True,
+    within: DistinctWithin = "dataset",
+) -> Split:
     """Split each category of each dataset 80/10/10, without duplicates of (query, tools).
 
     Validation and test each get a tenth of each category, rounded; training gets the rest. If not
     `grouped`, examples are split independently, so that the turns of a conversation may be in
     different parts, as in the paper.
     """
-    keys = map(key_of, examples)
+    keys = (key_of(example, within) for example in examples)
     return split_keys([key if grouped else key._replace(groups=()) for key in keys], seed)
 
 
@@ -135,9 +142,9 @@ def split_keys(keys: Sequence[SplitKey], seed: int) -> Split:
     return Split(tuple(train), tuple(validation), tuple(test))
 
 
-def unique(examples: Iterable[Example]) -> list[int]:
-    """Return the index of the first example of each distinct (dataset, query, tools)."""
-    return _unique_keys(map(key_of, examples))
+def unique(examples: Iterable[Example], within: DistinctWithin = "dataset") -> list[int]:
+    """Return the index of the first of equal examples: (query, tools) of a dataset or category."""
+    return _unique_keys(key_of(example, within) for example in examples)
 
 
 def merge_equal_queries(table: Table) -> Table:
@@ -177,16 +184,25 @@ def similar_queries_and_tools(examples: Sequence[Example]) -> Groups:
     return join_groups(near_duplicates(examples), similar_tools(examples))
 
 
-def split_table(table: Table, seed: int, *, grouped: bool = True) -> Split:
+def split_table(
+    table: Table, seed: int, *, grouped: bool = True, within: DistinctWithin = "dataset"
+) -> Split:
     """Split the measured rows 80/10/10; add teaching rows without held-out near-duplicates."""
     rows = table.measured_rows
     examples = (table.examples[row] for row in rows)
-    parts = split_examples(examples, seed, grouped=grouped).parts()
+    parts = split_examples(examples, seed, grouped=grouped, within=within).parts()
     split = Split(*(tuple(rows[place] for place in part) for part in parts))
     return replace(split, teaching=_teaching(table, split))
 
 
-def fold_table(table: Table, folds: int, seed: int, *, validated: bool = True) -> tuple[Split, ...]:
+def fold_table(
+    table: Table,
+    folds: int,
+    seed: int,
+    *,
+    validated: bool = True,
+    within: DistinctWithin = "dataset",
+) -> tuple[Split, ...]:
     """Return `folds` splits that test every unique measured row exactly once.
 
     The validation part of a fold is the test part of the next one; if not `validated`, these rows
@@ -198,7 +214,8 @@ def fold_table(table: Table, folds: int, seed: int, *, validated: bool = True) -
     Raises UnbalancedFoldsError if a group is too large for folds of nearly equal size.
     """
     own = table.measured_rows
-    kept = np.array([own[place] for place in unique(table.examples[row] for row in own)])
+    distinct = unique((table.examples[row] for row in own), within)
+    kept = np.array([own[place] for place in distinct])
     chosen = [table.examples[row] for row in kept]
     strata = [f"{example.dataset}/{example.category}" for example in chosen]
     assigned = grouped_folds(strata, table.own_groups[kept], folds, seed)

@@ -6,14 +6,19 @@ import argparse
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from router_service.core.calls.comparison import Comparer
+from router_service.core.calls.defaults import documented_defaults
+from router_service.core.calls.toolbox import ExpectedCall, Toolbox
 from router_service.core.errors import ConfigError, DataError, RowError
+from router_service.core.messages import Json
+from switchcraft_training.config import DistinctWithin
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
 from switchcraft_training.datasets.corrections import apply_patch
 from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, write_rows
@@ -92,6 +97,19 @@ def register(
     )
     parser.add_argument(
         "--strict", action="store_true", help="fail at the first row that cannot be read"
+    )
+    parser.add_argument(
+        "--distinct-within",
+        choices=("dataset", "category"),
+        default="dataset",
+        help="where equal queries with equal tools are duplicates (default: %(default)s; the paper:"
+        " category)",
+    )
+    parser.add_argument(
+        "--omit-defaults",
+        action="store_true",
+        help="accept answers that omit a required parameter whose documented default is expected,"
+        " as the paper does",
     )
     parser.add_argument(
         "--corrections", type=Path, metavar="PATCH", help="apply the corrections in a patch file"
@@ -261,8 +279,9 @@ class RowCounter:
 
 @dataclass(slots=True)
 class ImportCounter:
-    """Counts of the rows that pass through `deduplicate`."""
+    """Counts of the examples that pass through `deduplicate`."""
 
+    within: DistinctWithin = "dataset"
     read: Counter[Stratum] = field(default_factory=Counter)
     keys: list[SplitKey] = field(default_factory=list)
     _seen: set[bytes] = field(default_factory=set)
@@ -270,7 +289,7 @@ class ImportCounter:
     def deduplicate(self, rows: Iterable[Judged]) -> Iterator[Judged]:
         """Count all rows, and yield those without an earlier duplicate; keep only their keys."""
         for judged in rows:
-            key = key_of(judged.example)
+            key = key_of(judged.example, self.within)
             self.read[key.stratum] += 1
             if key.row not in self._seen:
                 self._seen.add(key.row)
@@ -333,7 +352,9 @@ def _import_rows(arguments: argparse.Namespace, published: RowCounter) -> Import
     rows = read()
     if arguments.corrections is not None:
         rows = apply_patch(rows, arguments.corrections)
-    counter = ImportCounter()
+    if arguments.omit_defaults:
+        rows = map(with_optional_defaults, rows)
+    counter = ImportCounter(arguments.distinct_within)
     distinct = counter.deduplicate(rows)
     if arguments.out is None:
         deque(distinct, maxlen=0)
@@ -353,6 +374,30 @@ def _import_rows(arguments: argparse.Namespace, published: RowCounter) -> Import
         duplicates=sum(counts.duplicates for counts in strata),
         strata=strata,
     )
+
+
+def with_optional_defaults(judged: Judged) -> Judged:
+    """Return the example with parameters as optional whose documented default is expected.
+
+    An answer that omits such a parameter means the expected call, but violates a schema that
+    requires the parameter. The paper accepts it; providers may refuse to make the call.
+    """
+    toolbox = Toolbox.from_openai(judged.example.request["tools"])
+
+    def accepts(call: ExpectedCall, name: str, values: tuple[Json, ...]) -> bool:
+        schema = toolbox.schema(call.name).key(name)
+        defaults = documented_defaults(schema)
+        return any(Comparer().is_accepted(default, values, schema) for default in defaults)
+
+    calls = tuple(
+        replace(
+            call,
+            optional=call.optional
+            | {name for name, values in call.arguments.items() if accepts(call, name, values)},
+        )
+        for call in judged.expected.calls
+    )
+    return judged._replace(expected=replace(judged.expected, calls=calls))
 
 
 def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator[Judged]:
