@@ -330,7 +330,7 @@ class CanaryRequest:
 
     In the file, `probabilities` are those of the graph for CPUs, and `by_device` has those of the
     other graphs. A graph is compared with itself only: for sharp probabilities, the int8 and the
-    fp16 graph of a DistilBERT differ by 0.02 to 0.08, and the fp16 graph on the CPU and true fp16
+    fp16 graph of a DistilBERT differ by 0.02 to 0.08, and its fp16 graph differs from pure fp16
     arithmetic by 0.0003 to 0.004.
     """
 

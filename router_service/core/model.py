@@ -7,7 +7,9 @@ part of the manifest.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -201,7 +203,8 @@ class Graph:
         if device == "cuda":
             if not has_cuda():
                 raise ArtifactError(path, f"cannot run on a GPU: {NO_CUDA_BUILD}")
-            ort.preload_dlls()  # CUDA libraries from the packages of the runtime's extras
+            with redirect_stdout(sys.stderr):  # where it prints which libraries it does not find
+                ort.preload_dlls()  # CUDA libraries from the packages of the runtime's extras
         _share_working_memory()
         options = ort.SessionOptions()
         options.add_session_config_entry("session.use_env_allocators", "1")
