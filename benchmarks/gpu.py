@@ -10,7 +10,9 @@ makes them as sensitive to rounding as those of a well-trained router.
 Three things are measured, and written as Markdown and JSON:
 
 1. By how much each graph's probabilities of the canary requests differ from those that the graph
-   had at export, on the CPU. The limit is the artifact's tolerance.
+   had at export, on the CPU. The limit is the artifact's tolerance. Two lines without a limit
+   compare the fp16 graph's probabilities at export with the int8 graph's, and with torch's on the
+   device if the encoder computes in fp16.
 2. Latency of `Classifier.predict` for one request at a time, with synthetic ids of 64, 200 and 512
    tokens: the int8 graph on the CPU, and the fp16 graph on the GPU. Each thread predicts without
    pause for `--cell-s` seconds, as the gateway's decision threads do under load.
@@ -30,6 +32,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,7 +117,7 @@ def main() -> int:
     devices = ["cpu"] if device == "cpu" else ["cpu", device]
     problems: list[str] = []
     with TemporaryDirectory() as folder:
-        artifact = export_artifact(Path(folder) / "artifact")
+        artifact, model = export_artifact(Path(folder) / "artifact")
         tolerance = artifact.manifest.canary_tolerance
         differences = {}
         for each in devices:
@@ -128,7 +131,10 @@ def main() -> int:
         print("| graph | largest difference of the canary requests' probabilities | limit |")
         print("|---|--:|--:|")
         for execution, difference in differences.items():
-            print(f"| {execution} | {difference:.5f} | {tolerance} |", flush=True)
+            print(f"| {execution} | {difference:.5f} | {tolerance} |")
+        others = between_graphs(artifact, model, device)
+        for name, difference in others.items():
+            print(f"| {name} | {difference:.5f} | |", flush=True)
         print("\n| graph | tokens | threads | P50 ms | P95 ms | P99 ms | queries/s |")
         print("|---|--:|--:|--:|--:|--:|--:|")
         latencies = []
@@ -157,7 +163,7 @@ def main() -> int:
     if arguments.out:
         figures = {
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-            "canaries": differences,
+            "canaries": differences | others,
             "latencies": [asdict(latency) for latency in latencies],
             "gateway": asdict(served),
             "problems": problems,
@@ -169,8 +175,8 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def export_artifact(directory: Path) -> Artifact:
-    """Export an artifact of DistilBERT's shape with random weights, and load it."""
+def export_artifact(directory: Path) -> tuple[Artifact, RouterModel]:
+    """Export an artifact of DistilBERT's shape with random weights; return it and its network."""
     directory.mkdir()
     shipped = Artifact.load(SHIPPED)
     manifest = shipped.manifest
@@ -216,7 +222,7 @@ def export_artifact(directory: Path) -> Artifact:
         figures=Figures(frontier=(), metrics={}, policies=config.policies),
         calibration=IDENTITY,
     )
-    return Artifact.load(directory)
+    return Artifact.load(directory), model
 
 
 def spread_probabilities(branch: EncoderBranch, packed: Sequence[Packed]) -> None:
@@ -241,12 +247,36 @@ def spread_probabilities(branch: EncoderBranch, packed: Sequence[Packed]) -> Non
         branch.head.bias.copy_(-weights @ mean)
 
 
+def recorded_probabilities(artifact: Artifact, device: str) -> NDArray[np.float64]:
+    """Return the probabilities of the canary requests, (requests, arms), that a graph must have."""
+    return np.array([list(each.probabilities.values()) for each in artifact.canaries(device)])
+
+
 def canary_difference(router: Router, device: str) -> float:
     """Return the largest difference from the probabilities that the graph had at export."""
-    canaries = list(router.artifact.canaries(device))
-    recorded = np.array([list(canary.probabilities.values()) for canary in canaries])
-    found = np.array(router.predict_batch([canary.conversation for canary in canaries]))
-    return float(np.abs(found - recorded).max())
+    found = router.predict_batch([each.conversation for each in router.artifact.canaries()])
+    return float(np.abs(found - recorded_probabilities(router.artifact, device)).max())
+
+
+def between_graphs(artifact: Artifact, model: RouterModel, device: str) -> dict[str, float]:
+    """Return the largest differences between the fp16 graph and the two others, by a title."""
+    packer = Packer(artifact.manifest.packing, artifact.tokenizer)
+    halved = deepcopy(model)
+    assert halved.encoder is not None  # noqa: S101 - for mypy
+    halved.encoder.encoder.half()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    halved.to(device)
+    rows = []
+    with torch.inference_mode():
+        for canary in artifact.canaries():
+            ids = torch.tensor([packer.pack(canary.conversation).token_ids], device=device)
+            logits = halved(ids, torch.ones_like(ids), torch.zeros(1, 0, device=device))
+            rows.append(torch.sigmoid(logits)[0].cpu().numpy())
+    fp16 = recorded_probabilities(artifact, "cuda")
+    others = {
+        f"{CUDA_GRAPH} and {GRAPH}": recorded_probabilities(artifact, "cpu"),
+        f"{CUDA_GRAPH} and fp16 in torch on {device}": np.array(rows),
+    }
+    return {name: float(np.abs(fp16 - other).max()) for name, other in others.items()}
 
 
 def measure(

@@ -102,7 +102,8 @@ CPUs and GPUs, a run warns. The int8 graph of a DistilBERT with sharp probabilit
 full precision by up to 0.08."""
 GPU_PARAMETERS = 10_000_000
 """Larger encoders get a graph for GPUs by default. On one core, the int8 graph of a DistilBERT (66
-million parameters) takes 35 ms for 64 tokens, and the shipped one (4 million) 0.2 ms."""
+million parameters) takes 36 ms for 64 tokens, and the shipped one (4 million) 0.7 ms
+(`benchmarks/gpu.sh`)."""
 
 STAGES = "stages.json"
 """File with the time and memory of every stage of a run."""

@@ -403,7 +403,7 @@ def record_canaries(
     for_cpu = predicted.pop("cpu")
     lines = []
     for number, request in enumerate(requests):
-        line = {"request": request, "probabilities": for_cpu[number]}
+        line: dict[str, Json] = {"request": request, "probabilities": for_cpu[number]}
         if predicted:
             line["by_device"] = {device: rows[number] for device, rows in predicted.items()}
         lines.append(json.dumps(line))
