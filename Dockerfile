@@ -43,9 +43,10 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
 ENTRYPOINT ["switchcraft"]
 CMD ["serve"]
 
-# Needs `router.device: cuda`, and the host's NVIDIA driver by its container toolkit.
+# Needs the host's NVIDIA driver by its container toolkit. docs/gpu.md says what else.
 FROM runtime AS gpu
-ENV NVIDIA_VISIBLE_DEVICES=all \
+ENV SWITCHCRAFT_DEVICE=cuda \
+    NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=gpu-packages /opt/switchcraft /opt/switchcraft
 

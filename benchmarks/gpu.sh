@@ -1,29 +1,50 @@
 #!/usr/bin/env bash
-# Latency and throughput of the router's graphs on a GPU, beside torch and the paper's T4. About ten
-# minutes, of which installing takes half:
+# The router on a GPU: canary requests, latency and a gateway with a DistilBERT-sized artifact
+# (benchmarks/gpu.py), then graphs in ONNX Runtime beside torch and the paper's T4
+# (benchmarks/router_latency.py). Writes Markdown and JSON to runs/gpu for benchmarks/RESULTS.md. About
+# ten minutes, of which installing takes half:
 #
 #   benchmarks/gpu.sh
 #
-# The machine needs an NVIDIA driver, Python 3.11 or newer with `venv`, and a package index; the
-# packages bring CUDA. Options for `benchmarks/router_latency.py` may follow. On a machine without a
-# GPU, with an environment that is installed already, this tests the script:
+# The machine needs an NVIDIA driver. Without a model hub: weights are random. Packages come from
 #
-#   DEVICE=cpu ENVIRONMENT=.venv benchmarks/gpu.sh --batches 1 --tokens 64 --cell-s 1
+# - the Python that PYTHON names, if it is set: it has torch with CUDA, onnxruntime-gpu and this
+#   project's packages. Nothing is installed, and the network is not used;
+# - or else a new environment in ENVIRONMENT, from a package index, or from a folder of wheels:
+#   PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER benchmarks/gpu.sh
+#
+# OUT is the folder for the results. Options for `benchmarks/router_latency.py` may follow. On a
+# machine without a GPU, this tests the script:
+#
+#   DEVICE=cpu PYTHON=.venv/bin/python benchmarks/gpu.sh --batches 1 --tokens 64 --cell-s 1
 set -euo pipefail
 cd "$(dirname "$0")/.."
 device=${DEVICE:-cuda}
 environment=${ENVIRONMENT:-/tmp/switchcraft-gpu}
-out=${OUT:-runs/router_latency-$device.json}
+out=${OUT:-runs/gpu}
 
-if [ ! -x "$environment/bin/python" ]; then
+if [ "$device" = cuda ] && ! nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv; then
+  echo "no GPU: \`nvidia-smi\` does not work here, so nothing was measured (DEVICE=cpu tests the script)" >&2
+  exit 1
+fi
+
+python=${PYTHON:-$environment/bin/python}
+if [ -z "${PYTHON:-}" ] && [ ! -x "$python" ]; then
   python3 -m venv "$environment"
   "$environment/bin/pip" install --quiet -e '.[train]'
   # `onnxruntime` and `onnxruntime-gpu` share a folder, so only one of them may be there.
   "$environment/bin/pip" uninstall --quiet --yes onnxruntime
   "$environment/bin/pip" install --quiet -e '.[gpu]'
 fi
-if [ "$device" = cuda ]; then
-  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
-fi
-PYTHONPATH=.:training "$environment/bin/python" benchmarks/router_latency.py \
-  --device "$device" --student --cell-s 2 --out "$out" "$@"
+
+mkdir -p "$out"
+export PYTHONPATH=.:training${PYTHONPATH:+:$PYTHONPATH}
+status=0
+"$python" benchmarks/gpu.py --device "$device" --out "$out" |
+  tee "$out/artifact-$device.md" || status=$?
+[ "$status" != 2 ] || exit 2 # no usable GPU
+"$python" benchmarks/router_latency.py \
+  --device "$device" --student --cell-s 2 --out "$out/router_latency-$device.json" "$@" |
+  tee "$out/router_latency-$device.txt" || status=$?
+echo "results are in $out" >&2
+exit "$status"

@@ -14,10 +14,11 @@ attention, layer norms and GELUs fused by ONNX Runtime's optimizer; `distilbert 
 eager mode. Their weights are random, which costs the same. FP32 is without TF32. On cuda both run
 in fp16 too. With `--student`, so does an encoder of the shipped one's shape (one layer of width
 128), without the artifact's other branches; its rows may run in batches. The shipped graph's rows
-run one at a time. With `--modernbert`, so does ModernBERT's shape in eager mode. `MB` is the memory
-of the weights; on cuda, for torch, with the peak of one call's activations. The ONNX contenders
-need `pip install 'onnxruntime-gpu[cuda,cudnn]'` in place of `onnxruntime`, and are left out with a
-note where it is not installed.
+run one at a time, and on the CPU, because the shipped artifact has no graph for GPUs. With
+`--modernbert`, so does ModernBERT's shape in eager mode. `MB` is the memory of the weights; on
+cuda, for torch, with the peak of one call's activations. The ONNX contenders need `pip install
+'onnxruntime-gpu[cuda,cudnn]'` in place of `onnxruntime`, and are left out with a note where it is
+not installed.
 
 On CPUs, a call of DistilBERT takes up to 40 s. Cells of more than `--peer-tokens` therefore measure
 only the artifact, and above batch 1, a contender is timed for `--cell-s` seconds or 3 calls (`n`).
@@ -286,9 +287,9 @@ def _shipped(directory: Path, device: str) -> Contender:
     artifact = Artifact.load(directory)
     packer = Packer(artifact.manifest.packing, artifact.tokenizer)
     counts = [packer.pack(canary.conversation).features for canary in artifact.canaries()]
-    classifier = Classifier(
-        artifact.model_path(device), arms=len(artifact.manifest.arms), device=device
-    )
+    device = device if device in artifact.manifest.models else "cpu"
+    path = artifact.model_path(device)
+    classifier = Classifier(path, arms=len(artifact.manifest.arms), device=device)
 
     def prepare(ids: Ids) -> Call:
         rows = [
@@ -296,7 +297,7 @@ def _shipped(directory: Path, device: str) -> Contender:
         ]
         return lambda: classifier.predict(rows)
 
-    return Contender(OURS, prepare, artifact.model_path(device).stat().st_size / 1e6)
+    return Contender(OURS, prepare, path.stat().st_size / 1e6)
 
 
 def _named(name: str, runtime: str) -> str:

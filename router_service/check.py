@@ -26,7 +26,7 @@ from router_service.dialects.writing import Target
 from router_service.http.server import open_listeners
 from router_service.lifecycle.engine import EngineBuilder, make_planner
 from router_service.lifecycle.reloading import load_first_router
-from router_service.requests.pool import Pool, PoolNote, pool_notes
+from router_service.requests.pool import Pool, pool_notes
 from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
@@ -82,11 +82,11 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
         warn_about_open_redis(settings.server)
     yield from _notes("keys", warnings)
-    notes: list[PoolNote] = []
+    notes: list[str] = []
     with _warnings() as warnings:
         yield from _checked("router", lambda: _describe_router(settings, notes))
     yield from _notes("router", warnings)
-    yield from _notes("router", [line for note in notes for line in note.lines])
+    yield from _notes("router", notes)
     if settings.server.redis_url is not None:
         yield from _checked("redis", lambda: asyncio.run(_ping_redis(settings)))
     yield from _checked("port", lambda: _try_port(settings))
@@ -114,10 +114,10 @@ def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
         yield Finding(subject, Status.FAILED, str(exc))
 
 
-def _describe_router(settings: Settings, notes: list[PoolNote]) -> str:
+def _describe_router(settings: Settings, notes: list[str]) -> str:
     """Load the router as a gateway does, and return which arms it can choose.
 
-    Adds what operators should know about the pool to `notes`.
+    Adds what operators should know about the device and the pool to `notes`.
     """
     if not settings.models:  # the sandbox answers for every arm
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
@@ -126,7 +126,9 @@ def _describe_router(settings: Settings, notes: list[PoolNote]) -> str:
     manifest = router.artifact.manifest
     pool = Pool.build(settings, manifest)
     make_planner(settings, router, pool)
-    notes += pool_notes(pool, router.measured_prices)
+    if router.execution.warning:
+        notes.append(router.execution.warning)
+    notes += [line for note in pool_notes(pool, router.measured_prices) for line in note.lines]
     served = ", ".join(
         arm if arm == pool.by_arm[arm].name else f"{arm} by {pool.by_arm[arm].name}"
         for arm in manifest.arms
@@ -137,7 +139,8 @@ def _describe_router(settings: Settings, notes: list[PoolNote]) -> str:
     without = f"; without a model, so never chosen: {missing}" if missing else ""
     measured = f". {manifest.knowledge}" if manifest.knowledge else ""
     count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
-    return f"{place}: {count}: {served or 'none'}{without}{measured}"
+    runs = f". Runs {router.execution}"
+    return f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
 
 
 async def _ping_redis(settings: Settings) -> str:

@@ -43,7 +43,7 @@ from router_service.core.messages import (
     decode_object,
     parse_conversation,
 )
-from router_service.core.model import Classifier, Graph
+from router_service.core.model import Classifier, Execution, Graph, has_cuda
 from router_service.core.packing import PackedView, PackedViewer, Packer
 from router_service.core.resources import Cache, StageName, Timer, stop_if_abandoned
 from router_service.core.selection import (
@@ -155,11 +155,13 @@ class Router:
     ) -> None:
         """Load the artifact's model.
 
-        `prices` replaces list prices of the cost profile, by arm. `arms` restricts the choice
-        (default: all of the artifact's arms). The figures of `Router.artifact` are then computed
-        again for these arms at these prices. `relatives` are routers to share loaded files and
-        caches with.
-        Raises ArtifactError if the artifact lacks one of the arms, or if `arms` is empty.
+        `device` is where the model should run; if the artifact has no graph for it, the CPU is used
+        and `Router.execution` has a warning. `prices` replaces list prices of the cost profile, by
+        arm. `arms` restricts the choice (default: all of the artifact's arms). The figures of
+        `Router.artifact` are then computed again for these arms at these prices. `relatives` are
+        routers to share loaded files and caches with.
+        Raises ArtifactError if the artifact lacks one of the arms, if `arms` is empty, or if the
+        model cannot run on the device.
         """
         self.artifact = artifact
         manifest = artifact.manifest
@@ -180,15 +182,19 @@ class Router:
         else:
             self._packer = Packer(manifest.packing, artifact.tokenizer)
             self._viewer = PackedViewer(manifest.packing, artifact.tokenizer, self._packer)
-        path = artifact.model_path(device)
-        self._model = (device, manifest.files[path.relative_to(artifact.directory).as_posix()])
+        self._device = device if device in manifest.models else "cpu"
+        path = artifact.model_path(self._device)
+        self._model = (
+            self._device,
+            manifest.files[path.relative_to(artifact.directory).as_posix()],
+        )
         same_model = [r for r in relatives if r._model == self._model]
         costs_usd = manifest.costs_usd(prices)
         self._costs_usd = [costs_usd[column] for column in self._columns]
         self._seconds = np.array([manifest.profile[arm].seconds for arm in manifest.arms])
         # The graph and the figures of a pool take 0.1 s each, so a thread loads the graph.
         with ThreadPoolExecutor(1) as thread:
-            loading = None if same_model else thread.submit(Graph, path, device=device)
+            loading = None if same_model else thread.submit(Graph, path, device=self._device)
             # The manifest's figures are those of all arms at their profiled prices.
             if len(self._columns) < len(manifest.arms) or costs_usd != manifest.costs_usd():
                 self.artifact = describe_pool(artifact, self.arms, prices or {})
@@ -197,9 +203,12 @@ class Router:
             path,
             arms=len(manifest.arms),
             calibration=manifest.calibration,
-            device=device,
+            device=self._device,
             graph=graph,
         )
+        warning = None if device == self._device else _unused_device(manifest.name)
+        self.execution: Execution = Execution(path.name, graph.provider, warning)
+        """The graph that predicts, and what runs it."""
         known = manifest.familiarity
         features = manifest.packing.features
         self._familiarity = None if known is None else Familiarity(known, features)
@@ -449,7 +458,7 @@ class Router:
 
     def check_canaries(self) -> None:
         """Replay the artifact's canary requests; raises ArtifactError if a probability is off."""
-        self.artifact.check_canaries(self.predict_batch)
+        self.artifact.check_canaries(self.predict_batch, self._device)
 
     def view(self, conversation: Conversation) -> PackedView:
         """Return what the model sees of a conversation; CPU-bound, like a prediction."""
@@ -467,6 +476,18 @@ class Router:
         if unknown or not arms:
             problem = f"the artifact has no arms {unknown}" if unknown else "no arm was given"
             raise ArtifactError(self.artifact.directory, f"{problem}; use some of {list(known)}")
+
+
+def _unused_device(artifact: str) -> str:
+    """Return the warning that a GPU is configured, but the artifact has no graph for it."""
+    text = (
+        f"router.device is cuda, but the artifact {artifact} has no graph for GPUs: its graph for"
+        " CPUs runs on the CPU. Serve an artifact that was trained with `cuda_graph: true`, or set"
+        " router.device: cpu"
+    )
+    if not has_cuda():
+        text += ". Here, the other artifact would not load: ONNX Runtime is built without CUDA"
+    return text
 
 
 def decide_among(  # noqa: PLR0913

@@ -23,6 +23,7 @@ from router_service.core.artifact import (
 from router_service.core.errors import PolicyError
 from router_service.core.familiarity import FamiliaritySpec
 from router_service.core.messages import Conversation
+from router_service.core.model import Execution
 from router_service.core.packing import PackedView, PackingSpec
 from router_service.core.resources import Cache, Timer
 from router_service.core.selection import (
@@ -75,6 +76,7 @@ class FakeRouter:
         """Familiarity of every request; `with_familiarity` sets it."""
         described = manifest(tuple(self.probabilities), policies)
         self.artifact = Artifact(Path(), described, Tokenizer(WordLevel({"[UNK]": 0})))
+        self.execution = Execution("model.onnx", "CPUExecutionProvider")
         self.asked: list[Conversation] = []
 
     @property

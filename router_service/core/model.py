@@ -7,7 +7,10 @@ part of the manifest.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -150,16 +153,23 @@ def sigmoid(logits: Floats) -> Floats:
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
+CUDA_PROVIDER = "CUDAExecutionProvider"
 PROVIDERS: dict[str, list[str | tuple[str, dict[str, str]]]] = {
     "cpu": ["CPUExecutionProvider"],
     # TF32 would reduce the mantissa to 10 bits, although the graph is declared FP32.
-    "cuda": [("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"],
+    "cuda": [(CUDA_PROVIDER, {"use_tf32": "0"}), "CPUExecutionProvider"],
 }
 
-NO_CUDA = (
-    "cannot run on cuda: onnxruntime finds no CUDA device. Install switchcraft-router[gpu] on a"
-    " machine with an NVIDIA driver, or set router.device: cpu"
+NO_CUDA_BUILD = (
+    "the installed ONNX Runtime is built without CUDA. Use the GPU image, or install"
+    " switchcraft-router[gpu] after `pip uninstall onnxruntime`, or set router.device: cpu"
 )
+NO_CUDA_DEVICE = (
+    "ONNX Runtime cannot use a CUDA device, and has written the cause to stderr. Check that"
+    " `nvidia-smi` works where the gateway runs (a container needs a GPU: `--gpus all`, or a limit"
+    " of nvidia.com/gpu) and that its driver supports the installed CUDA, or set router.device: cpu"
+)
+"""Why a graph for GPUs cannot run, and what to do."""
 
 BATCHING_KEY = "switchcraft.rows"
 """Metadata key of a graph file: whether the rows of a batch can be run together."""
@@ -192,8 +202,9 @@ class Graph:
         path = source if isinstance(source, Path) else Path("graph in memory")
         if device == "cuda":
             if not has_cuda():
-                raise ArtifactError(path, NO_CUDA)
-            ort.preload_dlls()  # CUDA libraries from the packages of the runtime's extras
+                raise ArtifactError(path, f"cannot run on a GPU: {NO_CUDA_BUILD}")
+            with redirect_stdout(sys.stderr):  # where it prints which libraries it does not find
+                ort.preload_dlls()  # CUDA libraries from the packages of the runtime's extras
         _share_working_memory()
         options = ort.SessionOptions()
         options.add_session_config_entry("session.use_env_allocators", "1")
@@ -214,9 +225,11 @@ class Graph:
         except Exception as exc:  # the runtime does not export its own error classes
             raise ArtifactError(path, f"cannot be loaded as an ONNX graph: {exc}") from exc
         return_freed()
-        # If CUDA does not load, the runtime only logs a warning and uses the CPU.
-        if device == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
-            raise ArtifactError(path, NO_CUDA)
+        self.provider: str = session.get_providers()[0]
+        """The execution provider of ONNX Runtime that runs the graph."""
+        # If CUDA does not load, the runtime only logs an error and uses the CPU.
+        if device == "cuda" and self.provider != CUDA_PROVIDER:
+            raise ArtifactError(path, f"cannot run on a GPU: {NO_CUDA_DEVICE}")
         output = session.get_outputs()[0]
         self._session = session
         self._inputs = {node.name for node in session.get_inputs()}
@@ -284,7 +297,23 @@ def _share_working_memory() -> None:
 
 def has_cuda() -> bool:
     """Return whether the installed runtime was built for CUDA."""
-    return "CUDAExecutionProvider" in ort.get_available_providers()
+    return CUDA_PROVIDER in ort.get_available_providers()
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a router runs its model."""
+
+    graph: str
+    """Name of the graph's file in the artifact."""
+    provider: str
+    """The execution provider of ONNX Runtime that runs it."""
+    warning: str | None = None
+    """Why the configured device is not used, and what to do; None if it is."""
+
+    def __str__(self) -> str:
+        """Return the graph and the provider, such as `model.fp16.onnx on ...`."""
+        return f"{self.graph} on {self.provider}"
 
 
 class Classifier:

@@ -16,6 +16,7 @@ from router_service.core.decision_log import LoggedCall
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
 from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.core.messages import decode_object
+from router_service.core.model import Execution
 from router_service.core.releases import Publication
 from router_service.core.selection import DEFAULT
 from router_service.http.auth import UI_PATH
@@ -248,6 +249,11 @@ class Readiness(BaseModel):
 
     status: Literal["ready", "draining"]
     artifact: str
+    graph: str
+    """File of the artifact with the model that runs."""
+    provider: str
+    """Execution provider of ONNX Runtime that runs it: `CPUExecutionProvider`, or
+    `CUDAExecutionProvider` for a GPU."""
     store: Literal["ok", "away"]
     routing: Literal["none"] | None = None
     """`none` if the router knows none of the configured models; otherwise left out."""
@@ -294,6 +300,8 @@ class GatewayStatus(BaseModel):
 
     artifact: str
     """Name of the artifact that decides."""
+    execution: Execution
+    """The graph that predicts and what runs it, with a warning if `router.device` is not used."""
     publication: Publication | None
     """The publication that is served, without a canary release that was rolled back."""
     tried: tuple[ReleaseStatistics, ...]
@@ -327,7 +335,14 @@ async def readyz(request: Request, response: Response) -> Readiness:
     response.status_code = 503 if gateway.drain.has_begun else 200
     engine = gateway.engine
     routing: Literal["none"] | None = None if engine.pool.by_arm else "none"
-    return Readiness(status=status, artifact=engine.manifest.name, store=store, routing=routing)
+    return Readiness(
+        status=status,
+        artifact=engine.manifest.name,
+        graph=engine.execution.graph,
+        provider=engine.execution.provider,
+        store=store,
+        routing=routing,
+    )
 
 
 @routes.get("/health/liveliness", tags=[OPERATIONS], summary="Liveness, as LiteLLM names it")
@@ -383,6 +398,7 @@ async def status(request: Request) -> GatewayStatus:
     )
     return GatewayStatus(
         artifact=gateway.engine.manifest.name,
+        execution=gateway.engine.execution,
         publication=gateway.reloader.publication,
         tried=tuple(statistics),
         open_circuits=tuple(_open_deployments(gateway)),

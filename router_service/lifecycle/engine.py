@@ -28,6 +28,7 @@ from router_service.core.errors import (
 )
 from router_service.core.familiarity import BEST, ROUTE
 from router_service.core.messages import Conversation
+from router_service.core.model import Execution
 from router_service.core.releases import (
     Canary,
     ExceededLimit,
@@ -263,6 +264,7 @@ class Engine:
         self.settings = settings
         self.access = Access.from_settings(settings.keys)
         self.manifest = router.artifact.manifest
+        self.execution = router.execution
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
         self.releases = with_trials(stable)
@@ -393,6 +395,7 @@ class EngineBuilder:
         self._tallies: dict[object, Tallies] = {}
         self._announces = announces
         self._announced: tuple[PoolNote, ...] = ()
+        self._announced_execution: Execution | None = None
 
     def router(self, settings: Settings, publication: Publication | None) -> Router:
         """Return the router of the stable release, or of `router.artifact` without a publication.
@@ -439,7 +442,13 @@ class EngineBuilder:
         return engine
 
     def _announce(self, pool: Pool, router: Router) -> None:
-        """Log the notes on a pool, unless they were logged for the last one."""
+        """Log how the router runs and the notes on its pool, unless they are those of the last."""
+        execution = router.execution
+        if self._announces and execution != self._announced_execution:
+            _log.info("the router runs %s", execution)
+            if execution.warning:
+                _log.warning("%s", execution.warning)
+        self._announced_execution = execution
         notes = pool_notes(pool, router.measured_prices)
         if self._announces and notes != self._announced:
             for note in notes:

@@ -204,6 +204,7 @@ class Gauges:
         self._slots = slots
         self._decisions = decisions
         self._artifact: tuple[str, ...] | None = None
+        self._graph: tuple[str, ...] | None = None
         self._arms: set[tuple[str, str, str]] = set()
         self._deployment_ids: set[str] = set()
         self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
@@ -232,12 +233,8 @@ class Gauges:
 
     def show_engine(self, engine: Engine) -> None:
         """Show the engine that answers from now on, and create the series of its models."""
-        manifest, metrics = engine.manifest, self._metrics
-        artifact = (manifest.name, manifest.encoder.name, manifest.provenance.commit)
-        if self._artifact is not None:
-            metrics.artifact_info.labels(*self._artifact).set(0)
-        metrics.artifact_info.labels(*artifact).set(1)
-        self._artifact = artifact
+        metrics = self._metrics
+        self._show_artifact(engine)
         self._show_arms(engine)
         metrics.latency_budget_seconds.set(engine.settings.router.latency_budget_s)
         for arm in engine.pool.by_arm:
@@ -272,6 +269,18 @@ class Gauges:
                 metrics.routed_cost_usd.labels(model.name)
                 metrics.baseline_cost_usd.labels(model.name)
         self.refresh(engine)
+
+    def _show_artifact(self, engine: Engine) -> None:
+        """Show the artifact that decides, and the graph that runs."""
+        manifest, execution, metrics = engine.manifest, engine.execution, self._metrics
+        if self._artifact is not None:
+            metrics.artifact_info.labels(*self._artifact).set(0)
+        self._artifact = (manifest.name, manifest.encoder.name, manifest.provenance.commit)
+        metrics.artifact_info.labels(*self._artifact).set(1)
+        if self._graph is not None:
+            metrics.graph_info.labels(*self._graph).set(0)
+        self._graph = (execution.graph, execution.provider)
+        metrics.graph_info.labels(*self._graph).set(1)
 
     def _show_arms(self, engine: Engine) -> None:
         """Show which model serves each arm, and how many models serve none."""

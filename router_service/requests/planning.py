@@ -41,6 +41,7 @@ from router_service.core.messages import (
     read_model,
     read_stream,
 )
+from router_service.core.model import Execution
 from router_service.core.packing import PackedView
 from router_service.core.resources import Cache, Stage, StageName, Timer, stop_if_abandoned
 from router_service.core.responses import find_references, parse_responses_request
@@ -355,6 +356,7 @@ class DecidingRouter(Protocol):
     """The part of `router.Router` that the gateway uses."""
 
     artifact: Artifact
+    execution: Execution
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:

@@ -37,6 +37,7 @@ from router_service.settings.unsupported import IGNORED_SECTIONS, unsupported_se
 from router_service.settings.values import (
     ClientKey,
     Count,
+    Device,
     Frozen,
     LogFormat,
     Model,
@@ -68,6 +69,10 @@ S = TypeVar("S", bound=Frozen)
 T = TypeVar("T")
 
 
+_OVERRIDDEN = {"log_format": ("logging", "format"), "device": ("router", "device")}
+"""Section and field of the overrides that are not fields of `server` with the same name."""
+
+
 class Overrides(BaseSettings):
     """Environment variables that override the file."""
 
@@ -90,6 +95,8 @@ class Overrides(BaseSettings):
     """Overrides `server.workers`."""
     redis_url: RedisAddress | None = None
     """Overrides `server.redis_url`."""
+    device: Device | None = None
+    """Overrides `router.device`. The GPU image sets it to `cuda`."""
     log_format: LogFormat | None = None
     """Overrides `logging.format`."""
     admin_key: ClientKey | None = None
@@ -125,14 +132,18 @@ def read_settings(
         raise ConfigError("the command line", "--port", str(exc)) from exc
     path = config or overrides.config
     settings = load_settings(path, environ) if path else Settings()
-    sections = {"server": settings.server, "logging": settings.logging}
+    sections = {
+        "server": settings.server,
+        "logging": settings.logging,
+        "router": settings.router,
+    }
     sources = {}
     options = {"host": host or None, "port": port, "log_format": log_format}
     for name in Overrides.model_fields.keys() - {"config", "admin_key"}:
         option, variable = options.get(name), getattr(overrides, name)
         if option is None and variable is None:
             continue
-        section, field = ("logging", "format") if name == "log_format" else ("server", name)
+        section, field = _OVERRIDDEN.get(name, ("server", name))
         value = variable if option is None else option
         sections[section] = sections[section].model_copy(update={field: value})
         sources[f"{section}.{field}"] = (

@@ -76,6 +76,7 @@ TargetPort = Annotated[int, Field(ge=1, le=MAX_PORT), BeforeValidator(partial(re
 """A port to connect to."""
 Name = Annotated[str, Field(min_length=1)]
 LogFormat = Literal["auto", "text", "json"]
+Device = Literal["cpu", "cuda"]
 HttpAddress = Annotated[str, AfterValidator(partial(check_http_address, has_query=False))]
 HeaderName = Annotated[str, BeforeValidator(lambda value: str(value).lower())]
 
@@ -447,9 +448,9 @@ class RouterSettings(Frozen):
     publication: Literal["redis"] | Path | None = None
     """Where `switchcraft-train publish` announces a new artifact: a directory, or `redis` to use
     `server.redis_url`. Until a usable artifact is published there, `router.artifact` serves."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device that runs the artifact's graph. `cuda` needs the package's extra `gpu` and uses the
-    artifact's graph for `cuda` if it has one."""
+    device: Device = "cpu"
+    """Device that runs the artifact's graph. `cuda` needs the package's extra `gpu` and an artifact
+    with a graph for GPUs. Without such a graph, the CPU is used, with a warning."""
     arms: Mapping[str, str | None] = Field(default_factory=dict)
     """Model of `model_list` for each arm of the artifact. It is needed only if the model cannot be
     recognized: an arm that is not listed uses the first model whose deployments have one of the

@@ -144,6 +144,13 @@ class Metrics:
         "encoder",
         "commit",
     )
+    graph_info = _gauge(
+        "graph_info",
+        "1 for the graph that predicts now and the execution provider of ONNX Runtime that runs it "
+        "(CPUExecutionProvider or CUDAExecutionProvider), 0 for an earlier pair.",
+        "graph",
+        "provider",
+    )
     arm_info = _gauge(
         "arm_info",
         "1 for each arm that has a model, 0 for an earlier one. The basis `stand_in` means that the"

@@ -18,6 +18,7 @@ from router_service.core.advice import Advice
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
 from router_service.core.goals import pareto_front
 from router_service.core.held_out import HELD_OUT
+from router_service.core.model import Execution
 from router_service.core.selection import ArmProfile, Verified
 from router_service.http.auth import UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
@@ -64,6 +65,7 @@ class ArtifactCard(BaseModel):
     features: int
     """Number of structural features."""
     calibration: str
+    execution: Execution
     policies: Mapping[str, str]
     model_name: str
     """Model name that a client sends to have a request routed."""
@@ -121,6 +123,7 @@ class ArtifactCard(BaseModel):
             template=packing.template,
             features=len(packing.features),
             calibration=manifest.calibration.method,
+            execution=engine.execution,
             policies=manifest.named_rules,
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),

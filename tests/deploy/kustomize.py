@@ -28,7 +28,7 @@ def render(folder: Path) -> list[Resource]:
     ]
     for name in file.get("components", ()):
         component = yaml.safe_load((folder / name / "kustomization.yaml").read_text())
-        for part in component["resources"]:
+        for part in component.get("resources", ()):
             resources += _read(folder / name / part)
         _patch(resources, component)
     for generated in file.get("configMapGenerator", ()):
@@ -37,7 +37,18 @@ def render(folder: Path) -> list[Resource]:
         config_map["metadata"] = {"name": generated["name"]}
         resources.append(config_map)
     _patch(resources, file)
+    for image in file.get("images", ()):
+        _set_image(resources, image)
     return resources
+
+
+def _set_image(resources: list[Resource], image: Resource) -> None:
+    """Replace an image's name and tag in all deployments."""
+    for resource in resources:
+        if resource["kind"] == "Deployment":
+            for container in resource["spec"]["template"]["spec"]["containers"]:
+                if container["image"].partition(":")[0] == image["name"]:
+                    container["image"] = f"{image['newName']}:{image['newTag']}"
 
 
 def _read(path: Path) -> Iterator[Resource]:

@@ -64,6 +64,21 @@ def test_file_is_valid_by_composes_schema() -> None:
     jsonschema.validate(COMPOSE, json.loads(schema.read_text()))
 
 
+def test_gpu_file_adds_a_gpu_to_the_live_gateway() -> None:
+    """It changes only the image, the memory and the devices of a service that exists."""
+    text = (ROOT / "deploy" / "compose" / "gpu.yaml").read_text()
+    schema = files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+    changes = yaml.safe_load(text)
+    jsonschema.validate(changes, json.loads(schema.read_text()))
+    assert list(changes["services"]) == ["gateway"]
+    gateway = changes["services"]["gateway"]
+    assert gateway.keys() == {"image", "build", "deploy"}
+    assert gateway["image"] != SERVICES["gateway"]["image"]
+    assert stages(ROOT / "Dockerfile")[gateway["build"]["target"]].variables()
+    (device,) = gateway["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+
+
 def test_mounted_sources_exist() -> None:
     """Every folder, volume and network that the file names exists."""
     for source in mounts():

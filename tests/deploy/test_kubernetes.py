@@ -46,7 +46,7 @@ def by_kind(resources: Iterable[Resource]) -> dict[str, Resource]:
     return {resource["kind"]: resource for resource in named}
 
 
-RENDERED = {name: render(FOLDER / name) for name in ("base", "production")}
+RENDERED = {name: render(FOLDER / name) for name in ("base", "production", "gpu")}
 RESOURCES = by_kind(RENDERED["production"])
 POD: dict[str, Any] = RESOURCES["Deployment"]["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
@@ -107,7 +107,7 @@ def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch)
     assert not app.state.gateway.engine.access.is_open, "the sandbox's gateway asks for the key"
 
 
-@pytest.mark.parametrize("name", ["prometheus", "redis", "shared-volume"])
+@pytest.mark.parametrize("name", ["gpu", "prometheus", "redis", "shared-volume"])
 def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> None:
     """Each component works without the others."""
     file = {"resources": [str(FOLDER / "base")], "components": [str(FOLDER / "components" / name)]}
@@ -116,7 +116,7 @@ def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> N
     core = [resource for resource in rendered if resource["kind"] not in OPERATORS]
     for resource in core:
         kubernetes_validate.validate(resource, KUBERNETES, strict=True)
-    assert len(rendered) > len(RENDERED["base"])
+    assert rendered != RENDERED["base"]
 
 
 @pytest.mark.parametrize("kind", sorted(RESOURCES.keys() - OPERATORS))
@@ -133,6 +133,28 @@ def test_resource_is_valid_by_its_schema(kind: str) -> None:
 def test_other_resource_is_valid_by_its_schema(resource: Resource) -> None:
     """What users copy is valid, and so is each resource of Redis."""
     kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+
+
+def test_gpu_overlay_gives_each_gateway_a_gpu() -> None:
+    """It is production with the GPU image, a limit of one GPU, more memory and time to start."""
+    resources = by_kind(RENDERED["gpu"])
+    assert {kind: each for kind, each in resources.items() if kind != "Deployment"} == {
+        kind: each for kind, each in RESOURCES.items() if kind != "Deployment"
+    }
+    deployment = resources["Deployment"]
+    kubernetes_validate.validate(deployment, KUBERNETES, strict=True)
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == "switchcraft:gpu"
+    assert container["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": "1"}
+    assert container["resources"]["requests"]["cpu"] == CONTAINER["resources"]["requests"]["cpu"]
+    assert container["startupProbe"] == CONTAINER["startupProbe"] | {"failureThreshold": 300}
+    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert {"name": "SWITCHCRAFT_DEVICE", "value": "cuda"} in container["env"]
+    assert stages(ROOT / "Dockerfile")["gpu"].variables()["SWITCHCRAFT_DEVICE"] == "cuda"
+    changed = {"image", "env", "resources", "startupProbe"}
+    assert {name for name in CONTAINER if container[name] != CONTAINER[name]} == changed
+    assert container["env"][1:] == CONTAINER["env"]
 
 
 def test_redis_accepts_only_gateways_with_the_password() -> None:

@@ -247,6 +247,7 @@ def test_router_view_shows_measurements(page: Page, shipped: Router) -> None:
     expect(rows).to_have_count(measured)
     for arm in manifest.arms:
         expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
+    expect(card).to_contain_text("CPU: model.int8.onnx by ONNX Runtime's CPUExecutionProvider")
 
 
 def test_router_view_compares_pools_of_models(page: Page) -> None:

@@ -133,6 +133,8 @@ def test_every_experiment_has_the_shared_settings(name: str, config: RunConfig) 
     assert config.evaluation.grouped is name.startswith("held-out-datasets")
     assert config.evaluation.truncated is (name == "packing")
     assert (config.auxiliary_arms, config.also, config.verifier) == ("none", (), False)
+    # "Router inference latency": the router runs on a GPU.
+    assert config.cuda_graph is True
 
 
 def test_experiments_use_the_paper_s_pools_and_seeds() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
+from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, read_manifest
 from router_service.core.errors import ConfigError
 from router_service.core.held_out import Figures
 from router_service.core.measurement import frontier_rules
-from router_service.core.messages import parse_conversation
+from router_service.core.messages import Conversation, parse_conversation
+from router_service.core.model import Classifier
+from router_service.core.packing import Packer
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
@@ -23,6 +26,7 @@ from switchcraft_training.datasets.rows import read_rows
 from switchcraft_training.experiment import NAIVE_TRUNCATION, TrainingData, pack_table, run_split
 from switchcraft_training.models.checkpoints import FINISHED
 from switchcraft_training.models.encoders import load_encoder, packing_for
+from switchcraft_training.pipeline import LARGE_DIFFERENCE, has_cuda_graph
 from tests.training.conftest import ARMS
 from tests.training.models.stand_ins import save
 from tests.training.papers import DATASETS, write_labelled
@@ -147,10 +151,11 @@ def test_run_trains_one_router_and_ships_it(values: Settings, tmp_path: Path) ->
     """One fine-tuning gives an artifact, and reports on the test and the validation part.
 
     The encoder has ModernBERT's architecture and window: the artifact reads more than 2,000 tokens
-    of a request, as in training.
+    of a request, as in training. The artifact has a graph for GPUs, too.
     """
     write_labelled(tmp_path / "data", ARMS[:2], long_phrases=300)
     values |= {
+        "cuda_graph": True,
         "encoder": {"source": str(save("modernbert", tmp_path / "modernbert"))},
         "packing": {"budget_tokens": 8192, "tool_budget_tokens": 1600, "signature": "names"},
         "training": {"max_epochs": 1, "batch_size": 2, "evaluation_batch_size": 2},
@@ -180,6 +185,54 @@ def test_run_trains_one_router_and_ships_it(values: Settings, tmp_path: Path) ->
     assert 2000 < decision.packed_tokens < 8192
     # The encoder reads the long earlier turn: it changes the probabilities.
     assert decision.probabilities != router.decide_conversation(short).probabilities
+    graphs_are_compared(router.artifact, reports[0]["parity"])
+
+
+def graphs_are_compared(artifact: Artifact, parity: dict[str, float]) -> None:
+    """Check that each graph has canary probabilities of its own, and that the report compares both.
+
+    The graph for GPUs is run on the CPU, as at export.
+    """
+    manifest = artifact.manifest
+    assert manifest.models == {"cpu": "model.int8.onnx", "cuda": "model.fp16.onnx"}
+    packer = Packer(manifest.packing, artifact.tokenizer)
+    recorded = {}
+    for device in manifest.models:
+        graph = Classifier(artifact.model_path(device), arms=len(manifest.arms))
+
+        def predict(
+            conversations: Sequence[Conversation], graph: Classifier = graph
+        ) -> list[list[float]]:
+            rows: list[list[float]] = graph.predict(list(map(packer.pack, conversations))).tolist()
+            return rows
+
+        artifact.check_canaries(predict, device)
+        canaries = list(artifact.canaries(device))
+        recorded[device] = [list(canary.probabilities.values()) for canary in canaries]
+        assert predict([canary.conversation for canary in canaries]) == recorded[device]
+    assert recorded["cpu"] != recorded["cuda"]
+    compared = {n: value for n, value in parity.items() if n.startswith("fp16 graph and int8")}
+    assert [name.partition(": ")[2] for name in compared] == [
+        "largest difference",
+        "changed decisions",
+    ]
+    difference, changed = compared.values()
+    assert 0 < difference < LARGE_DIFFERENCE
+    assert 0 <= changed <= 1
+
+
+def test_large_encoders_get_a_graph_for_gpus(values: Settings) -> None:
+    """By default, a DistilBERT has one and the shipped encoder has none; the setting decides."""
+    shipped = read_manifest(SHIPPED / MANIFEST).encoder
+    distilbert = shipped.model_copy(update={"parameters": 66_362_880})
+    config = RunConfig.model_validate(values)
+    assert [has_cuda_graph(config, each) for each in (shipped, distilbert)] == [False, True]
+    for wanted in (True, False):
+        config = RunConfig.model_validate(values | {"cuda_graph": wanted})
+        assert has_cuda_graph(config, distilbert) == has_cuda_graph(config, shipped) == wanted
+    training = {"max_epochs": 1, "shares": {"lexical": 1}}
+    config = RunConfig.model_validate(values | {"training": training})
+    assert not has_cuda_graph(config, distilbert), "the encoder has no share"
 
 
 @pytest.mark.parametrize(

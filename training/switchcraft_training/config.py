@@ -365,10 +365,12 @@ class RunConfig(_Frozen):
         " held-out probabilities. `none`: probabilities stay as the network predicts them.",
     )
     sweep: SweepConfig = SweepConfig()
-    cuda_graph: bool = Field(
-        default=False,
+    cuda_graph: bool | None = Field(
+        None,
         description="Whether the artifact also has a graph for GPUs, with the encoder in fp16."
-        " Without it, a GPU runs the graph for CPUs.",
+        " Without it, a gateway with a GPU uses the CPU. It cannot be added later. Default: true if"
+        " the encoder has more than 10 million parameters, like DistilBERT. The graph of a"
+        " DistilBERT has 133 MB.",
     )
     verifier: bool = Field(
         default=False,

@@ -23,9 +23,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from router_service.core.artifact import TOKENIZER, Encoder, Provenance
+from router_service.core.artifact import TOKENIZER, Encoder, Manifest, Provenance
 from router_service.core.held_out import HeldOut
 from router_service.core.model import Calibration, Classifier
+from router_service.core.selection import select_rows
 from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import Grouping, RunConfig, dump_config
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
@@ -92,6 +93,17 @@ log = logging.getLogger(__name__)
 DISTRIBUTION = "switchcraft-router"
 VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")
 PARITY_ROWS = 100
+COMPARED_ROWS = 500
+"""Number of queries by which the graphs for CPUs and GPUs are compared."""
+LARGE_DIFFERENCE = 0.1
+MANY_CHANGED = 0.05
+"""Above this difference in probability or this share of changed decisions between the graphs for
+CPUs and GPUs, a run warns. The int8 graph of a DistilBERT with sharp probabilities differs from
+full precision by up to 0.08."""
+GPU_PARAMETERS = 10_000_000
+"""Larger encoders get a graph for GPUs by default. On one core, the int8 graph of a DistilBERT (66
+million parameters) takes 36 ms for 64 tokens, and the shipped one (4 million) 0.7 ms
+(`benchmarks/gpu.sh`)."""
 
 STAGES = "stages.json"
 """File with the time and memory of every stage of a run."""
@@ -198,7 +210,7 @@ def _run_stages(
     LearnedQueries.of(table.examples).write(directory)
     folds = [split.train for split in training.folds()]
     held_out_predictions(training, result.experiment, folds).write(directory)
-    write_manifest(
+    manifest = write_manifest(
         directory,
         config,
         describe_encoder(encoder),
@@ -208,6 +220,7 @@ def _run_stages(
         calibration=result.calibration,
         familiarity=fit_familiarity(training),
     )
+    parity |= compare_graphs(training, manifest, directory)
     verified: VerifiedFigures | str = NO_VERIFIER
     if config.verifier:
         calibrated = result.experiment.probabilities
@@ -290,7 +303,7 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
         data.table.take(result.split.train).select_arms(config.arms), config.prices
     )
     held_out_predictions(data, result.test, [split.train]).write(directory)
-    write_manifest(
+    manifest = write_manifest(
         directory,
         config,
         describe_encoder(encoder),
@@ -299,6 +312,7 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
         figures=described,
         calibration=result.calibration,
     )
+    parity |= compare_graphs(data, manifest, directory)
     with stage(REPORT):
         report = Report(
             name=config.name,
@@ -366,7 +380,7 @@ def export(
         if config.evaluation.protocol == "split":  # With folds, the int8 graph is measured itself.
             graphs["int8"] = directory / GRAPH
         shutil.copyfile(graph, directory / GRAPH)
-        if config.cuda_graph:
+        if has_cuda_graph(config, describe_encoder(encoder)):
             graphs["fp16"] = directory / CUDA_GRAPH
             export_fp16(trained.model, features, graphs["fp16"])
         predicted = {
@@ -381,6 +395,46 @@ def export(
         )
         for name, probabilities in predicted.items()
     }
+
+
+def has_cuda_graph(config: RunConfig, encoder: Encoder) -> bool:
+    """Return whether the artifact gets a graph for GPUs; by default, if its encoder is large."""
+    if config.cuda_graph is not None:
+        return config.cuda_graph
+    return "encoder" in config.training.branch_shares and encoder.parameters > GPU_PARAMETERS
+
+
+def compare_graphs(data: TrainingData, manifest: Manifest, directory: Path) -> dict[str, float]:
+    """Return how far the graph for GPUs differs from the one for CPUs, on measured queries.
+
+    These are the largest difference in calibrated probability, and the share of decisions of the
+    policy that chooses once that change. Empty without a graph for GPUs. Logs a warning if the
+    difference is large, because the artifact's figures then say little about a gateway with a GPU.
+    """
+    if "cuda" not in manifest.models:
+        return {}
+    rows = data.table.take(data.table.measured_rows[:COMPARED_ROWS])
+    arms, policy = len(manifest.arms), manifest.choose_once.rule
+    costs_usd = np.tile(manifest.costs_usd(), (len(rows), 1))
+    on_cpu, on_gpu = (
+        Classifier(directory / manifest.models[device], arms=arms, calibration=manifest.calibration)
+        .predict(rows.packed)
+        .astype(np.float64)
+        for device in ("cpu", "cuda")
+    )
+    difference = float(np.abs(on_cpu - on_gpu).max())
+    chosen = [select_rows(each, costs_usd, policy) for each in (on_cpu, on_gpu)]
+    changed = float((chosen[0] != chosen[1]).mean())
+    if difference > LARGE_DIFFERENCE or changed > MANY_CHANGED:
+        log.warning(
+            "the graphs for CPUs and GPUs differ: probabilities by up to %.3f, %.1f%% of the"
+            " decisions of %s; the artifact's figures may not hold on a GPU",
+            difference,
+            100 * changed,
+            policy,
+        )
+    of = f"fp16 graph and int8 graph, {len(rows)} queries"
+    return {f"{of}: largest difference": difference, f"{of}: changed decisions": changed}
 
 
 def describe_encoder(encoder: PretrainedEncoder) -> Encoder:

@@ -166,9 +166,62 @@ def test_graph_that_does_not_load_is_named(copy: Path) -> None:
         Router.load(copy)
 
 
-def test_missing_cuda_device_is_refused() -> None:
-    """A router that is configured for CUDA does not silently use the CPU."""
+def with_gpu_graph(directory: Path, probabilities: dict[str, float] | None = None) -> Path:
+    """Give an artifact a graph for GPUs, and its canary requests `probabilities` of that graph.
+
+    Return the graph's path. The graph is that for CPUs, so that both predict the same.
+    """
+    graph = directory / "model.fp16.onnx"
+    shutil.copyfile(directory / "model.int8.onnx", graph)
+    if probabilities is not None:
+        path = directory / CANARIES
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        added = {"by_device": {"cuda": probabilities}}
+        path.write_text("".join(json.dumps(row | added) + "\n" for row in rows))
+    models = {"cpu": "model.int8.onnx", "cuda": graph.name}
+    edit_manifest(directory, models=models, files=file_hashes(directory))
+    return graph
+
+
+def test_gpu_graph_is_refused_without_cuda(copy: Path) -> None:
+    """A graph for GPUs does not silently run on the CPU; the error names the graph and remedies."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this machine's runtime has CUDA")
-    with pytest.raises(ArtifactError, match=r"Install switchcraft-router\[gpu\]"):
-        Router(Artifact.load(SHIPPED), device="cuda")
+    graph = with_gpu_graph(copy)
+    with pytest.raises(ArtifactError, match=r"cannot run on a GPU.*pip uninstall") as caught:
+        Router(Artifact.load(copy), device="cuda")
+    assert caught.value.path == graph
+
+
+def test_artifact_without_gpu_graph_runs_on_the_cpu_with_a_warning(copy: Path) -> None:
+    """If a GPU is configured, the warning says why it is not used and how to export a graph."""
+    router = Router(Artifact.load(copy), device="cuda")
+    router.check_canaries()
+    execution = router.execution
+    assert (execution.graph, execution.provider) == ("model.int8.onnx", "CPUExecutionProvider")
+    assert execution.warning is not None
+    assert "no graph for GPUs" in execution.warning
+    assert "cuda_graph: true" in execution.warning
+    assert Router(Artifact.load(copy)).execution.warning is None
+
+
+def test_each_graph_is_compared_with_its_own_canary_probabilities(copy: Path) -> None:
+    """Probabilities of one graph do not refuse another one, however much the two differ."""
+    other = dict.fromkeys(Artifact.load(copy).manifest.arms, 0.0)
+    with_gpu_graph(copy, other)
+    artifact = Artifact.load(copy)
+    router = Router(artifact)
+    router.check_canaries()
+    assert {tuple(each.probabilities.values()) for each in artifact.canaries("cuda")} == {
+        tuple(other.values())
+    }
+    with pytest.raises(ArtifactError, match="line 1"):
+        artifact.check_canaries(router.predict_batch, "cuda")
+
+
+def test_older_canaries_serve_all_graphs(copy: Path) -> None:
+    """Artifacts that were exported with one set of probabilities can still be loaded."""
+    with_gpu_graph(copy)
+    artifact = Artifact.load(copy)
+    assert list(artifact.canaries("cuda")) == list(artifact.canaries())
+    artifact.check_canaries(Router(artifact).predict_batch, "cuda")

@@ -48,7 +48,13 @@ def test_models_are_listed_in_openai_format(client: openai.OpenAI, http: httpx.C
 def test_gateway_with_artifact_is_healthy_and_ready(http: httpx.Client) -> None:
     """Liveness and readiness probes succeed."""
     assert http.get("/healthz").json() == {"status": "ok"}
-    assert http.get("/readyz").json() == {"status": "ready", "artifact": "fake", "store": "ok"}
+    assert http.get("/readyz").json() == {
+        "status": "ready",
+        "artifact": "fake",
+        "graph": "model.onnx",
+        "provider": "CPUExecutionProvider",
+        "store": "ok",
+    }
 
 
 def test_routed_decision_is_recorded(http: httpx.Client) -> None:
@@ -161,6 +167,7 @@ def test_metrics_count_requests_and_failures(sandbox: Sandbox) -> None:
     assert float(series["switchcraft_decision_seconds_count"]) == 6
     assert float(series['switchcraft_upstream_seconds_count{model="medium"}']) == 5
     assert 'switchcraft_artifact_info{commit="0000000",encoder="none",name="fake"}' in series
+    assert 'switchcraft_graph_info{graph="model.onnx",provider="CPUExecutionProvider"}' in series
     assert "by-the-client" not in text
     assert "0.123" not in text
 

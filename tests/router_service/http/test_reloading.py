@@ -15,9 +15,10 @@ def test_reload_without_source_is_refused(http: httpx.Client) -> None:
 
 
 def test_status_without_publication(http: httpx.Client) -> None:
-    """Without a publication, the status contains only the artifact."""
+    """Without a publication, the status contains only the artifact and what runs it."""
     assert http.get("/admin/status").json() == {
         "artifact": "fake",
+        "execution": {"graph": "model.onnx", "provider": "CPUExecutionProvider", "warning": None},
         "publication": None,
         "tried": [],
         "open_circuits": [],

@@ -11,6 +11,7 @@ import pytest
 
 from router_service.core.artifact import Artifact
 from router_service.core.errors import UpstreamError
+from router_service.core.model import Execution
 from router_service.core.resources import Cache
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gateway import Gauges
@@ -73,12 +74,13 @@ def test_series_exist_before_they_count(shown: Shown) -> None:
 
 
 def test_gauges_show_the_current_engine(shown: Shown) -> None:
-    """Its artifact is 1 and the previous one 0; a removed deployment no longer counts."""
+    """Artifact and graph are 1 and the previous ones 0; a removed deployment no longer counts."""
     before = shown.engine(FakeRouter(), "small", "medium")
     shown.gauges.show_engine(before)
     other = FakeRouter()
     renamed = manifest().model_copy(update={"name": "other"})
     other.artifact = Artifact(Path(), renamed, other.artifact.tokenizer)
+    other.execution = Execution("model.fp16.onnx", "CUDAExecutionProvider")
     after = shown.engine(other, "small", budget_s=2.0)
     (gone,) = before.deployment_ids - after.deployment_ids
     shown.breakers.record_failure(
@@ -91,6 +93,9 @@ def test_gauges_show_the_current_engine(shown: Shown) -> None:
     labels = {"encoder": "none", "commit": "0000000"}
     assert shown.value("artifact_info", name="fake", **labels) == 0
     assert shown.value("artifact_info", name="other", **labels) == 1
+    graphs = {"model.onnx": "CPUExecutionProvider", "model.fp16.onnx": "CUDAExecutionProvider"}
+    found = [shown.value("graph_info", graph=g, provider=p) for g, p in graphs.items()]
+    assert found == [0, 1]
     assert shown.value("latency_budget_seconds") == 2
     assert shown.value("breaker_open", deployment=gone) == 0
     assert shown.value("deployments_available") == 1

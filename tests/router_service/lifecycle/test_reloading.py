@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ def started(configured: Settings) -> tuple[str, int | None]:
 def test_artifact_serves_without_publication() -> None:
     """Without `router.publication`, `router.artifact` serves."""
     assert started(settings(None)) == (SHIPPED.name, None)
+
+
+def test_log_says_what_runs_the_router(caplog: pytest.LogCaptureFixture) -> None:
+    """Startup logs the graph and its provider, and warns if a configured GPU is not used.
+
+    An engine with the same router, as after a reload, does not repeat the lines.
+    """
+    configured, builder = settings(None), EngineBuilder()
+    on_gpu = configured.router.model_copy(update={"device": "cuda"})
+    with caplog.at_level(logging.INFO, "switchcraft"):
+        for router in (configured.router, on_gpu, on_gpu):
+            builder.router(configured.model_copy(update={"router": router}), None)
+    told = [(each.levelno, each.getMessage()) for each in caplog.records]
+    line = (logging.INFO, "the router runs model.int8.onnx on CPUExecutionProvider")
+    assert told[:2] == [line, line]
+    ((level, warning),) = told[2:]
+    assert level == logging.WARNING
+    assert warning.startswith("router.device is cuda, but the artifact frontier-2025-12 has no")
 
 
 def test_stable_release_serves_from_directory(tmp_path: Path, other: Path) -> None:

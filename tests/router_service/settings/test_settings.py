@@ -304,7 +304,10 @@ def test_arguments_override_variables_and_file(
     monkeypatch.setenv("SWITCHCRAFT_HOST", "b")
     monkeypatch.setenv("SWITCHCRAFT_WORKERS", "3")
     monkeypatch.setenv("SWITCHCRAFT_REDIS_URL", "redis://c")
-    server = read_settings(host="d").server
+    monkeypatch.setenv("SWITCHCRAFT_DEVICE", "cuda")
+    settings = read_settings(host="d")
+    assert settings.router.device == "cuda"
+    server = settings.server
     assert (server.host, server.port, server.workers) == ("d", 2, 3)
     assert server.redis_url is not None
     assert server.redis_url.get_secret_value() == "redis://c"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,19 @@ def test_fp16_graph_is_close_to_torch(model: RouterModel, folder: Path) -> None:
     said = Classifier(folder / "all.fp16.onnx", arms=2).predict(DATA.packed)
     difference = float(np.abs(said - predict(model, DATA)).max())
     assert 0 < difference < 1e-3
+
+
+def test_canaries_of_the_cpu_suit_fp16_arithmetic(model: RouterModel, folder: Path) -> None:
+    """The fp16 graph on the CPU, which computes in FP32 between roundings, is close to pure fp16.
+
+    Canary probabilities are recorded on the CPU and replayed on a GPU, at a tolerance of 0.02.
+    """
+    halved = deepcopy(model).eval()
+    assert halved.encoder is not None
+    halved.encoder.encoder.half()
+    recorded = Classifier(folder / "all.fp16.onnx", arms=2).predict(DATA.packed)
+    difference = float(np.abs(recorded - predict(halved, DATA)).max())
+    assert 0 < difference < 0.002
 
 
 def test_only_the_encoder_is_in_fp16(model: RouterModel, folder: Path) -> None:

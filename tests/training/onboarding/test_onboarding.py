@@ -119,9 +119,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the shipped artifact whose training data is the recorded run."""
+    """Return a copy of the shipped artifact whose training data is the recorded run.
+
+    It has a graph for GPUs, too: a copy of the other one.
+    """
     directory = tmp_path_factory.mktemp("artifact") / "base"
     shutil.copytree(SHIPPED, directory)
+    shutil.copyfile(directory / "model.int8.onnx", directory / "model.fp16.onnx")
     manifest = Artifact.load(directory).manifest
     config = yaml.safe_load(manifest.provenance.config) | {
         "source": {"format": "labelled", "path": "run/rows.jsonl", "answers": "run"},
@@ -129,8 +133,12 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "checking": {},
     }
     provenance = manifest.provenance.model_copy(update={"config": yaml.safe_dump(config)})
-    files = file_hashes(directory)
-    save_manifest(directory, manifest.model_copy(update={"provenance": provenance, "files": files}))
+    changes = {
+        "provenance": provenance,
+        "files": file_hashes(directory),
+        "models": {"cpu": "model.int8.onnx", "cuda": "model.fp16.onnx"},
+    }
+    save_manifest(directory, manifest.model_copy(update=changes))
     return directory
 
 
@@ -166,12 +174,20 @@ def conversation(row: Judged) -> Conversation:
 
 
 def test_existing_arms_keep_their_probabilities(artifact: Path, joined: Path) -> None:
-    """The new artifact passes its canaries, and no bit of the other arms' probabilities changes."""
+    """The new artifact passes its canaries, and no bit of the other arms' probabilities changes.
+
+    The graph for GPUs gets the new arm too, and canary probabilities of its own.
+    """
     before, after = Router.load(artifact), Router.load(joined)
     assert after.arms == (*before.arms, NEW)
     conversations = [conversation(row) for row in ROWS]
     old, new = (np.array(r.predict_batch(conversations)) for r in (before, after))
     np.testing.assert_array_equal(new[:, :-1], old)
+    for_cpu, for_gpu = (list(after.artifact.canaries(device)) for device in ("cpu", "cuda"))
+    assert for_gpu == for_cpu
+    assert {NEW in canary.probabilities for canary in for_gpu} == {True}
+    (row, *_) = (joined / "canary.jsonl").read_text().splitlines()
+    assert list(json.loads(row)["by_device"]) == ["cuda"]
 
 
 def test_the_new_arm_is_predicted_and_chosen(joined: Path) -> None:

@@ -30,7 +30,7 @@ from router_service.core.artifact import (
 from router_service.core.errors import ArtifactError, ConfigError, DataError
 from router_service.core.held_out import HELD_OUT, HeldOut, describe_pool
 from router_service.core.messages import parse_conversation
-from router_service.core.model import Calibration, Classifier, logit, sigmoid
+from router_service.core.model import Calibration, logit, sigmoid
 from router_service.core.packing import Packer
 from router_service.core.selection import ArmProfile, Price
 from router_service.router import Router
@@ -383,10 +383,7 @@ def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
         for line in (artifact.directory / CANARIES).read_bytes().splitlines()
     ]
     packer = Packer(manifest.packing, artifact.tokenizer)
-    classifier = Classifier(
-        copy / manifest.models["cpu"], arms=len(manifest.arms), calibration=manifest.calibration
-    )
-    record_canaries(copy, manifest.arms, requests, packer, classifier)
+    record_canaries(copy, manifest.models, manifest.arms, requests, packer, manifest.calibration)
     if (copy / HELD_OUT).exists():
         manifest = manifest.model_copy(update={"files": file_hashes(copy)})
         predicted = replace(artifact, directory=copy, manifest=manifest)

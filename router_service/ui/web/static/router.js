@@ -27,6 +27,7 @@ function described(card) {
       h("h2", {}, `Router: ${card.name}`),
       h("p", { class: "lead" }, `${purpose(card)} It was trained on ${date(card.provenance.created)}.`),
       card.knowledge && h("p", { class: "lead" }, card.knowledge))),
+    card.execution.warning && h("p", { class: "notice" }, card.execution.warning),
     ...standIns(card),
     titled("How good it is", measured && `Measured on ${count(measured)} queries that the router had not seen in training. ± is one standard error.`, metrics(card)),
     frontier(card),
@@ -189,8 +190,16 @@ function model(card) {
     ["Text encoder", `${encoder.name.replace(/^package:|\/model$/g, "")}, ${(encoder.parameters / 1e6).toFixed(1)} million parameters, ${encoder.layers} ${encoder.layers === 1 ? "layer" : "layers"}`],
     ["Structural features", `${card.features} numbers that are computed from the request, such as the number of tools and parameters`],
     ["Calibration", CALIBRATIONS[card.calibration] ?? card.calibration],
+    ["Runs on", execution(card)],
   ], "facts list");
 }
+
+/** Providers of ONNX Runtime that can run the graph.
+ * @type {Record<string, string>} */
+const PROVIDERS = { CPUExecutionProvider: "CPU", CUDAExecutionProvider: "GPU" };
+
+/** @param {Card} card */
+const execution = ({ execution: { graph, provider } }) => h("span", {}, `${PROVIDERS[provider] ?? provider}: `, h("code", {}, graph), ` by ONNX Runtime's ${provider}`);
 
 /** @param {Card} card */
 function provenance({ provenance, version, template }) {
