@@ -209,15 +209,16 @@ class AnswerRelay:
     def settle_usage(self) -> None:
         """Set the usage of a streamed or cancelled answer; estimate it if none was reported.
 
-        Providers bill cancelled and broken answers too.
+        Providers bill cancelled and broken answers too, but no request that they did not get.
         """
         exchange, reader = self.exchange, self.reader
         if reader is not None:
             exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
             exchange.identity = reader.identity
         elif exchange.ending is Ending.CLIENT_LEFT and exchange.usage is None:
-            usage = self._usage(None, self.unread_bytes)
-            exchange.usage = usage or exchange.estimate_usage(0)
+            exchange.usage = self._usage(None, self.unread_bytes)
+            if exchange.usage is None and exchange.was_cancelled:
+                exchange.usage = exchange.estimate_usage(0)
 
     def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
         """Return the usage that an answer reports, or an estimate from its unparsed bytes."""

@@ -91,7 +91,8 @@ def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> flo
 class VerifiedRelay:
     """Collects the candidates of one exchange, and delivers the accepted one.
 
-    If no candidate can be delivered, the remaining models answer without verification.
+    If no candidate can be delivered, one of the remaining models answers without verification, if
+    the limits allow asking one.
     """
 
     def __init__(self, relay: AnswerRelay, limits: VerificationLimits, keep_alive_s: float) -> None:
@@ -120,13 +121,14 @@ class VerifiedRelay:
             if not await verification.run():
                 models = verification.models_left
                 if not models:
-                    errors = (candidate.error for candidate in exchange.candidates)
-                    raise next(error for error in errors if error is not None)
+                    raise verification.first_error
                 exchange.plan = replace(
                     exchange.plan, verified=None, unverified=verification.obstacle
                 )
                 exchange.started_s = time.perf_counter()
-                relay.request = replace(relay.request, candidates=models)
+                relay.request = replace(
+                    relay.request, candidates=models, max_models=verification.asks_left
+                )
                 await relay.run()
         except UpstreamError as exc:
             await relay.send_error(exc)
@@ -163,7 +165,7 @@ class VerifiedRelay:
             exchange.identity = accepted.identity
         elif exchange.plan.verified is None:
             self._relay.settle_usage()
-        for candidate in exchange.candidates:
+        for candidate in (*exchange.candidates, *exchange.unasked):
             candidate.opened = None  # the log may keep the exchange for a while, without bodies
 
 
