@@ -449,7 +449,8 @@ class RetryingClient:
         asks for, or else after a random time whose upper limit doubles with each failure
         ("Exponential Backoff And Jitter", AWS). This method takes the retry from the budget.
         """
-        settings, waits_s = self._settings, self._waits_s(model, request)
+        settings, client = self._settings, request.client
+        waits_s = self._waits_s(model, request)
         has_another = any(id_ not in failed_ids and wait_s == 0 for id_, wait_s in waits_s.items())
         wait_s = 0.0
         if not has_another:
