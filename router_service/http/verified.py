@@ -12,8 +12,8 @@ from starlette.types import Message, Send
 
 from router_service.core.errors import Failure, InvalidRequestError, UpstreamError
 from router_service.core.verification import VerificationLimits
-from router_service.http.errors import ErrorFormat, error_body
-from router_service.http.relay import AnswerRelay, cost_headers
+from router_service.http.errors import ErrorFormat, error_body, status_of
+from router_service.http.relay import JSON_TYPE, AnswerRelay, cost_headers
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
 from router_service.requests.exchange import CandidateExchange, Ending, Exchange
 from router_service.requests.verification import Verification
@@ -132,6 +132,17 @@ class VerifiedRelay:
                 await relay.run()
         except UpstreamError as exc:
             await relay.send_error(exc)
+        except asyncio.CancelledError:
+            error = relay.gateway.drain.cut_off_error()
+            if error is None or not self._head.waits:
+                raise
+            exchange.was_cut_off = True
+            await send_whole(
+                self._head.send,
+                status_of(error),
+                [JSON_TYPE],
+                error_body(error, relay.error_format),
+            )
         finally:
             if comments is not None:
                 comments.cancel()
@@ -189,6 +200,11 @@ class HeldHead:
         self._is_answering = False
         self._error: bytes | None = None
         """The body so far of an error that is sent as an event."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether comments have been sent, and nothing of the answer."""
+        return self._has_begun and not self._is_answering
 
     @property
     def sends_error(self) -> bool:

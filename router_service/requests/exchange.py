@@ -180,6 +180,8 @@ class Exchange:
     """Time from the first complete candidate until one was accepted."""
     verifier_failed: bool = False
     """Whether the router failed to judge the candidates."""
+    was_cut_off: bool = False
+    """Whether the gateway's shutdown ended the request."""
     why: str | None = None
     """Why the router chose the arm, in one sentence, if the headers say so."""
     record: DecisionRecord | None = None
@@ -604,7 +606,7 @@ class Recorder:
             if baseline_usd is not None:
                 child(metrics.routed_cost_usd, exchange.model.name).inc(cost_usd)
                 child(metrics.baseline_cost_usd, exchange.model.name).inc(baseline_usd)
-        if exchange.ending is not Ending.CLIENT_LEFT:
+        if exchange.ending is not Ending.CLIENT_LEFT and not exchange.was_cut_off:
             is_error = exchange.status >= 500 or exchange.status == 429
             is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
             # Clients' mistakes do not count, because otherwise a client could cause the rollback of
