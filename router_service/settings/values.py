@@ -39,7 +39,7 @@ from router_service.core.caching import SwitchRule
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.familiarity import BEST
-from router_service.core.keys import digest_of
+from router_service.core.keys import begins_like_key, digest_of
 from router_service.core.messages import Json, ToolSpec
 from router_service.core.risk import Risk, RiskRules
 from router_service.core.selection import Price
@@ -620,6 +620,10 @@ class KeySettings(Frozen):
     def _has_no_reserved_name(cls, keys: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
         if ADMIN in keys:
             raise ValueError(f"{ADMIN!r} is reserved for keys.admin; choose another name")
+        if any(map(begins_like_key, keys)):
+            raise ValueError(
+                "a name looks like a key, and names appear in logs and metrics; write NAME: KEY"
+            )
         return keys
 
     @model_validator(mode="after")
