@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Generic, Literal, TypeVar
 
 from prometheus_client import (
@@ -26,6 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from router_service.core.errors import ConfigError
+from router_service.temporary import temporary_directory
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -567,16 +567,16 @@ def shared_metrics_directory() -> Iterator[None]:
             raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
         yield
         return
-    try:
-        temporary = TemporaryDirectory(prefix="switchcraft-metrics-")
-    except OSError as exc:
-        problem = (
-            "is not set, and no temporary directory can be created; set it to a writable "
-            f"directory: {exc.strerror}"
-        )
-        raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
-    with temporary as path:
-        os.environ[SHARED_DIRECTORY] = path
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(temporary_directory("switchcraft-metrics-"))
+        except OSError as exc:
+            problem = (
+                "is not set, and no temporary directory can be created; set it to a writable "
+                f"directory: {exc.strerror}"
+            )
+            raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
+        os.environ[SHARED_DIRECTORY] = str(path)
         try:
             yield
         finally:
