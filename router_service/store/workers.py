@@ -212,11 +212,11 @@ class _State:
         reply: list[bytes] = []
         match request:
             case [b"put", kind, key, record]:
-                self._of_kind(kind).keep(key, record)
+                self._of_kind(kind).keep(key, record, len(key) + len(record))
             case [b"add", kind, key, record]:
                 records = self._of_kind(kind)
                 if records.find(key) is None:
-                    records.keep(key, record)
+                    records.keep(key, record, len(key) + len(record))
                     reply = [b"added"]
             case [b"get", kind, key]:
                 found = self._of_kind(kind).find(key)

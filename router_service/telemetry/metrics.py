@@ -187,6 +187,13 @@ class Metrics:
         "cache",
         "outcome",
     )
+    held_bytes = _gauge(
+        "held_bytes",
+        "Memory of what is kept for later requests, by what it is: caches, and records of each "
+        "kind. Each has a limit, which GET /admin/status shows; the oldest is dropped first.",
+        "what",
+        aggregation="sum",
+    )
     # Timings.
     stage_seconds = _histogram(
         "stage_seconds",
