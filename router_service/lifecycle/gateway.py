@@ -403,7 +403,10 @@ class Stores:
 
     def _in_memory(self, kind: type[R], ttl_s: int, max_records: int) -> MemoryStore[R]:
         store: MemoryStore[R] = MemoryStore(
-            ttl_s=ttl_s, max_records=max_records, clock=time.monotonic
+            ttl_s=ttl_s,
+            max_records=max_records,
+            clock=time.monotonic,
+            max_mean_bytes=kind.max_mean_bytes,
         )
         self.in_memory[f"{kind.kind}_records"] = store
         return store

@@ -31,8 +31,7 @@ DRAIN_TIMEOUT_S = 1.0
 """How long `aclose` waits for writes in flight."""
 
 MAX_MEAN_BYTES = 4096
-"""Largest mean size of the records in a store in memory. A routed decision takes 1.5 KB, but a
-record has names, and clients choose some of them."""
+"""Largest mean size of the entries of a map in memory, unless the map has a lower limit."""
 
 FIRST_PAUSE_S = 0.5
 """Pause after the first failure of a store."""
@@ -154,16 +153,23 @@ class SharedState(Protocol):
 class ExpiringMap(Generic[K, V]):
     """The last `max_entries` values by key, which expire after `ttl_s` seconds.
 
-    Together they take at most `MAX_MEAN_BYTES` for each entry that is allowed.
+    Together they take at most `max_mean_bytes` for each entry that is allowed.
     """
 
-    def __init__(self, *, ttl_s: float, max_entries: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        ttl_s: float,
+        max_entries: int,
+        clock: Callable[[], float],
+        max_mean_bytes: int = MAX_MEAN_BYTES,
+    ) -> None:
         """Start empty. `clock` returns seconds and never goes back."""
         self._ttl_s = ttl_s
         self._max_entries = max_entries
         self._clock = clock
         self._entries: OrderedDict[K, tuple[float, V, int]] = OrderedDict()
-        self.max_bytes = MAX_MEAN_BYTES * max_entries
+        self.max_bytes = max_mean_bytes * max_entries
         self.size_bytes = 0
 
     def keep(self, key: K, value: V, size_bytes: int) -> None:
@@ -202,10 +208,17 @@ class MemoryStore(Generic[R]):
     object. Writing one takes 0.01 ms.
     """
 
-    def __init__(self, *, ttl_s: float, max_records: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        ttl_s: float,
+        max_records: int,
+        clock: Callable[[], float],
+        max_mean_bytes: int = MAX_MEAN_BYTES,
+    ) -> None:
         """Start empty. `clock` returns seconds and never goes back."""
         self._records: ExpiringMap[str, tuple[type[R], bytes]] = ExpiringMap(
-            ttl_s=ttl_s, max_entries=max_records, clock=clock
+            ttl_s=ttl_s, max_entries=max_records, clock=clock, max_mean_bytes=max_mean_bytes
         )
         self.max_bytes = self._records.max_bytes
 
