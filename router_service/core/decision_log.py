@@ -21,7 +21,7 @@ class StoredRecord(BaseModel):
     kind: ClassVar[str]
     """Name of this kind of record in the store's keys and in error messages."""
     max_mean_bytes: ClassVar[int] = 1024
-    """Largest mean size of these records in memory. Records have names, which clients may choose."""
+    """Largest mean size of these records in memory. They have names, which clients may choose."""
 
     # Unknown fields are ignored, because replicas of two versions may share a store, and another
     # version may read the log.
