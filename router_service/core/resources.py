@@ -84,8 +84,13 @@ class Cache(Generic[K, V]):
 class HeldMemory(Protocol):
     """Something that keeps data for later requests, within a limit."""
 
-    max_bytes: int
-    size_bytes: int
+    @property
+    def max_bytes(self) -> int:
+        """The limit of `size_bytes`."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the data takes now."""
 
 
 SHARED_CACHES: dict[str, Cache[Any, Any]] = {}
