@@ -20,6 +20,7 @@ import orjson
 from router_service.access import permitted_listen_host, warn_about_open_redis
 from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, SwitchcraftError
+from router_service.core.keys import without_keys
 from router_service.dialects.parts import Message, Request, Text
 from router_service.dialects.requests import write_request
 from router_service.dialects.writing import Target
@@ -48,11 +49,19 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was checked, and what was found; a failure says what to do."""
+    """What was checked, and what was found; a failure says what to do.
+
+    What may be a key is hidden, because a person may have written one in the place of a name.
+    """
 
     subject: str
     status: Status
     detail: str
+
+    def __post_init__(self) -> None:
+        """Hide what may be a key."""
+        object.__setattr__(self, "subject", without_keys(self.subject))
+        object.__setattr__(self, "detail", without_keys(self.detail))
 
 
 def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:

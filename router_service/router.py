@@ -45,7 +45,13 @@ from router_service.core.messages import (
 )
 from router_service.core.model import Classifier, Execution, Graph, has_cuda
 from router_service.core.packing import PackedView, PackedViewer, Packer
-from router_service.core.resources import Cache, StageName, Timer, stop_if_abandoned
+from router_service.core.resources import (
+    Cache,
+    StageName,
+    Timer,
+    shared_cache,
+    stop_if_abandoned,
+)
 from router_service.core.selection import (
     DEFAULT,
     LEAST_PRICE_USD,
@@ -66,6 +72,11 @@ from router_service.core.verifier import StepTerms, Verifier
 
 PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""
+
+
+_tool_lists: Cache[tuple[ToolSpec, ...], object] = shared_cache("tool_lists", 16 * 2**20)
+"""A small object that stands for a list of tools in the keys of predictions. Otherwise, each
+prediction would keep its tools, which may take megabytes and which the cache did not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +239,7 @@ class Router:
             and relative.artifact.manifest.calibration == manifest.calibration
             and relative.artifact.manifest.familiarity == manifest.familiarity
         ]
-        self._predictions: Cache[tuple[tuple[Turn, ...], tuple[ToolSpec, ...]], Prediction] = (
+        self._predictions: Cache[tuple[tuple[Turn, ...], object], Prediction] = (
             same_predictions[0]._predictions if same_predictions else Cache(PREDICTIONS_BYTES)
         )
 
@@ -284,7 +295,7 @@ class Router:
 
     def cached(self, conversation: Conversation) -> Prediction | None:
         """Return an earlier prediction for the same conversation, if any; takes some 0.02 ms."""
-        return self._predictions.get((conversation.turns, conversation.tools))
+        return self._predictions.get((conversation.turns, _tool_lists.get(conversation.tools)))
 
     def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
         """Return the model's prediction, from the cache if there is one; CPU-bound.
@@ -292,7 +303,12 @@ class Router:
         `timer` gets the stages `pack` and `classify`. Raises ValueError if the model returns NaN.
         """
         # The key omits parts of the request that could not be parsed: the model does not see them.
-        key = conversation.turns, conversation.tools
+        tools = _tool_lists.peek(conversation.tools)
+        if tools is None:
+            tools = object()
+            size_bytes = sum(tool.size_bytes for tool in conversation.tools)
+            _tool_lists.put(conversation.tools, tools, size_bytes)
+        key = conversation.turns, tools
         # A request for the same conversation may have finished while this one was queued.
         known = self._predictions.peek(key)
         if known is not None:
@@ -318,7 +334,7 @@ class Router:
             None if demand is None else float(demand[0, 0]),
             familiarity,
         )
-        # An estimate of the memory. Tools are shared with other conversations, so not counted.
+        # An estimate of the memory.
         size_bytes = 32 * (len(row) + len(packed.features))
         for turn in conversation.turns:
             size_bytes += 300 + len(turn.text)

@@ -265,7 +265,7 @@ def _failed_requests() -> Panel:
 
 def _failed_tries() -> Panel:
     tries = "switchcraft_upstream_attempts_total"
-    failed = per_second(tries, "deployment, outcome", 'outcome!="answered"')
+    failed = per_second(tries, "deployment, outcome", 'outcome!~"answered|cancelled"')
     return graph(
         "Failed attempts",
         "Failed attempts by deployment and outcome; a request may have several attempts.",

@@ -156,6 +156,7 @@ class ConversationState(StoredRecord):
     """What is known of a conversation from its earlier requests."""
 
     kind: ClassVar[str] = "conversation"
+    max_mean_bytes: ClassVar[int] = 4096
 
     requests: int = 0
     arms: tuple[str, ...] = ()

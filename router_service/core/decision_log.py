@@ -20,6 +20,8 @@ class StoredRecord(BaseModel):
 
     kind: ClassVar[str]
     """Name of this kind of record in the store's keys and in error messages."""
+    max_mean_bytes: ClassVar[int] = 1024
+    """Largest mean size of these records in memory. They have names, which clients may choose."""
 
     # Unknown fields are ignored, because replicas of two versions may share a store, and another
     # version may read the log.
@@ -83,6 +85,7 @@ class DecisionRecord(StoredRecord):
     """The decision for one request, and its outcome; never the request's content."""
 
     kind: ClassVar[str] = "decision"
+    max_mean_bytes: ClassVar[int] = 4096
 
     created: float
     """When the answer ended, in Unix seconds."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+
+from router_service.core.keys import without_keys
 
 
 class SwitchcraftError(Exception):
@@ -348,6 +350,13 @@ class ConfigProblem:
     line: int | None = None
     """The setting's line in the file, from 1, if it is known."""
 
+    def without_keys(self) -> ConfigProblem:
+        """Return the problem without anything that may be a key.
+
+        A person may have written a key where a name belongs.
+        """
+        return replace(self, where=without_keys(self.where), problem=without_keys(self.problem))
+
 
 class ConfigError(SwitchcraftError):
     """A configuration that cannot be used: one problem in `source`, or all that were found."""
@@ -361,7 +370,9 @@ class ConfigError(SwitchcraftError):
         problems: Sequence[ConfigProblem] = (),
     ) -> None:
         """Take the dotted path of one setting and its problem, or several problems."""
-        problems = tuple(problems) or (ConfigProblem(where, problem),)
+        problems = tuple(each.without_keys() for each in problems) or (
+            ConfigProblem(where, problem).without_keys(),
+        )
         lines = [
             ": ".join(
                 filter(None, (f"{source}:{p.line}" if p.line else source, p.where, p.problem))

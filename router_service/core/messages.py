@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 import orjson
 
 from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
-from router_service.core.resources import Cache
+from router_service.core.resources import Cache, shared_cache
 
 Json = Any
 """A decoded JSON value of unknown type."""
@@ -37,6 +38,9 @@ tools count as unread. For tools that are not cached, a decision takes 7 us per 
 character. 128 tools of 5 KB have 14,000 values and 600,000 characters."""
 MAX_SCHEMA_DEPTH = 64
 """Deeper schemas are refused. The deepest tool among the recorded benchmarks has 5 levels."""
+
+_NODE_BYTES = 200
+"""Memory of a tool or of a node of its schema, besides its texts."""
 
 _PARSED_BYTES = 8
 """Approximate memory of a parsed schema for each byte of its JSON."""
@@ -112,11 +116,23 @@ class ToolSpec:
     """MCP's `readOnlyHint` and `destructiveHint`, None for one that is not stated; None if the tool
     has neither."""
     _hash: int = field(init=False, repr=False, compare=False)
+    size_bytes: int = field(init=False, repr=False, compare=False)
+    """Memory that the tool takes."""
 
     def __post_init__(self) -> None:
-        """Hash the whole schema once, because caches look tools up with every request."""
+        """Hash and measure the schema once, because caches look tools up with every request."""
         content = (self.name, self.description, self.parameters)
         object.__setattr__(self, "_hash", hash(content))
+        size_bytes = _NODE_BYTES + getsizeof(self.name) + getsizeof(self.description)
+        waiting = [parameter.schema for parameter in self.parameters]
+        size_bytes += sum([getsizeof(parameter.name) for parameter in self.parameters])
+        while waiting:
+            node = waiting.pop()
+            size_bytes += _NODE_BYTES + getsizeof(node.type) + getsizeof(node.description)
+            size_bytes += sum([getsizeof(value) for value in node.enum])
+            size_bytes += sum([getsizeof(parameter.name) for parameter in node.properties])
+            waiting.extend(node.children())
+        object.__setattr__(self, "size_bytes", size_bytes)
 
     def __hash__(self) -> int:
         """Return the hash of all fields."""
@@ -235,8 +251,8 @@ class ChatRequest:
 _ROLES = {role.value: role for role in Role}
 _EMPTY_SCHEMA = SchemaSummary()
 
-_parsed_tools: Cache[tuple[str, bytes], tuple[tuple[ToolSpec, ...], tuple[str, ...]]] = Cache(
-    max_bytes=8 * 2**20
+_parsed_tools: Cache[tuple[str, bytes], tuple[tuple[ToolSpec, ...], tuple[str, ...]]] = (
+    shared_cache("tools", max_bytes=8 * 2**20)
 )
 """Parsed tools and unread paths by the JSON of a tool list. Agents send the same tools with every
 turn: parsing 30 tools takes 0.4 ms, and a look-up here 0.02 ms. Equal lists give identical objects,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock, local
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -39,7 +39,7 @@ class Cache(Generic[K, V]):
 
     def __init__(self, max_bytes: int) -> None:
         """Create an empty cache; its entries never take more than `max_bytes` together."""
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
         self._hits = self._misses = 0
@@ -72,13 +72,35 @@ class Cache(Generic[K, V]):
         with self._lock:
             _, before_bytes = self._entries.pop(key, (None, 0))
             self.size_bytes -= before_bytes
-            if size_bytes > self._max_bytes:
+            if size_bytes > self.max_bytes:
                 return
             self._entries[key] = value, size_bytes
             self.size_bytes += size_bytes
-            while self.size_bytes > self._max_bytes:
+            while self.size_bytes > self.max_bytes:
                 _, (_, freed_bytes) = self._entries.popitem(last=False)
                 self.size_bytes -= freed_bytes
+
+
+class HeldMemory(Protocol):
+    """Something that keeps data for later requests, within a limit."""
+
+    @property
+    def max_bytes(self) -> int:
+        """The limit of `size_bytes`."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the data takes now."""
+
+
+SHARED_CACHES: dict[str, Cache[Any, Any]] = {}
+"""The caches that all engines of a process share, by name."""
+
+
+def shared_cache(name: str, max_bytes: int) -> Cache[Any, Any]:
+    """Return a new cache for all engines of the process, which operators see under this name."""
+    cache = SHARED_CACHES[name] = Cache[Any, Any](max_bytes)
+    return cache
 
 
 # Parameters of mallopt(3).

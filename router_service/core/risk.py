@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import lru_cache
 
 from router_service.core.messages import ToolSpec
+from router_service.core.resources import Cache, shared_cache
 
 
 class Risk(StrEnum):
@@ -103,6 +103,8 @@ _PROGRAMS = frozenset("bash cmd code command commands script shell sql terminal"
 _RUNNING = frozenset("exec execute run".split())
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_GUESS_BYTES = 200
+_guesses: Cache[tuple[str, str], tuple[Risk | None]] = shared_cache("risks", max_bytes=4 * 2**20)
 _DESCRIBED_WORDS = 30
 """Words of a description that are read for signs of destruction."""
 _DESTRUCTION = re.compile(
@@ -112,9 +114,22 @@ _DESTRUCTION = re.compile(
 )
 
 
-@lru_cache(4096)
 def guess_risk(name: str, description: str) -> Risk | None:
     """Guess a tool's level from the verbs in its name, and from its description.
+
+    Guesses are cached, because agents send the same tools with every request.
+    """
+    start = " ".join(description.split(maxsplit=_DESCRIBED_WORDS)[:_DESCRIBED_WORDS])
+    key = name, start
+    found = _guesses.get(key)
+    if found is None:
+        found = (_guess(name, start),)
+        _guesses.put(key, found, 4 * (len(name) + len(start)) + _GUESS_BYTES)
+    return found[0]
+
+
+def _guess(name: str, start: str) -> Risk | None:
+    """Guess a tool's level from its name and the start of its description.
 
     The first verb of the name decides (`get_deleted_items` reads), without what precedes the last
     dot or double underscore, such as a server's name. If the name says that the tool writes, or
@@ -133,5 +148,4 @@ def guess_risk(name: str, description: str) -> Risk | None:
             break
         if word in _READING:
             return Risk.READ_ONLY
-    start = " ".join(description.split(maxsplit=_DESCRIBED_WORDS)[:_DESCRIBED_WORDS])
     return Risk.DESTRUCTIVE if _DESTRUCTION.search(start) else guess

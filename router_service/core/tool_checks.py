@@ -18,7 +18,7 @@ import orjson
 
 from router_service.core.answers import WrittenCall
 from router_service.core.messages import Json, as_list, as_text, unwrap_tool
-from router_service.core.resources import Cache
+from router_service.core.resources import Cache, shared_cache
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_WEIGHT = 4000
@@ -64,7 +64,7 @@ class _UncheckedError(Exception):
 _CompiledSchema = tuple[jsonschema_rs.Draft202012Validator | None, int]
 """A validator, or None if the schema is invalid or too large, and the schema's weight."""
 
-_compiled: Cache[bytes, _CompiledSchema] = Cache(max_bytes=32 * 2**20)
+_compiled: Cache[bytes, _CompiledSchema] = shared_cache("schemas", max_bytes=32 * 2**20)
 """Compiled schemas by their JSON, because agents send the same tools with every turn."""
 
 

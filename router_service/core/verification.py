@@ -32,9 +32,9 @@ class VerificationLimits:
     """Limits on the effort to verify one answer, and the price of time."""
 
     max_candidates: int = 3
-    """Largest number of arms that are asked, including those that fail."""
+    """Largest number of arms that are asked, including those that fail and the fallback."""
     max_cost_usd: float = math.inf
-    """Largest cost of all candidates together."""
+    """Largest cost of all candidates and the fallback together."""
     max_added_latency_s: float = math.inf
     """Longest time from the first complete candidate until one is accepted."""
     usd_per_second: float = 0.0

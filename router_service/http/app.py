@@ -79,7 +79,7 @@ def create_app(
     # Outside of the admission, so that a request without a valid key takes no slot.
     entry = Authentication(entry, lambda: gateway.engine.access, gateway.metrics)
     tracer = gateway.tracing.tracer if gateway.tracing else None
-    app.entry = Accounting(entry, gateway.recorder, tracer)
+    app.entry = Accounting(entry, gateway.recorder, gateway.drain, tracer)
     for module in (inference, counting, passing, resources, pages, traffic):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import suppress
 from functools import partial
@@ -35,6 +36,7 @@ from router_service.http.transfer import (
     upstream_path,
 )
 from router_service.http.verified import VerifiedRelay, read_limits, read_verified_goals
+from router_service.lifecycle.overload import Drain
 from router_service.requests.conversations import read_session_header
 from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.planning import (
@@ -200,10 +202,21 @@ class RoutedAnswer(Response):
             try:
                 with suppress(ClientDisconnect):
                     await unless_client_leaves(receive, relay.run())
-            except Exception as exc:
-                exchange.end(status_of(exc), Ending.FAILED)
+            except (Exception, asyncio.CancelledError) as exc:
+                _note_failure(exchange, gateway.drain, exc)
                 raise
             finally:
                 exchange.upstream_s = time.perf_counter() - exchange.started_s
                 relay.settle_usage()
                 gateway.recorder.answered(exchange)
+
+
+def _note_failure(exchange: Exchange, drain: Drain, exc: BaseException) -> None:
+    """Set how an exchange ended that was not answered: by a defect, or by the shutdown.
+
+    A client that left is neither, and an answer that was cut off has its ending already.
+    """
+    error = exc if isinstance(exc, Exception) else drain.cut_off_error()
+    if error is not None and not exchange.was_cut_off:
+        exchange.was_cut_off = error is not exc
+        exchange.end(status_of(error), Ending.FAILED)

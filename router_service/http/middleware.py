@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -15,7 +16,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.core.errors import OverloadedError
-from router_service.http.errors import INFO, error_response, status_of
+from router_service.http.errors import INFO, error_response, refuse, status_of
 from router_service.lifecycle.overload import Drain, Slots
 from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
@@ -40,10 +41,13 @@ _CLOSE = (b"connection", b"close")
 class Accounting:
     """Outermost middleware: gives each request its ids and its trace, and logs each one once."""
 
-    def __init__(self, app: ASGIApp, recorder: Recorder, tracer: Tracer | None) -> None:
+    def __init__(
+        self, app: ASGIApp, recorder: Recorder, drain: Drain, tracer: Tracer | None
+    ) -> None:
         """Wrap an app; without a tracer, no request is traced."""
         self._app = app
         self._recorder = recorder
+        self._drain = drain
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,6 +85,15 @@ class Accounting:
             if status is None:
                 await error_response(exc, scope)(scope, receive, send_with_id)
             raise
+        except asyncio.CancelledError:
+            error = self._drain.cut_off_error()
+            if error is None:
+                raise
+            if status is None and info.is_logged:  # a planned request, with a decision record
+                self._recorder.shed(error.reason)
+                await error_response(error, scope)(scope, receive, send_with_id)
+            elif status is None:
+                await refuse(self._recorder, scope, error)(scope, receive, send_with_id)
         finally:
             final = status or CLIENT_LEFT
             self._recorder.ended(info, scope["method"], path, final)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from starlette.types import Send
 
 from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
-from router_service.core.errors import UpstreamError, UpstreamRefusedError
+from router_service.core.errors import OverloadedError, UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
 from router_service.dialects.errors import AnswerError
 from router_service.http.errors import (
@@ -33,7 +34,7 @@ from router_service.upstream.answers import (
 from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
-_JSON = (b"content-type", b"application/json")
+JSON_TYPE = (b"content-type", b"application/json")
 
 
 @dataclass(slots=True)
@@ -82,13 +83,13 @@ class AnswerRelay:
         exchange.error = exc
         if isinstance(exc, UpstreamRefusedError):
             status, ending = exc.status, Ending.COMPLETE
-            headers = [header for header in exc.headers if header[0] != _JSON[0]]
-            headers = [*headers, *exchange.headers(), _JSON]
+            headers = [header for header in exc.headers if header[0] != JSON_TYPE[0]]
+            headers = [*headers, *exchange.headers(), JSON_TYPE]
             body = refused_body(exc, self.error_format)
         else:
             status, ending = status_of(exc), Ending.FAILED
             hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
-            headers = [*exchange.headers(), _JSON, *hints]
+            headers = [*exchange.headers(), JSON_TYPE, *hints]
             body = error_body(exc, self.error_format)
         await send_whole(self.send, status, headers, body)
         exchange.end(status, ending)
@@ -100,7 +101,7 @@ class AnswerRelay:
         if is_foreign_error:
             body = upstream_error_body(opened.model.name, opened.status, body, self.error_format)
         if is_foreign_error or opened.is_translated:
-            headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
+            headers = [*(header for header in headers if header[0] != JSON_TYPE[0]), JSON_TYPE]
         exchange.identity = identity_of(opened.value)
         exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
         elapsed_s = time.perf_counter() - exchange.started_s
@@ -136,6 +137,9 @@ class AnswerRelay:
             self._count_break(opened, exc)
             exchange.end(opened.status, Ending.BROKEN)
             return
+        except asyncio.CancelledError:
+            self._note_cut_off(opened.status)
+            raise
         exchange.usage = self._usage(skim(end), self.unread_bytes)
         await send_part(self.send, b"", more=False)
         exchange.end(opened.status, Ending.COMPLETE)
@@ -145,34 +149,50 @@ class AnswerRelay:
     ) -> None:
         """Relay events as they arrive; if the stream breaks, send an error as the last event.
 
-        The upstream is read no faster than the client reads, because each `send` waits.
+        So does the end of a shutdown's time. The upstream is read no faster than the client reads,
+        because each `send` waits.
         """
         exchange = self.exchange
         await start(self.send, opened.status, headers)
-        await send_part(self.send, opened.body, more=True)
-        opened.body = b""
-        error: UpstreamError | None = None
+        error: UpstreamError | OverloadedError | None = None
         try:
+            await send_part(self.send, opened.body, more=True)
+            opened.body = b""
             async for events in reader.events:
                 if reader.response_id is not None and not self.is_remembered:
                     await self.remember_objects(opened)
                 await send_part(self.send, events, more=True)
         except UpstreamError as exc:
             error = exc
+        except asyncio.CancelledError:
+            error = self._note_cut_off(opened.status)
+            if error is None:
+                raise
+        if error is not None:
             form = self.error_format
             if reader.translator is not None:
-                event = reader.translator.error(AnswerError(status_of(exc), str(exc)))
+                event = reader.translator.error(AnswerError(status_of(error), str(error)))
             else:
-                event = form.event(error_body(exc, form), reader.last_number + 1)
-            gap = b"\n\n" if reader.is_within_event else b""
+                event = form.event(error_body(error, form), reader.last_number + 1)
+            # A part that was cut off may have begun an event; an empty line is never an event.
+            is_within_event = reader.is_within_event or exchange.was_cut_off
+            gap = b"\n\n" if is_within_event else b""
             await send_part(self.send, gap + event, more=True)
         await send_part(self.send, b"", more=False)
         error = error or reader.error
         if error is None:
             exchange.answer = reader.accumulator.answer()
-        else:
+        elif isinstance(error, UpstreamError):
             self._count_break(opened, error)
         exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
+
+    def _note_cut_off(self, status: int) -> OverloadedError | None:
+        """Return the error for an answer that the shutdown cuts off; None if the client left."""
+        error = self.gateway.drain.cut_off_error()
+        if error is not None:
+            self.exchange.was_cut_off = True
+            self.exchange.end(status, Ending.BROKEN)
+        return error
 
     async def remember_objects(self, opened: StartedAnswer) -> None:
         """Remember the upstream's new object and its owner before the client learns its id.
@@ -209,15 +229,18 @@ class AnswerRelay:
     def settle_usage(self) -> None:
         """Set the usage of a streamed or cancelled answer; estimate it if none was reported.
 
-        Providers bill cancelled and broken answers too.
+        Providers bill cancelled and broken answers too, but no request that they did not get.
         """
         exchange, reader = self.exchange, self.reader
         if reader is not None:
             exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
             exchange.identity = reader.identity
-        elif exchange.ending is Ending.CLIENT_LEFT and exchange.usage is None:
-            usage = self._usage(None, self.unread_bytes)
-            exchange.usage = usage or exchange.estimate_usage(0)
+        elif (
+            exchange.ending is Ending.CLIENT_LEFT or exchange.was_cut_off
+        ) and exchange.usage is None:
+            exchange.usage = self._usage(None, self.unread_bytes)
+            if exchange.usage is None and exchange.was_cancelled:
+                exchange.usage = exchange.estimate_usage(0)
 
     def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
         """Return the usage that an answer reports, or an estimate from its unparsed bytes."""

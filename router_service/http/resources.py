@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -295,6 +295,14 @@ class OpenDeployment(BaseModel):
     """Seconds until the next request probes the deployment."""
 
 
+class HeldBytes(BaseModel):
+    """Memory that a cache or a store takes."""
+
+    bytes: int
+    limit_bytes: int
+    """Beyond it, the oldest entries are dropped."""
+
+
 class GatewayStatus(BaseModel):
     """The release that serves, and the last reload that failed."""
 
@@ -309,6 +317,8 @@ class GatewayStatus(BaseModel):
     shared_state: str
     """`up` or `away`."""
     last_refusal: ReloadFailure | None
+    held_memory: Mapping[str, HeldBytes]
+    """What this process keeps for later requests: caches, and records of each kind."""
 
 
 @routes.get("/healthz", tags=[OPERATIONS], summary="Liveness")
@@ -404,6 +414,10 @@ async def status(request: Request) -> GatewayStatus:
         open_circuits=tuple(_open_deployments(gateway)),
         shared_state="up" if gateway.syncer.is_reachable else "away",
         last_refusal=gateway.reloader.last_failure,
+        held_memory={
+            name: HeldBytes(bytes=held.size_bytes, limit_bytes=held.max_bytes)
+            for name, held in sorted(gateway.held_memory().items())
+        },
     )
 
 

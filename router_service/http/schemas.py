@@ -119,11 +119,11 @@ _REQUEST_HEADERS: dict[str, Document] = {
         "schema": {"enum": ["true", "false"]},
     },
     "x-switchcraft-max-candidates": {
-        "description": "Verified answers: how many models may be asked.",
+        "description": "Verified answers: how many models may be asked in all.",
         "schema": {"type": "string"},
     },
     "x-switchcraft-max-cost-usd": {
-        "description": "Verified answers: how much all candidate answers may cost.",
+        "description": "Verified answers: how much the request may cost in all.",
         "schema": {"type": "string"},
     },
     "x-switchcraft-max-added-latency-s": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import logging
@@ -47,6 +48,9 @@ SWITCH_INTERVAL_S = 0.0005
 With Python's default of 5 ms, a health check took 3 times as long during heavy decisions, because
 the event loop needs the lock for each read and write. Decisions use as much processor time as with
 5 ms."""
+
+CUT_OFF_S = 1.0
+"""Longest time to send the error to requests that are cut off at the end of the shutdown."""
 
 BACKLOG = 2048
 """Connections that may wait to be accepted; uvicorn's default."""
@@ -261,10 +265,20 @@ class DrainingServer(AcceptingServer):
         return self.force_exit or self._drain.is_over
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the connections; until the drain's time is over, clients can read their answers."""
+        """Close the connections; until the drain's time is over, clients can read their answers.
+
+        Then requests in flight are cancelled, and end with an error that their clients can read.
+        """
+        in_flight = set(self.server_state.tasks)
         if self.force_exit:
             for connection in self.server_state.connections:
                 connection.transport.abort()
+        elif in_flight:
+            _log.warning("requests cut off by the shutdown: requests=%d", len(in_flight))
+            self._drain.cut_off()
+            for task in in_flight:
+                task.cancel()
+            await asyncio.wait(in_flight, timeout=CUT_OFF_S)
         self.config.timeout_graceful_shutdown = 1 + math.ceil(self._drain.remaining_s)
         await super().shutdown(sockets)
 

@@ -12,8 +12,8 @@ from starlette.types import Message, Send
 
 from router_service.core.errors import Failure, InvalidRequestError, UpstreamError
 from router_service.core.verification import VerificationLimits
-from router_service.http.errors import ErrorFormat, error_body
-from router_service.http.relay import AnswerRelay, cost_headers
+from router_service.http.errors import ErrorFormat, error_body, status_of
+from router_service.http.relay import JSON_TYPE, AnswerRelay, cost_headers
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
 from router_service.requests.exchange import CandidateExchange, Ending, Exchange
 from router_service.requests.verification import Verification
@@ -91,7 +91,8 @@ def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> flo
 class VerifiedRelay:
     """Collects the candidates of one exchange, and delivers the accepted one.
 
-    If no candidate can be delivered, the remaining models answer without verification.
+    If no candidate can be delivered, one of the remaining models answers without verification, if
+    the limits allow asking one.
     """
 
     def __init__(self, relay: AnswerRelay, limits: VerificationLimits, keep_alive_s: float) -> None:
@@ -120,16 +121,28 @@ class VerifiedRelay:
             if not await verification.run():
                 models = verification.models_left
                 if not models:
-                    errors = (candidate.error for candidate in exchange.candidates)
-                    raise next(error for error in errors if error is not None)
+                    raise verification.first_error
                 exchange.plan = replace(
                     exchange.plan, verified=None, unverified=verification.obstacle
                 )
                 exchange.started_s = time.perf_counter()
-                relay.request = replace(relay.request, candidates=models)
+                relay.request = replace(
+                    relay.request, candidates=models, max_models=verification.asks_left
+                )
                 await relay.run()
         except UpstreamError as exc:
             await relay.send_error(exc)
+        except asyncio.CancelledError:
+            error = relay.gateway.drain.cut_off_error()
+            if error is None or not self._head.waits:
+                raise
+            exchange.was_cut_off = True
+            await send_whole(
+                self._head.send,
+                status_of(error),
+                [JSON_TYPE],
+                error_body(error, relay.error_format),
+            )
         finally:
             if comments is not None:
                 comments.cancel()
@@ -163,7 +176,7 @@ class VerifiedRelay:
             exchange.identity = accepted.identity
         elif exchange.plan.verified is None:
             self._relay.settle_usage()
-        for candidate in exchange.candidates:
+        for candidate in (*exchange.candidates, *exchange.unasked):
             candidate.opened = None  # the log may keep the exchange for a while, without bodies
 
 
@@ -187,6 +200,11 @@ class HeldHead:
         self._is_answering = False
         self._error: bytes | None = None
         """The body so far of an error that is sent as an event."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether comments have been sent, and nothing of the answer."""
+        return self._has_begun and not self._is_answering
 
     @property
     def sends_error(self) -> bool:

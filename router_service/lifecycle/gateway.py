@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ import anyio.to_thread
 from router_service import __version__
 from router_service.core.caching import ConversationState
 from router_service.core.decision_log import DecisionRecord
-from router_service.core.resources import Cache, CacheCounts
+from router_service.core.resources import SHARED_CACHES, Cache, CacheCounts, HeldMemory
 from router_service.core.selection import Reason
 from router_service.core.tool_checks import CallValidity
 from router_service.core.verification import UnverifiedReason
@@ -129,7 +129,10 @@ class Gateway:
         self.decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
-        self._gauges = Gauges(self.metrics, self.breakers, self.slots, self.decisions)
+        self._stores = stores.in_memory
+        self._gauges = Gauges(
+            self.metrics, self.breakers, self.slots, self.decisions, self.held_memory
+        )
         self._gauges.show_engine(self.engine)
 
     @property
@@ -144,6 +147,12 @@ class Gateway:
         self._gauges.show_engine(engine)
         self._measure()
         await retired.retire()
+
+    def held_memory(self) -> Mapping[str, HeldMemory]:
+        """Return what this process keeps for later requests, by name: its caches and stores."""
+        routers = self.engine.releases.routers
+        caches = {name: cache for router in routers for name, cache in router.caches.items()}
+        return {**SHARED_CACHES, **caches, **self._stores}
 
     def refresh_gauges(self) -> None:
         """Set the gauges to the present state."""
@@ -196,13 +205,19 @@ class Gauges:
     """
 
     def __init__(
-        self, metrics: Metrics, breakers: CircuitBreakers, slots: Slots, decisions: DecisionQueue
+        self,
+        metrics: Metrics,
+        breakers: CircuitBreakers,
+        slots: Slots,
+        decisions: DecisionQueue,
+        held_memory: Callable[[], Mapping[str, HeldMemory]],
     ) -> None:
         """Create the series that do not depend on the engine; `show_engine` creates the others."""
         self._metrics = metrics
         self._breakers = breakers
         self._slots = slots
         self._decisions = decisions
+        self._held_memory = held_memory
         self._artifact: tuple[str, ...] | None = None
         self._graph: tuple[str, ...] | None = None
         self._arms: set[tuple[str, str, str]] = set()
@@ -334,6 +349,8 @@ class Gauges:
             metrics.cache_lookups.labels(name, "hit").inc(now.hits - before.hits)
             metrics.cache_lookups.labels(name, "miss").inc(now.misses - before.misses)
             self._counted[cache] = now
+        for name, held in self._held_memory().items():
+            metrics.held_bytes.labels(name).set(held.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,17 +362,19 @@ class Stores:
     """Directory that the workers of the gateway share; None if there is one process."""
     on_failed: Callable[[str], None]
     """Called with the name of an operation that failed."""
+    in_memory: dict[str, HeldMemory] = field(default_factory=dict)
+    """The stores in this process's memory, by name."""
 
     def records(self, kind: type[R]) -> GuardedStore[R]:
         """Return a store whose records live as long as decision records."""
         ttl_s = self.server.decision_ttl_s
-        store = self._shared(kind, ttl_s) or _in_memory(ttl_s, self.server.max_decisions)
+        store = self._shared(kind, ttl_s) or self._in_memory(kind, ttl_s, self.server.max_decisions)
         return GuardedStore(store, self.on_failed)
 
     def held_responses(self) -> UpstreamObjectIndex:
         """Return the index of stored responses, with the deployment and the API key of each."""
         ttl_s = self.server.response_ttl_s
-        seen: MemoryStore[UpstreamObject] = _in_memory(ttl_s, self.server.max_responses)
+        seen = self._in_memory(UpstreamObject, ttl_s, self.server.max_responses)
         shared = self._shared(UpstreamObject, ttl_s)
         return UpstreamObjectIndex(seen, GuardedStore(shared, self.on_failed) if shared else None)
 
@@ -364,7 +383,7 @@ class Stores:
         ttl_s = self.server.decision_ttl_s
         shared = self._shared(ConversationState, ttl_s)
         return Conversations(
-            _in_memory(ttl_s, self.server.max_decisions),
+            self._in_memory(ConversationState, ttl_s, self.server.max_decisions),
             GuardedStore(shared, self.on_failed) if shared else None,
             metrics,
         )
@@ -391,6 +410,12 @@ class Stores:
             return WorkerStore(self.workers_directory, kind)
         return None
 
-
-def _in_memory(ttl_s: int, max_records: int) -> MemoryStore[R]:
-    return MemoryStore(ttl_s=ttl_s, max_records=max_records, clock=time.monotonic)
+    def _in_memory(self, kind: type[R], ttl_s: int, max_records: int) -> MemoryStore[R]:
+        store: MemoryStore[R] = MemoryStore(
+            ttl_s=ttl_s,
+            max_records=max_records,
+            clock=time.monotonic,
+            max_mean_bytes=kind.max_mean_bytes,
+        )
+        self.in_memory[f"{kind.kind}_records"] = store
+        return store

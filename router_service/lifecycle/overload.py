@@ -251,6 +251,7 @@ class Drain:
         self._clock = clock
         self._count_in_flight = in_flight
         self._begun_s = 0.0
+        self._is_cutting_off = False
         self.begun = asyncio.Event()
         """Set when the process was asked to stop."""
 
@@ -291,3 +292,17 @@ class Drain:
         if self.is_refusing:
             problem = "This gateway is shutting down. Retry: another gateway may answer."
             raise OverloadedError(SHUTTING_DOWN, problem)
+
+    def cut_off(self) -> None:
+        """Let requests that are cancelled from now on end with the error of the shutdown."""
+        self._is_cutting_off = True
+
+    def cut_off_error(self) -> OverloadedError | None:
+        """Return the error for a request that is cancelled because the shutdown's time is over.
+
+        Return None if the cancellation has another cause, such as a client that left.
+        """
+        if not self._is_cutting_off:
+            return None
+        problem = "This gateway is shutting down, and had no time left to complete the answer."
+        return OverloadedError(SHUTTING_DOWN, f"{problem} Retry: another gateway may answer.")

@@ -109,6 +109,8 @@ class CandidateExchange:
     """Whether the answer arrived completely, so that it can be judged and delivered."""
     error: UpstreamError | None = None
     """Why there is no answer. Neither complete nor failed means cancelled."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """Deployments that were tried, in order."""
     answer: ParsedAnswer | None = None
     """The parsed answer, if it is complete and not too large."""
     p_correct: float | None = None
@@ -123,6 +125,11 @@ class CandidateExchange:
     seconds: float = 0.0
     """From the request to the upstream until the end of the answer."""
     trace: Trace = field(default=UNTRACED, repr=False)
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether an upstream may have got a part of the request, and may bill it."""
+        return any(attempt.was_sent for attempt in self.attempts)
 
     @property
     def cost_usd(self) -> float | None:
@@ -155,13 +162,16 @@ class Exchange:
     answer: ParsedAnswer | None = None
     """The parsed answer, if it is complete and not too large."""
     attempts: list[Attempt] = field(default_factory=list)
-    """Deployments that were tried, in order."""
+    """Deployments that were tried for an answer that is not a candidate, in order."""
     identity: AnswerIdentity = field(default_factory=AnswerIdentity)
     """The id and the model that the upstream's answer names."""
     error: UpstreamError | None = None
     """Why there is no complete answer, if an upstream is the reason."""
     candidates: list[CandidateExchange] = field(default_factory=list)
     """The candidate answers of a verified request, in the order in which they were asked."""
+    unasked: list[CandidateExchange] = field(default_factory=list)
+    """Candidates whose arms did not get the request: no limit counts them, and nobody bills them.
+    For example, all circuits were open, or no connection was made in time."""
     accepted: CandidateExchange | None = None
     """The candidate that is delivered; the fields above then describe its answer."""
     verification_steps: int = 0
@@ -170,6 +180,8 @@ class Exchange:
     """Time from the first complete candidate until one was accepted."""
     verifier_failed: bool = False
     """Whether the router failed to judge the candidates."""
+    was_cut_off: bool = False
+    """Whether the gateway's shutdown ended the request."""
     why: str | None = None
     """Why the router chose the arm, in one sentence, if the headers say so."""
     record: DecisionRecord | None = None
@@ -207,16 +219,33 @@ class Exchange:
         return self.plan.decision.arm if self.plan.decision else None
 
     @property
+    def all_attempts(self) -> list[Attempt]:
+        """Deployments that were tried: for candidates, and then for another answer."""
+        tried = [each.attempts for each in (*self.candidates, *self.unasked)]
+        return [attempt for attempts in (*tried, self.attempts) for attempt in attempts]
+
+    @property
     def deployment_id(self) -> str | None:
         """The deployment that answered, or that was tried last."""
         if self.accepted is not None:
             return self.accepted.deployment_id
-        return self.attempts[-1].deployment_id if self.attempts else None
+        attempts = self.all_attempts
+        return attempts[-1].deployment_id if attempts else None
 
     @property
     def has_own_answer(self) -> bool:
-        """Whether the fields describe an answer, and not only rejected candidates."""
-        return self.plan.verified is None or self.accepted is not None
+        """Whether the fields describe an answer, and not only rejected candidates.
+
+        A request that no upstream got has no answer, takes no upstream's time, and costs nothing.
+        """
+        if self.accepted is not None:
+            return True
+        return self.plan.verified is None and any(each.was_sent for each in self.attempts)
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether an upstream had the request and no answer when the gateway stopped waiting."""
+        return bool(self.attempts) and self.attempts[-1].is_cancelled
 
     def total_cost_usd(self, cost_usd: float | None) -> float | None:
         """Return the cost of the answer, `cost_usd`, and of all candidates that it is not one of.
@@ -248,7 +277,7 @@ class Exchange:
             "x-switchcraft-decision-id": self.info.decision_id,
             "x-switchcraft-model": self.model.name,
             "x-switchcraft-reason": self.reason,
-            "x-switchcraft-attempts": str(len(self.attempts)),
+            "x-switchcraft-attempts": str(len(self.all_attempts)),
         }
         if plan.applied_policy is not None:
             values["x-switchcraft-policy"] = str(plan.applied_policy)
@@ -345,7 +374,9 @@ class Recorder:
         info, plan, usage = exchange.info, exchange.plan, exchange.usage
         policy = plan.applied_policy
         decision, shadow = plan.decision, None if exchange.accepted else plan.shadow_arm
-        cost_usd = answer_cost_usd(exchange.model, usage, exchange.upstream_s)
+        cost_usd: float | None = None
+        if exchange.has_own_answer:
+            cost_usd = answer_cost_usd(exchange.model, usage, exchange.upstream_s)
         self._count(exchange, cost_usd)
         candidates: tuple[CandidateRecord, ...] | None = None
         if exchange.candidates:
@@ -361,7 +392,7 @@ class Recorder:
             key=info.key,
             model=exchange.model.name,
             deployment=exchange.deployment_id,
-            attempts=len(exchange.attempts),
+            attempts=len(exchange.all_attempts),
             arm=exchange.arm,
             release=plan.track if decision else None,
             # The shadow decides in the background; its choice is recorded if it has decided by now.
@@ -503,8 +534,8 @@ class Recorder:
             metrics.client_disconnects.inc()
         elif exchange.ending is Ending.BROKEN:
             child(metrics.broken_streams, model).inc()
-        for attempt in exchange.attempts:
-            kind = attempt.failure or "answered"
+        for attempt in exchange.all_attempts:
+            kind = attempt.failure or ("cancelled" if attempt.is_cancelled else "answered")
             child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
         if exchange.has_own_answer:
             self._count_answer(model, exchange.upstream_s, usage, cost_usd)
@@ -575,7 +606,7 @@ class Recorder:
             if baseline_usd is not None:
                 child(metrics.routed_cost_usd, exchange.model.name).inc(cost_usd)
                 child(metrics.baseline_cost_usd, exchange.model.name).inc(baseline_usd)
-        if exchange.ending is not Ending.CLIENT_LEFT:
+        if exchange.ending is not Ending.CLIENT_LEFT and not exchange.was_cut_off:
             is_error = exchange.status >= 500 or exchange.status == 429
             is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
             # Clients' mistakes do not count, because otherwise a client could cause the rollback of

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,7 +43,14 @@ from router_service.core.messages import (
 )
 from router_service.core.model import Execution
 from router_service.core.packing import PackedView
-from router_service.core.resources import Cache, Stage, StageName, Timer, stop_if_abandoned
+from router_service.core.resources import (
+    Cache,
+    Stage,
+    StageName,
+    Timer,
+    shared_cache,
+    stop_if_abandoned,
+)
 from router_service.core.responses import find_references, parse_responses_request
 from router_service.core.risk import Risk
 from router_service.core.selection import (
@@ -307,7 +314,9 @@ class ParsedRequest:
 
 _PARSED_BYTES = 2_000
 """Approximate memory of a parsed request without its body and texts. Tools are shared."""
-_parsed: Cache[tuple[Endpoint, bytes], ParsedRequest] = Cache(max_bytes=6 * 2**20)
+_parsed: Cache[tuple[Endpoint, bytes], ParsedRequest] = shared_cache(
+    "requests", max_bytes=6 * 2**20
+)
 """Cache of parsed requests. A client that retries, or that samples several answers, sends the same
 body again; parsing takes 0.15 ms."""
 
@@ -490,7 +499,6 @@ class Planner:
         self._familiarity = router.artifact.manifest.familiarity
         self.exploration_share = settings.exploration_share
         self.risk = settings.risk
-        self._highest_risk = lru_cache(1000)(settings.risk.rules.highest)
         self.labels = pool.labels
         """What people read for each arm."""
         self.terms = pool.terms
@@ -544,7 +552,7 @@ class Planner:
             candidates = self._pool.pinned(pinned, needs, request.obstacles)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
         self._pool.check_routable(self.model_name)
-        risk = self._highest_risk(chat.conversation.tools) if self.risk.has_demands else None
+        risk = self.risk.rules.highest(chat.conversation.tools) if self.risk.has_demands else None
         policy = self.policy(suffix or None, headers, risk)
         asked = suffix if headers.policy is None else headers.policy
         names_policy = asked not in {"", DEFAULT} or self.risk.policy(risk) is not None

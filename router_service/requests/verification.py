@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from router_service.core.answer_features import Question
 from router_service.core.answers import parse_answer, read_usage
 from router_service.core.errors import (
+    DeadlineError,
     Failure,
     InvalidRequestError,
     OverloadedError,
@@ -110,6 +111,8 @@ class Verification:
         self._limits = limits
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
+        self._end_s = max(map(self._request.latest_end_s, self._models.values()))
+        """When the time for the whole request is over, by the event loop's clock."""
         self._question: Question | None = None
         self._grounded_tools: frozenset[str] = frozenset()
         self._first_complete_s = math.inf
@@ -133,7 +136,7 @@ class Verification:
                 return True  # its text was delivered as it arrived
             is_last = any(not self._may_ask_after(candidate) for candidate in failed)
             if is_last and not self._complete:
-                raise next(c.error for c in failed if c.error is not None)
+                raise self.first_error
 
     @property
     def _complete(self) -> Sequence[CandidateExchange]:
@@ -162,10 +165,10 @@ class Verification:
             return planner.router.next_step(self._question, self._prediction, known)
 
         # After the limits, there is only a little time to judge the candidates in hand.
-        left_s = max(self._time_left_s(), DELIVERY_S / 2)
+        left_s = min(self._time_left_s(), self._end_s - self._loop.time())
         key, size_bytes = self._exchange.info.key, self._plan.request.body.size_bytes
         try:
-            async with asyncio.timeout(left_s if left_s < math.inf else None):
+            async with asyncio.timeout(max(left_s, DELIVERY_S / 2)):
                 step = await self._decisions.run(key, size_bytes, decide)
         except (OverloadedError, TimeoutError):
             self.obstacle = UnverifiedReason.OVERLOADED
@@ -218,22 +221,16 @@ class Verification:
 
     def _arms_left(self) -> frozenset[str]:
         """Return the arms that may be asked within the limits."""
-        asked = {candidate.arm for candidate in self._exchange.candidates}
-        if len(asked) >= self._limits.max_candidates or self._time_left_s() <= 0:
+        if self._time_left_s() <= 0:
             return frozenset()
-        left_usd = self._cost_left_usd
-        return frozenset(
-            arm
-            for arm in self._models
-            if arm not in asked and self._decision.cost_usd[arm] <= left_usd
-        )
+        return frozenset(self._models_left)
 
     def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
         """Return the first of these arms that may be asked together."""
         left, left_usd = self._arms_left(), self._cost_left_usd
         allowed: list[str] = []
         for arm in arms:
-            is_few = len(self._exchange.candidates) + len(allowed) < self._limits.max_candidates
+            is_few = len(allowed) < self.asks_left
             if arm in left and is_few and self._decision.cost_usd[arm] <= left_usd:
                 allowed.append(arm)
                 left_usd -= self._decision.cost_usd[arm]
@@ -245,15 +242,47 @@ class Verification:
         return self._limits.max_cost_usd - spent_usd
 
     @property
+    def asks_left(self) -> int:
+        """Number of further arms that may get the request, as candidates or as the fallback."""
+        return self._limits.max_candidates - len(self._exchange.candidates)
+
+    @property
+    def _models_left(self) -> Mapping[str, Model]:
+        """Models by arm that may be asked within the limits on cost, arms and the whole time.
+
+        They are in the order of the plan's policy. An arm is tried only once.
+        """
+        exchange, left_usd, now_s = self._exchange, self._cost_left_usd, self._loop.time()
+        if self.asks_left <= 0:
+            return {}
+        tried = {candidate.arm for candidate in (*exchange.candidates, *exchange.unasked)}
+        return {
+            arm: model
+            for arm, model in self._models.items()
+            if arm not in tried
+            and self._decision.cost_usd[arm] <= left_usd
+            and self._request.latest_end_s(model) > now_s
+        }
+
+    @property
     def models_left(self) -> Sequence[Model]:
         """Models that may answer without verification, in the order of the plan's policy."""
-        asked = {candidate.arm for candidate in self._exchange.candidates}
-        left_usd = self._cost_left_usd
-        return [
-            model
-            for arm, model in self._models.items()
-            if arm not in asked and self._decision.cost_usd[arm] <= left_usd
-        ]
+        return list(self._models_left.values())
+
+    @property
+    def first_error(self) -> UpstreamError:
+        """The error that the client gets if no arm answers.
+
+        It is that of the first arm that got the request, or else of the first that was tried.
+        """
+        tried = (*self._exchange.candidates, *self._exchange.unasked)
+        first = next((each.error for each in tried if each.error is not None), None)
+        if first is not None:
+            return first
+        name = next(iter(self._models.values())).name
+        if self._request.deadline_s <= self._loop.time():
+            return DeadlineError(name)
+        return UpstreamError(name, "was not asked in time", Failure.TIMEOUT)
 
     def _time_left_s(self) -> float:
         """Return the time until the best candidate must be delivered; infinite without one."""
@@ -261,7 +290,7 @@ class Verification:
             return math.inf
         now_s = self._loop.time()
         left_s = self._first_complete_s + self._limits.max_added_latency_s - now_s
-        left_s = min(left_s, self._request.deadline_s - DELIVERY_S - now_s)
+        left_s = min(left_s, self._end_s - DELIVERY_S - now_s)
         if self._drain.has_begun:
             left_s = min(left_s, self._drain.remaining_s - DELIVERY_S)
         return left_s
@@ -276,7 +305,8 @@ class Verification:
     async def _ask(self, arms: Sequence[str], *, expects_text: bool) -> Sequence[CandidateExchange]:
         """Ask arms in parallel until all have answered or the time is over; return the failed.
 
-        If the router expects text, there is one arm, and its stream is delivered if it is text.
+        Arms that did not get the request are no candidates, and count towards no limit. If the
+        router expects text, there is one arm, and its stream is delivered if it is text.
         """
         exchange = self._exchange
         exchange.verification_steps += 1
@@ -302,6 +332,8 @@ class Verification:
             for task in (*answers, shutdown):
                 task.cancel()
             await asyncio.gather(*answers, shutdown, return_exceptions=True)
+            exchange.unasked += [candidate for candidate in asked if not candidate.was_asked]
+            exchange.candidates[:] = [each for each in exchange.candidates if each.was_asked]
         return [candidate for candidate in asked if not candidate.is_complete]
 
     async def _collect(self, candidate: CandidateExchange, *, expects_text: bool) -> None:
@@ -313,7 +345,7 @@ class Verification:
         with trace as candidate.trace:
             request = replace(self._request, candidates=(candidate.model,), trace=candidate.trace)
             try:
-                async with self._upstreams.open(request, self._exchange.attempts) as opened:
+                async with self._upstreams.open(request, candidate.attempts) as opened:
                     candidate.opened = opened
                     candidate.deployment_id = opened.deployment.id
                     candidate.first_byte_s = time.perf_counter() - started_s
@@ -379,11 +411,12 @@ class Verification:
     def _settle(self, candidate: CandidateExchange) -> None:
         """Set a candidate's usage, estimated if it was not reported, and complete its trace.
 
-        Providers bill cancelled, broken and rejected answers too.
+        Providers bill cancelled, broken and rejected answers too, but no request that they did not
+        get.
         """
         opened, exchange = candidate.opened, self._exchange
         if opened is None:
-            if candidate.error is None:  # cancelled
+            if candidate.attempts and candidate.attempts[-1].is_cancelled:
                 candidate.usage = exchange.estimate_usage(0)
         elif opened.reader is not None:
             reader = opened.reader

@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from router_service.core.addresses import check_proxy_address, read_port
 from router_service.core.errors import ConfigError, ConfigProblem
+from router_service.core.keys import HIDDEN
 from router_service.core.messages import Json
 from router_service.settings.deployments import known_aliases, override, read_models
 from router_service.settings.files import line_of, read_file
@@ -60,6 +61,8 @@ LITELLM_SECTIONS: Mapping[str, type[Section]] = {
 }
 
 _PROXY_NAMES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORD = re.compile(r"[a-z_]{1,20}")
 _LIKE_REFERENCE = re.compile(
     r"\$\{?[A-Z][A-Z0-9_]*\}?|\$?\{?\{? *(?:os[._]?en\w*|env)[./:\[(].*", re.IGNORECASE
 )
@@ -250,7 +253,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
             },
         },
         unsupported=tuple(
-            replace(each, line=line_of(each.where, config.lines))
+            replace(each, line=line_of(each.where, config.lines)).without_keys()
             for each in unsupported_settings(file)
         ),
     )
@@ -326,7 +329,9 @@ class References:
         if name != value and self.environ.get(name):
             return self.environ[name]
         if name != value:
-            problem = f"the environment variable {name} is not set; set it, or write the value"
+            # What is no name of a variable may be the key itself.
+            shown = name if _VARIABLE.fullmatch(name) else HIDDEN
+            problem = f"the environment variable {shown} is not set; set it, or write the value"
             self.problems.append(ConfigProblem(where, problem))
         elif _LIKE_REFERENCE.fullmatch(value):
             problem = (
@@ -421,6 +426,8 @@ def problems_of(exc: ValidationError, tree: Json = None) -> Iterator[ConfigProbl
             path.append(str(part))
         if error["type"] == "extra_forbidden":
             problem = _unknown_setting(path)
+            if path[0] == "keys" and not _WORD.fullmatch(path[-1]):
+                path[-1] = HIDDEN  # perhaps a key in the place of its name
         elif error["input"] is None:
             problem = "has no value; add one, or remove the name"
         elif error["type"] in _REQUIREMENTS:

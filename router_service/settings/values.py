@@ -39,7 +39,7 @@ from router_service.core.caching import SwitchRule
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.familiarity import BEST
-from router_service.core.keys import digest_of
+from router_service.core.keys import begins_like_key, digest_of
 from router_service.core.messages import Json, ToolSpec
 from router_service.core.risk import Risk, RiskRules
 from router_service.core.selection import Price
@@ -117,7 +117,9 @@ class Timeouts(Frozen):
     idle_s: Seconds = 120.0
     """Longest time in seconds between two parts of an answer."""
     total_s: Seconds = 900.0
-    """Longest time in seconds from the request to the end of the answer."""
+    """Longest time in seconds from the first attempt of a request to the end of its answer. All
+    attempts share it: candidates, retries and fallbacks. If deployments have different times, each
+    one may answer until its own has passed."""
     write_s: Seconds = 30.0
     """Longest time in seconds that sending the request may stall."""
     pool_s: Seconds = 5.0
@@ -293,12 +295,14 @@ class VerificationSettings(Frozen):
     `x-switchcraft-verified-goals`."""
 
     max_candidates: Count = 3
-    """Largest number of arms that one request asks, including those that fail. Header:
-    `x-switchcraft-max-candidates`."""
+    """Largest number of arms that one request asks: candidates that answer, those that fail, and a
+    model that answers instead of them. An arm that did not get the request does not count. So a
+    request is sent at most `max_candidates` times `upstreams.retries.max_retries` + 1 times. With
+    1, no other model is asked if the first one fails. Header: `x-switchcraft-max-candidates`."""
     max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Largest cost in USD of all candidates of one request; without it, the cost is not limited. An
-    arm is asked only if its expected cost is within what is left. Header:
-    `x-switchcraft-max-cost-usd`."""
+    """Largest cost in USD of one request, with all candidates and a model that answers instead of
+    them; without it, the cost is not limited. An arm is asked only if its expected cost is within
+    what is left. Attempts without an answer count as free. Header: `x-switchcraft-max-cost-usd`."""
     max_added_latency_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
     """Longest time in seconds to wait for further candidates after the first complete one. Then the
     best candidate so far is delivered. Header: `x-switchcraft-max-added-latency-s`."""
@@ -617,6 +621,10 @@ class KeySettings(Frozen):
     def _has_no_reserved_name(cls, keys: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
         if ADMIN in keys:
             raise ValueError(f"{ADMIN!r} is reserved for keys.admin; choose another name")
+        if any(map(begins_like_key, keys)):
+            raise ValueError(
+                "a name looks like a key, and names appear in logs and metrics; write NAME: KEY"
+            )
         return keys
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from router_service.core.decision_log import StoredRecord
 from router_service.core.errors import StoreError
 from router_service.core.releases import MAX_POINTER_BYTES, POINTER_FILE
+from router_service.core.resources import ENTRY_BYTES
 
 MAX_WRITES_IN_FLIGHT = 100
 """Largest number of concurrent writes. With the timeouts for Redis, this allows 500 writes per
@@ -28,6 +29,9 @@ second if all fail, and more if they succeed."""
 
 DRAIN_TIMEOUT_S = 1.0
 """How long `aclose` waits for writes in flight."""
+
+MAX_MEAN_BYTES = 4096
+"""Largest mean size of the entries of a map in memory, unless the map has a lower limit."""
 
 FIRST_PAUSE_S = 0.5
 """Pause after the first failure of a store."""
@@ -147,36 +151,54 @@ class SharedState(Protocol):
 
 
 class ExpiringMap(Generic[K, V]):
-    """The last `max_entries` values by key, which expire after `ttl_s` seconds."""
+    """The last `max_entries` values by key, which expire after `ttl_s` seconds.
 
-    def __init__(self, *, ttl_s: float, max_entries: int, clock: Callable[[], float]) -> None:
+    Together they take at most `max_mean_bytes` for each entry that is allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        ttl_s: float,
+        max_entries: int,
+        clock: Callable[[], float],
+        max_mean_bytes: int = MAX_MEAN_BYTES,
+    ) -> None:
         """Start empty. `clock` returns seconds and never goes back."""
         self._ttl_s = ttl_s
         self._max_entries = max_entries
         self._clock = clock
-        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[float, V, int]] = OrderedDict()
+        self.max_bytes = max_mean_bytes * max_entries
+        self.size_bytes = 0
 
-    def keep(self, key: K, value: V) -> None:
-        """Keep a value. The oldest values are dropped if there are too many."""
-        self._entries[key] = (self._clock() + self._ttl_s, value)
-        self._entries.move_to_end(key)
-        while len(self._entries) > self._max_entries:
-            self._entries.popitem(last=False)
+    def keep(self, key: K, value: V, size_bytes: int) -> None:
+        """Keep a value, which takes `size_bytes` with its key.
+
+        Values that have expired are dropped, and the oldest ones if there are too many.
+        """
+        now_s, size_bytes = self._clock(), size_bytes + ENTRY_BYTES
+        self.size_bytes += size_bytes - self._entries.pop(key, (0.0, None, 0))[2]
+        self._entries[key] = (now_s + self._ttl_s, value, size_bytes)
+        while self._entries:
+            expires_s = next(iter(self._entries.values()))[0]
+            is_full = len(self._entries) > self._max_entries or self.size_bytes > self.max_bytes
+            if not is_full and now_s < expires_s:
+                return
+            self.size_bytes -= self._entries.popitem(last=False)[1][2]
 
     def find(self, key: K) -> V | None:
         """Return a value that has not expired. This may be called from any thread."""
         kept = self._entries.get(key)
         if kept is None:
             return None
-        expires, value = kept
-        if self._clock() >= expires:
-            self._entries.pop(key, None)
-            return None
-        return value
+        expires_s, value, _ = kept
+        return None if self._clock() >= expires_s else value
 
     def clear(self) -> None:
         """Drop all values."""
         self._entries.clear()
+        self.size_bytes = 0
 
 
 class MemoryStore(Generic[R]):
@@ -186,11 +208,24 @@ class MemoryStore(Generic[R]):
     object. Writing one takes 0.01 ms.
     """
 
-    def __init__(self, *, ttl_s: float, max_records: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        ttl_s: float,
+        max_records: int,
+        clock: Callable[[], float],
+        max_mean_bytes: int = MAX_MEAN_BYTES,
+    ) -> None:
         """Start empty. `clock` returns seconds and never goes back."""
         self._records: ExpiringMap[str, tuple[type[R], bytes]] = ExpiringMap(
-            ttl_s=ttl_s, max_entries=max_records, clock=clock
+            ttl_s=ttl_s, max_entries=max_records, clock=clock, max_mean_bytes=max_mean_bytes
         )
+        self.max_bytes = self._records.max_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the records take."""
+        return self._records.size_bytes
 
     async def put(self, record: R) -> None:
         """Keep a record. The oldest records are dropped if there are too many."""
@@ -209,7 +244,8 @@ class MemoryStore(Generic[R]):
 
     def keep(self, record: R) -> None:
         """Keep a record, as `put` does."""
-        self._records.keep(record.id, (type(record), to_json(record)))
+        text = to_json(record)
+        self._records.keep(record.id, (type(record), text), len(record.id) + len(text))
 
     def find(self, record_id: str) -> R | None:
         """Return a record that has not expired. This may be called from any thread."""

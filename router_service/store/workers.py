@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Generic
 
 from router_service.core.errors import ConfigError, StoreError
@@ -30,6 +29,7 @@ from router_service.store.records import (
     Snapshot,
     UpstreamObject,
 )
+from router_service.temporary import temporary_directory
 
 TIMEOUT_S = 0.2
 """Longest wait for the parent, which answers within 0.06 ms at the median and 0.5 ms at P99. A
@@ -178,8 +178,8 @@ async def serve_workers(settings: ServerSettings) -> AsyncIterator[Path]:
     state = _State(settings)
     async with AsyncExitStack() as stack:
         try:
-            path = stack.enter_context(TemporaryDirectory(prefix="switchcraft-workers-"))
-            server = await asyncio.start_unix_server(state.serve, Path(path) / SOCKET)
+            path = stack.enter_context(temporary_directory("switchcraft-workers-"))
+            server = await asyncio.start_unix_server(state.serve, path / SOCKET)
         except OSError as exc:
             problem = (
                 f"no Unix socket can be created in a temporary directory: {exc}; set it to a "
@@ -187,7 +187,7 @@ async def serve_workers(settings: ServerSettings) -> AsyncIterator[Path]:
             )
             raise ConfigError("the environment", "TMPDIR", problem) from exc
         stack.callback(server.close)
-        yield Path(path)
+        yield path
 
 
 class _State:
@@ -212,11 +212,11 @@ class _State:
         reply: list[bytes] = []
         match request:
             case [b"put", kind, key, record]:
-                self._of_kind(kind).keep(key, record)
+                self._of_kind(kind).keep(key, record, len(key) + len(record))
             case [b"add", kind, key, record]:
                 records = self._of_kind(kind)
                 if records.find(key) is None:
-                    records.keep(key, record)
+                    records.keep(key, record, len(key) + len(record))
                     reply = [b"added"]
             case [b"get", kind, key]:
                 found = self._of_kind(kind).find(key)

@@ -109,8 +109,9 @@ class SteadyClock:
 class DecisionLog:
     """Writer of the decision log, to be used by one thread.
 
-    Other gateways may write their own files to the same folder. Lines that cannot be written are
-    dropped and counted. A file never contains a part of a line.
+    Other gateways may write their own files to the same folder. If somebody deletes the folder, it
+    is created again. Lines that cannot be written are dropped and counted. A file never contains a
+    part of a line.
     """
 
     def __init__(
@@ -140,7 +141,6 @@ class DecisionLog:
         if self._folder is None:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             self._open(self._folder)
         except OSError as exc:
             self._failed(exc)
@@ -213,6 +213,11 @@ class DecisionLog:
         return is_old or self._written_bytes >= self._max_bytes
 
     def _open(self, folder: Path) -> FileIO:
+        """Begin a file, in a new folder if somebody has deleted the folder."""
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            if self._clock.is_started and self._is_up:
+                _log.warning("created the decision log's folder again: path=%s", folder)
         # The clock starts here, because the volume may be mounted after `start` was called.
         if not self._clock.is_started:
             self._clock.start(begun_s for _, begun_s in _files(folder))

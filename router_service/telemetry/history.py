@@ -2,19 +2,25 @@
 
 A request adds to sums in memory, which takes about 1 µs. A thread adds these sums to the file every
 second, so that several workers can share one file. The file has sums for minutes, hours and days,
-and no part of any request. A disk failure never affects a request.
+and no part of any request. A disk failure never affects a request. A damaged file is kept under
+another name, and a new one is begun.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
+import os
 import sqlite3
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 from router_service.core.errors import HistoryUnavailableError
@@ -47,6 +53,14 @@ BUSY_S = 2.0
 QUIET_FAILURES = 3
 """Number of failures in a row without a warning while another worker writes the file."""
 CLOSING_S = 5.0
+
+FILE_MODE = 0o600
+"""Permissions of the file, and of those that SQLite adds to it: who has which key, and what each
+key spends, is for the operator only."""
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_PARTS = ("", "-wal", "-shm")
+"""What SQLite adds to a database's name, for the files that belong to it (sqlite.org/wal.html)."""
 
 LATENCY_RATIO = 2**0.25
 """Ratio of two bounds of the latency histogram. A percentile is off by 19% at most."""
@@ -141,6 +155,8 @@ class TrafficHistory:
         self._pending_lock = threading.Lock()
         self._policies: set[str] = set()
         self._connection: sqlite3.Connection | None = None
+        self._inode: int | None = None
+        """The file that the connection has opened; another one may have its name by now."""
         self._connection_lock = threading.Lock()
         self._failure: str | None = None
         self._failures = 0
@@ -233,6 +249,7 @@ class TrafficHistory:
             with self._connection_lock:
                 rows = self._open().execute(query, (step_s, since, *wanted.values())).fetchall()
         except (OSError, sqlite3.Error) as exc:
+            self._set_aside_if_damaged(exc)
             raise HistoryUnavailableError(f"cannot read {self._path}: {_cause(exc)}") from exc
         found = {}
         for group, *values in rows:
@@ -248,16 +265,25 @@ class TrafficHistory:
             dropped, self._dropped = self._dropped, 0
         if not pending:
             return
-        if self._path is not None and not self._path.exists():
-            self._disconnect()  # rows that are written to a deleted file would be lost
+        if self._connection is not None and _inode_of(self._path) != self._inode:
+            self._disconnect()  # rows that are written to a deleted or renamed file would be lost
         values = [
             (step_s, row[0] // step_s * step_s, *row[1:], *_values(sums))
             for step_s in KEPT_S
             for row, sums in pending.items()
         ]
-        try:
+
+        def add() -> None:
             with self._connection_lock, self._open() as connection:
                 connection.executemany(_ADD, values)
+
+        try:
+            try:
+                add()
+            except sqlite3.Error as exc:
+                if not self._set_aside_if_damaged(exc):
+                    raise
+                add()
         except (OSError, sqlite3.Error) as exc:
             self._failed(exc)
             with self._pending_lock:
@@ -284,7 +310,8 @@ class TrafficHistory:
                 if rows > self._max_rows:
                     connection.execute(_TRIM, (rows - self._max_rows - 1,))
         except (OSError, sqlite3.Error) as exc:
-            _log.warning("cannot tidy the traffic history: path=%s cause=%r", self._path, exc)
+            if not self._set_aside_if_damaged(exc):
+                _log.warning("cannot tidy the traffic history: path=%s cause=%r", self._path, exc)
 
     def _run(self) -> None:
         tidied_s = -math.inf
@@ -303,6 +330,7 @@ class TrafficHistory:
         if self._connection is None:
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._inode = _create_private(self._path)
             self._connection = connection = sqlite3.connect(
                 self._path or ":memory:", timeout=BUSY_S, check_same_thread=False
             )
@@ -321,6 +349,43 @@ class TrafficHistory:
         if _OLD_TABLE in tables and _TABLE not in tables:
             with connection:
                 connection.execute(_COPY)
+
+    def _set_aside_if_damaged(self, exc: OSError | sqlite3.Error) -> bool:
+        """Rename the file if an error says that it is damaged; return whether it was damaged.
+
+        The new name has the time in it. Workers that share the file notice the same damage, but
+        only one of them renames it: the others then find another file with its name.
+        """
+        # The low byte is the error's kind; the rest is where SQLite noticed it.
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if code not in _DAMAGED or self._path is None:
+            return False
+        inode = self._inode
+        self._disconnect()
+        stamp = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%SZ")
+        aside = Path(f"{self._path}.corrupt-{stamp}")
+        try:
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                if _inode_of(self._path) != inode:
+                    return True  # another worker was faster
+                for part in _PARTS:
+                    with suppress(FileNotFoundError):
+                        Path(f"{self._path}{part}").replace(f"{aside}{part}")
+            finally:
+                os.close(folder)
+        except OSError as failure:
+            _log.error(
+                "the traffic history is damaged, and cannot be set aside: path=%s cause=%r",
+                self._path, _cause(failure),
+            )  # fmt: skip
+            return False
+        _log.error(
+            "the traffic history was damaged, and a new one begins: path=%s cause=%r kept=%s",
+            self._path, _cause(exc), aside,
+        )  # fmt: skip
+        return True
 
     def _failed(self, exc: OSError | sqlite3.Error) -> None:
         """Close the file, and log a warning unless the last attempt has failed too."""
@@ -342,6 +407,33 @@ class TrafficHistory:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
+
+
+def _create_private(path: Path) -> int | None:
+    """Create a file for its owner only, if it is missing; return its inode.
+
+    If it exists, people who are neither its owner nor of its group lose access. SQLite gives the
+    files that it adds the same permissions.
+    """
+    # An existing file is not opened, because closing it would drop SQLite's locks on it
+    # (sqlite.org/howtocorrupt.html, section 2.2).
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    for part in _PARTS:
+        with suppress(OSError):
+            each = Path(f"{path}{part}")
+            mode = each.stat().st_mode
+            if mode & 0o007:
+                each.chmod(mode & 0o770)
+    return _inode_of(path)
+
+
+def _inode_of(path: Path | None) -> int | None:
+    """Return the inode of the file with this name, or None if there is none."""
+    try:
+        return None if path is None else path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _values(sums: TrafficSums) -> tuple[float, ...]:

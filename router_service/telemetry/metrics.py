@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Generic, Literal, TypeVar
 
 from prometheus_client import (
@@ -26,6 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from router_service.core.errors import ConfigError
+from router_service.temporary import temporary_directory
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -194,6 +194,13 @@ class Metrics:
         "cache",
         "outcome",
     )
+    held_bytes = _gauge(
+        "held_bytes",
+        "Memory of what is kept for later requests, by what it is: caches, and records of each "
+        "kind. Each has a limit, which GET /admin/status shows; the oldest is dropped first.",
+        "what",
+        aggregation="sum",
+    )
     # Timings.
     stage_seconds = _histogram(
         "stage_seconds",
@@ -332,8 +339,8 @@ class Metrics:
     attempts = _counter(
         "upstream_attempts",
         "Attempts to get an answer from a deployment, by outcome: answered, unreachable, timeout, "
-        "broken, status, error_body, malformed, refused, unfit, too_long, busy. A request may need "
-        "several attempts.",
+        "broken, status, error_body, malformed, refused, unfit, too_long, busy, cancelled. A "
+        "request may need several attempts.",
         "model",
         "deployment",
         "outcome",
@@ -574,16 +581,16 @@ def shared_metrics_directory() -> Iterator[None]:
             raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
         yield
         return
-    try:
-        temporary = TemporaryDirectory(prefix="switchcraft-metrics-")
-    except OSError as exc:
-        problem = (
-            "is not set, and no temporary directory can be created; set it to a writable "
-            f"directory: {exc.strerror}"
-        )
-        raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
-    with temporary as path:
-        os.environ[SHARED_DIRECTORY] = path
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(temporary_directory("switchcraft-metrics-"))
+        except OSError as exc:
+            problem = (
+                "is not set, and no temporary directory can be created; set it to a writable "
+                f"directory: {exc.strerror}"
+            )
+            raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
+        os.environ[SHARED_DIRECTORY] = str(path)
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -129,6 +130,8 @@ class OutgoingRequest:
     """When the time that the client allows is over, by the event loop's clock."""
     caller: str | None = None
     """Name of the client's key. Callers share the connections to an upstream."""
+    started_s: float = field(default_factory=time.monotonic)
+    """When the deployments' `total_s` began to count, by the event loop's clock."""
     method: str = "POST"
     content_type: bytes = b"application/json"
     query: str = ""
@@ -137,6 +140,8 @@ class OutgoingRequest:
     """Whether a kept-alive connection must not be used (see `HttpRequest`)."""
     trace: Trace = field(default=UNTRACED, repr=False)
     reserve_memory: ReserveMemory = unlimited
+    on_sent: Callable[[], None] | None = field(default=None, repr=False)
+    """Called just before the first byte is sent, after which the upstream may act and bill."""
 
 
 class UpstreamAnswer:
@@ -334,7 +339,9 @@ class SentRequest:
         self._client = client
         self._deployment = deployment
         self._request = request
-        self._guard = TimeoutGuard(request.model, deployment.timeouts, request.deadline_s)
+        self._guard = TimeoutGuard(
+            request.model, deployment.timeouts, request.deadline_s, request.started_s
+        )
         self._span = request.trace.upstream_span(
             UpstreamCall(
                 deployment.base_url, deployment.upstream_model, request.method, request.path
@@ -362,6 +369,7 @@ class SentRequest:
                 deployment.timeouts,
                 request.caller,
                 request.needs_new_connection,
+                request.on_sent,
             )
             self._transport = self._client.transport_to(deployment.origin)
             with self._guard:
@@ -456,16 +464,24 @@ class TimeoutGuard:
 
     Use it as a context manager around each wait: `with guard: await read()`. The first byte, each
     later part and the whole answer have timeouts of their own, and the client's deadline limits
-    them all. One timer serves all waits and is moved only if it is set too late. A timer for each
-    wait took as long as reading an event.
+    them all. The timeout for the whole answer counts from `started_s`, which is the same for all
+    attempts of a request; None is now. One timer serves all waits and is moved only if it is set
+    too late. A timer for each wait took as long as reading an event.
     """
 
-    def __init__(self, model: str, timeouts: Timeouts, deadline_s: float) -> None:
+    def __init__(
+        self,
+        model: str,
+        timeouts: Timeouts,
+        deadline_s: float,
+        started_s: float | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         now_s = self._loop.time()
         self._model = model
         self._idle_s = timeouts.idle_s
-        self._last_s = min(now_s + timeouts.total_s, deadline_s)
+        started_s = now_s if started_s is None else started_s
+        self._last_s = min(started_s + timeouts.total_s, deadline_s)
         self._deadline_s = deadline_s
         self._next_s = now_s + timeouts.first_byte_s
         self._waits = 0

@@ -21,7 +21,8 @@ import ssl
 import time
 import urllib.request
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NoReturn, Protocol, cast
 
@@ -376,6 +377,8 @@ class HttpRequest:
     needs_new_connection: bool = False
     """Whether a kept-alive connection must not be used. The upstream may be closing such a
     connection. If it does, it is unknown whether the upstream acted on the request."""
+    on_sent: Callable[[], None] | None = field(default=None, repr=False)
+    """Called just before the first byte is written, after which the upstream may act and bill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,6 +466,8 @@ class Transport:
         if not head.count(b"\r") == head.count(b"\n") == len(lines) + 1 or b"\0" in head:
             raise httpx.LocalProtocolError("a header contains a control character")
         connection = await self._acquire(request)
+        if request.on_sent is not None:
+            request.on_sent()
         try:
             await connection.send(head, request.body, request.timeouts.write_s)
             await connection.read_head()

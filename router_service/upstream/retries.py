@@ -109,6 +109,19 @@ class UpstreamRequest:
     prompt is cached by one account."""
     trace: Trace = field(default=UNTRACED, repr=False)
     reserve_memory: ReserveMemory = unlimited
+    started_s: float = field(default_factory=time.monotonic)
+    """When `timeouts.total_s` began to count, by the event loop's clock. All attempts share it, so
+    that retries and fallbacks do not multiply the time."""
+    max_models: float = math.inf
+    """Largest number of models that may get the request."""
+
+    def end_s(self, deployment: Deployment) -> float:
+        """Return when an answer of a deployment must be complete, by the event loop's clock."""
+        return min(self.started_s + deployment.timeouts.total_s, self.deadline_s)
+
+    def latest_end_s(self, model: Model) -> float:
+        """Return when the last of a model's deployments must have answered."""
+        return max(self.end_s(deployment) for deployment in model.deployments)
 
 
 def _draw(deployments: Sequence[Deployment], conversation: str | None) -> Deployment:
@@ -130,13 +143,21 @@ def _draw(deployments: Sequence[Deployment], conversation: str | None) -> Deploy
     return deployments[max(range(len(deployments)), key=score)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
     """One request to one deployment, with its failure, or with None if it was answered."""
 
     model: str
     deployment_id: str
     failure: Failure | None = None
+    is_cancelled: bool = field(default=False, compare=False)
+    """Whether the gateway stopped waiting for the answer."""
+    was_sent: bool = field(default=False, compare=False)
+    """Whether the upstream may have got a part of the request, and may bill it."""
+
+    def mark_sent(self) -> None:
+        """Record that the upstream may have got a part of the request."""
+        self.was_sent = True
 
 
 class RetryingClient:
@@ -170,9 +191,11 @@ class RetryingClient:
 
         If no deployment answers, raise the UpstreamError of the first model that was tried. After a
         model refused the request as too long, only models with larger context windows are tried,
-        and those whose window is unknown.
+        and those whose window is unknown. An attempt that is cancelled before it is sent is not
+        appended.
         """
         self._budget.earn()
+        loop, asked = asyncio.get_running_loop(), 0
         first: UpstreamError | None = None
         last: UpstreamError | None = None
         exceeded_tokens = 0
@@ -180,12 +203,17 @@ class RetryingClient:
             window_tokens = model.capabilities.context_window_tokens
             if window_tokens is not None and window_tokens <= exceeded_tokens:
                 continue
-            if last is not None and not self.may_fall_back(last, request):
-                break
+            if last is not None:
+                if request.latest_end_s(model) <= loop.time():
+                    continue
+                if asked >= request.max_models or not self.may_fall_back(last, request):
+                    break
+            earlier = len(attempts)
             try:
                 return await self._try_model(model, request, attempts)
             except UpstreamError as exc:
                 last = exc
+                asked += any(attempt.was_sent for attempt in attempts[earlier:])
                 if exc.failure is Failure.TOO_LONG:
                     exceeded_tokens = max(exceeded_tokens, window_tokens or 0)
                 # The chosen model's failure is reported, unless it was not tried at all.
@@ -221,15 +249,20 @@ class RetryingClient:
         while True:
             try:
                 deployment = self._choose_deployment(model, failed_ids, request)
+                attempt = Attempt(model.name, deployment.id)
                 try:
-                    answered = await self._send(model, deployment, request)
+                    answered = await self._send(model, deployment, request, attempt)
                 except UpstreamError as exc:
                     self._count_failure(deployment, exc, request.client)
                     failed_ids.add(deployment.id)
-                    attempts.append(Attempt(model.name, deployment.id, exc.failure))
+                    attempt.failure = exc.failure
+                    attempts.append(attempt)
                     raise
                 except BaseException:  # the client left, or a bug: neither is about the upstream
                     self._breakers.release(deployment.id)
+                    if attempt.was_sent:
+                        attempt.is_cancelled = True
+                        attempts.append(attempt)
                     raise
             except UpstreamError as exc:
                 failures += 1
@@ -240,7 +273,7 @@ class RetryingClient:
                     raise unsafe or exc from exc.__cause__
             else:
                 self._breakers.record_success(deployment.id, request.client)
-                attempts.append(Attempt(model.name, deployment.id))
+                attempts.append(attempt)
                 return answered
             await asyncio.sleep(wait_s)
 
@@ -252,8 +285,13 @@ class RetryingClient:
         All requests of a conversation draw the same one.
         """
         client = request.client
-        waits_s = {d.id: self._breakers.wait_s(d.id, client) for d in model.deployments}
-        closed = [d for d in model.deployments if waits_s[d.id] == 0]
+        waits_s = self._waits_s(model, request)
+        if not waits_s:
+            if request.deadline_s <= asyncio.get_running_loop().time():
+                raise DeadlineError(model.name)
+            problem = "was not asked any more, because the time for the whole request is over"
+            raise UpstreamError(model.name, problem, Failure.TIMEOUT)
+        closed = [d for d in model.deployments if waits_s.get(d.id) == 0]
         left = [d for d in closed if d.id not in failed_ids] or closed
         while left:
             chosen = left[0]
@@ -267,8 +305,17 @@ class RetryingClient:
             model.name, problem, Failure.COOLING_DOWN, retry_after_s=min(waits_s.values())
         )
 
+    def _waits_s(self, model: Model, request: UpstreamRequest) -> dict[str, float]:
+        """Return the breakers' waits of the deployments for which the request has time left."""
+        now_s = asyncio.get_running_loop().time()
+        return {
+            deployment.id: self._breakers.wait_s(deployment.id, request.client)
+            for deployment in model.deployments
+            if request.end_s(deployment) > now_s
+        }
+
     async def _send(
-        self, model: Model, deployment: Deployment, request: UpstreamRequest
+        self, model: Model, deployment: Deployment, request: UpstreamRequest, attempt: Attempt
     ) -> StartedAnswer:
         """Send a request; if the upstream seems to refuse a part of it, repeat it without it.
 
@@ -306,10 +353,12 @@ class RetryingClient:
                 request.client_headers,
                 request.deadline_s,
                 request.client,
+                started_s=request.started_s,
                 query=request.query if is_native else "",
                 needs_new_connection=path not in REPEATABLE_PATHS,
                 trace=request.trace,
                 reserve_memory=request.reserve_memory,
+                on_sent=attempt.mark_sent,
             )
             sent = self._client.send(deployment, outgoing)
             answer = await sent.open()
@@ -401,20 +450,20 @@ class RetryingClient:
         ("Exponential Backoff And Jitter", AWS). This method takes the retry from the budget.
         """
         settings, client = self._settings, request.client
-        waits_s = {d.id: self._breakers.wait_s(d.id, client) for d in model.deployments}
+        waits_s = self._waits_s(model, request)
         has_another = any(id_ not in failed_ids and wait_s == 0 for id_, wait_s in waits_s.items())
         wait_s = 0.0
         if not has_another:
             longest_s = min(settings.backoff_s * 2.0 ** (failures - 1), settings.max_backoff_s)
             asked_s = failure.retry_after_s
             backoff_s = random.uniform(0, longest_s) if asked_s is None else asked_s  # noqa: S311
-            wait_s = max(backoff_s, min(waits_s.values())) + CLOCK_SLACK_S
-        if failures > settings.max_retries:
+            wait_s = max(backoff_s, min(waits_s.values(), default=0.0)) + CLOCK_SLACK_S
+        if failures > settings.max_retries or not waits_s:
             return None
         if isinstance(failure, DeadlineError) or failure.failure in _NEVER_RETRIED:
             return None
         now_s = asyncio.get_running_loop().time()
-        if wait_s > settings.max_backoff_s or now_s + wait_s > request.deadline_s:
+        if wait_s > settings.max_backoff_s or now_s + wait_s > request.latest_end_s(model):
             return None
         if unsafe is not None:
             # Only the deployment that got the request can recognize its idempotency key.

@@ -28,7 +28,7 @@ FREE = {"input_cost_per_token": 0, "output_cost_per_token": 0}
 
 @contextmanager
 def gateway(
-    sandbox: Sandbox, folder: Path, **server: object
+    sandbox: Sandbox, folder: Path, router: dict[str, object] | None = None, **server: object
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run `switchcraft serve` in front of the sandbox; yield the process and its address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -36,7 +36,7 @@ def gateway(
     params = {"model": "openai/m", "api_base": sandbox.base_url, "api_key": "k"}
     config = {
         "model_list": [{"model_name": "m", "litellm_params": params, "model_info": FREE}],
-        "router": {"stand_ins": {"gpt-4.1-mini": "m"}},
+        "router": {"stand_ins": {"gpt-4.1-mini": "m"}, **(router or {})},
         "server": {"port": port, **server},
     }
     path = folder / "config.yaml"
@@ -136,6 +136,63 @@ def test_hanging_request_is_cut_off_after_the_shutdown_timeout(
         _hang(url, sandbox)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
+
+
+ANTHROPIC = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+RESPONSES = {"model": "m", "input": "Hi", "store": False}
+
+
+def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path) -> None:
+    """At the end of the shutdown's time, every request ends with an error in its client's API.
+
+    Before the first byte, it is a status that clients retry; in a stream, it is the last event.
+    """
+    asked = {
+        "chat": (CHAT, BODY | {"model": "m"}, "hang"),
+        "chat stream": (CHAT, STREAMED, "hang_after=2"),
+        "early chat stream": (CHAT, STREAMED, "hang"),
+        "messages": ("/v1/messages", ANTHROPIC, "hang"),
+        "messages stream": ("/v1/messages", ANTHROPIC | {"stream": True}, "hang_after=2"),
+        "responses": ("/v1/responses", RESPONSES, "hang"),
+        "responses stream": ("/v1/responses", RESPONSES | {"stream": True}, "hang_after=2"),
+        "verified stream": (CHAT, STREAMED | {"model": "switchcraft:verified"}, "hang"),
+    }
+    answers: dict[str, httpx.Response] = {}
+    more = {"verification": {"keep_alive_s": 0.1}}
+    with gateway(sandbox, tmp_path, router=more, shutdown_timeout_s=1) as (process, url):
+        before = sandbox.stats()["in_flight"]
+
+        def ask(name: str) -> None:
+            path, body, faults = asked[name]
+            headers = {"x-sandbox": faults, "x-request-id": name.replace(" ", "-")}
+            answers[name] = httpx.post(url + path, json=body, headers=headers, timeout=60)
+
+        threads = [threading.Thread(target=ask, args=(name,)) for name in asked]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: sandbox.stats()["in_flight"] >= before + len(asked), "all have begun")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+        for thread in threads:
+            thread.join()
+    for name in ("chat", "early chat stream", "messages", "responses"):
+        answer = answers[name]
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), name
+        assert answer.headers["content-type"] == "application/json"
+        assert "shutting down" in answer.json()["error"]["message"]
+        assert (answer.json().get("type") == "error") == (name == "messages")
+    ends = {name: text.rstrip().rpartition("\n\n")[2] for name, text in _texts(answers)}
+    for name in ("chat stream", "messages stream", "responses stream", "verified stream"):
+        assert answers[name].status_code == 200
+        event = json.loads(ends[name].rpartition("data: ")[2])
+        assert "shutting down" in json.dumps(event), (name, ends[name])
+    assert ends["messages stream"].startswith("event: error\n")
+    assert ends["responses stream"].startswith("event: ")
+    assert answers["verified stream"].text.startswith(": keep-alive")
+
+
+def _texts(answers: dict[str, httpx.Response]) -> Iterator[tuple[str, str]]:
+    return ((name, answer.text) for name, answer in answers.items())
 
 
 def _hang(url: str, sandbox: Sandbox) -> None:

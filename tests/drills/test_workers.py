@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -251,10 +252,20 @@ def hang(url: str) -> None:
         httpx.post(url + CHAT, json=BODY, headers={"x-sandbox": "hang"}, timeout=60)
 
 
-def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path) -> None:
-    """Without a configuration the workers use their parent's sandbox, and they end with it."""
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Return a folder for temporary directories, with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="drill-") as path:
+        yield Path(path)
+
+
+def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, temporary: Path) -> None:
+    """Without a configuration the workers use their parent's sandbox, and they end with it.
+
+    The directories that a killed parent leaves behind are removed by the next gateway.
+    """
     port, log = free_port(), tmp_path / "log"
-    environment = {"SWITCHCRAFT_WORKERS": "2"}
+    environment = {"SWITCHCRAFT_WORKERS": "2", "TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
     with (
         log.open("wb") as file,
@@ -270,6 +281,20 @@ def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path) -> No
             process.kill()
         wait_until(lambda: not workers(served), "no worker holds the port")
     assert log.read_text().count("no upstream is configured") == 1
+    left = {path.name for path in temporary.iterdir()}
+    assert {name.rpartition("-")[0] for name in left} >= {
+        "switchcraft-workers",
+        "switchcraft-metrics",
+    }
+    code = """if True:
+        from router_service.temporary import temporary_directory
+        for prefix in ("switchcraft-workers-", "switchcraft-metrics-"):
+            with temporary_directory(prefix):
+                pass
+    """
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert not {path.name for path in temporary.glob("switchcraft-*")}
 
 
 def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) -> None:

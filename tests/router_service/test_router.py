@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,9 +13,16 @@ import pytest
 from router_service.core.artifact import Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
-from router_service.core.messages import Conversation, Role, ToolSpec, Turn
+from router_service.core.messages import (
+    Conversation,
+    Parameter,
+    Role,
+    SchemaSummary,
+    ToolSpec,
+    Turn,
+)
 from router_service.core.model import Platt
-from router_service.core.resources import CacheCounts, Timer
+from router_service.core.resources import SHARED_CACHES, CacheCounts, Timer
 from router_service.core.selection import (
     Drift,
     Policy,
@@ -327,3 +335,23 @@ def test_another_calibration_shares_no_predictions(
     assert other.cached(conversations[0]) is None
     assert other.caches["signatures"] is router.caches["signatures"]
     assert other.predict_batch(conversations[:1]) != router.predict_batch(conversations[:1])
+
+
+def test_tools_of_earlier_conversations_are_not_kept(router: Router) -> None:
+    """However many lists of tools there were, no more of them are in memory than the caches count.
+
+    Each prediction kept its tools before, so that 8 MB of predictions kept a gigabyte of tools.
+    """
+    size_bytes = 600_000
+    for number in range(100):
+        values = tuple(f"{number} {place} {'x' * 1000}" for place in range(size_bytes // 1000))
+        schema = SchemaSummary("string", enum=values)
+        tools = (ToolSpec(f"tool_{number}", "Sets it.", (Parameter("value", schema, True),)),)
+        router.predict(Conversation((Turn(Role.USER, f"Request {number}"),), tools))
+        del tools, schema, values
+    gc.collect()
+    specs = [each for each in gc.get_objects() if isinstance(each, ToolSpec)]
+    kept_bytes = sum(spec.size_bytes for spec in specs if spec.name.startswith("tool_"))
+    assert kept_bytes <= SHARED_CACHES["tool_lists"].max_bytes + 2 * size_bytes
+    for name, cache in {**SHARED_CACHES, **router.caches}.items():
+        assert cache.size_bytes <= cache.max_bytes, name

@@ -114,6 +114,17 @@ def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
     assert record["actual_cost_usd"] == pytest.approx(tokens * 2 / 1e6)
 
 
+def test_memory_that_outlives_requests_is_shown(http: httpx.Client) -> None:
+    """The status and the metrics have each cache and store, with its limit."""
+    http.post(CHAT, json=BODY, headers={"x-switchcraft-session-id": "shown"}).raise_for_status()
+    held = http.get("/admin/status").json()["held_memory"]
+    assert held.keys() >= {"tools", "requests", "tool_lists", "decision_records", "risks"}
+    assert held["decision_records"]["bytes"] > 0
+    assert all(0 <= each["bytes"] <= each["limit_bytes"] for each in held.values())
+    series = http.get("/metrics").text
+    assert all(f'switchcraft_held_bytes{{what="{name}"}}' in series for name in held)
+
+
 def test_unknown_decision_gets_404(http: httpx.Client) -> None:
     """The error for an unknown id is in OpenAI's format."""
     response = http.get(PATH + "dec_none")

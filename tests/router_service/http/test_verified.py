@@ -279,10 +279,11 @@ def test_if_all_arms_fail_the_first_candidates_error_is_returned(house: Verifyin
     assert [c[3] for c in candidates(house.record(response))] == ["status"] * 3
 
 
-def test_unasked_model_answers_if_all_candidates_fail(house: VerifyingGateway) -> None:
-    """If all candidates within the limits fail, the next model answers without verification."""
+def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGateway) -> None:
+    """If no candidate can be delivered, and the limits allow it, another model answers."""
     house.sandbox.set_faults("small", "status=500")
-    response = house.ask(x_switchcraft_max_candidates="1")
+    house.router.groups = (("small",),)
+    response = house.ask(x_switchcraft_max_candidates="2")
     assert response.headers["x-switchcraft-model"] == "medium"
     assert response.headers["x-switchcraft-unverified"] == "candidates_failed"
     record = house.record(response)
@@ -379,7 +380,9 @@ def test_stream_begins_with_comments_while_candidates_are_checked(early: Verifyi
 
 def test_unverified_answer_may_follow_comments(early: VerifyingGateway) -> None:
     """If all candidates fail after the first comment, the next model's stream follows."""
-    response = early_stream(early, "status=500", x_switchcraft_max_candidates="1")
+    groups, early.router.groups = early.router.groups, (("small",),)
+    response = early_stream(early, "status=500", x_switchcraft_max_candidates="2")
+    early.router.groups = groups
     assert '"model":"medium"' in response.text
     assert response.text.endswith("data: [DONE]\n\n")
     assert early.record(response)["unverified"] == "candidates_failed"

@@ -12,7 +12,7 @@ import pytest
 from router_service.core.artifact import Artifact
 from router_service.core.errors import UpstreamError
 from router_service.core.model import Execution
-from router_service.core.resources import Cache
+from router_service.core.resources import SHARED_CACHES, Cache
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gateway import Gauges
 from router_service.lifecycle.overload import DecisionQueue, Slots
@@ -43,7 +43,9 @@ class Shown:
         self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
         self.slots = Slots(10)
         self.queue = DecisionQueue(1, 10, 1.0)
-        self.gauges = Gauges(self.metrics, self.breakers, self.slots, self.queue)
+        self.gauges = Gauges(
+            self.metrics, self.breakers, self.slots, self.queue, lambda: SHARED_CACHES
+        )
 
     def engine(self, router: FakeRouter, *arms: str, budget_s: float = 1.0) -> Engine:
         """Return an engine of a router and models of its arms."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from router_service.check import check
 from router_service.core.errors import ConfigError
 from router_service.settings import read_settings
 
@@ -399,3 +400,79 @@ def test_message_does_not_show_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_settings(path)
     assert "secret-5" not in f"{caught.value} {caught.value.__cause__}"
+
+
+KEYS = (
+    "sk-proj-Ab3dEf6hIj9",
+    "4f3a9c0b1d2e4f5a6b7c8d9e0f1a2b3c",
+    "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY",
+    "0b9f4a5e-5c2d-4e0a-9d7e-2f1c3b4a5d6e",
+    "kR2-x9Lq_7Vb3-Nw8Zt_5Yc1-Hd6Fg_0Ms4-Jp",
+)
+PLACES = {
+    "a section": "{SECRET: x, model_list: [M]}",
+    "a section without a value": "{SECRET: , model_list: 1}",
+    "a key of keys": "{model_list: [M], keys: {SECRET: x}}",
+    "a client's name": '{model_list: [M], keys: {api: {SECRET: ""}}}',
+    "a client's name without a value": "{model_list: [M], keys: {api: {SECRET: }}}",
+    "a setting": "{model_list: [M], router: {SECRET: x}}",
+    "an inner setting": "{model_list: [M], router: {verification: {SECRET: x}}}",
+    "an arm": "{model_list: [M], router: {arms: {SECRET: []}}}",
+    "an alias": "{model_list: [M], router: {aliases: {SECRET: []}}}",
+    "a variable": "{model_list: [{model_name: m, litellm_params: {model: openai/m, "
+    "api_key: os.environ/SECRET}}]}",
+    "twice": "{model_list: [M], SECRET: 1, SECRET: 2}",
+    "a model": "{model_list: [{model_name: m, litellm_params: {model: SECRET}}]}",
+    "a provider": "{model_list: [{model_name: m, litellm_params: {model: SECRET/m}}]}",
+    "an address": "{model_list: [{model_name: m, litellm_params: {model: openai/m, "
+    "api_base: SECRET, api_key: k}}]}",
+    "a policy": "{model_list: [M], router: {default_policy: SECRET}}",
+    "a model's name": "{model_list: [{model_name: 'switchcraft:SECRET', litellm_params: "
+    "{model: openai/m}}]}",
+    "a parameter": "{model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k, "
+    "SECRET: 1}}]}",
+    "a fact of a model": "{model_list: [{model_name: m, model_info: {SECRET: 1}, litellm_params: "
+    "{model: openai/m, api_key: k}}]}",
+    "a fallback": "{model_list: [M], router_settings: {fallbacks: [{m: [SECRET]}]}}",
+    "a group": "{model_list: [M], router_settings: {model_group_alias: {SECRET: n}}}",
+    "LiteLLM's section": "{model_list: [M], general_settings: {SECRET: 1}}",
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("place", PLACES)
+def test_key_in_the_place_of_a_name_is_not_shown(tmp_path: Path, place: str, key: str) -> None:
+    """Wherever a key stands in the file, no finding of `check` and no error shows it."""
+    model = "{model_name: m, litellm_params: {model: openai/m, api_key: k}}"
+    path = tmp_path / "config.yaml"
+    path.write_text(PLACES[place].replace("M]", f"{model}]").replace("SECRET", key))
+    findings = [f"{each.subject}: {each.detail}" for each in check(path)]
+    assert key not in "\n".join(findings)
+    assert findings
+
+
+def test_client_name_that_begins_like_a_key_is_refused(tmp_path: Path) -> None:
+    """Otherwise, a key that was written before its name would be in logs and metrics."""
+    path = tmp_path / "config.yaml"
+    model = "{model_name: m, litellm_params: {model: openai/m, api_key: k}}"
+    path.write_text(f"{{model_list: [{model}], keys: {{api: {{{KEYS[0]}: team-a}}}}}}")
+    with pytest.raises(ConfigError, match="a name looks like a key"):
+        read_settings(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "claude-haiku-4-5-20251001",
+        "meta-llama/Llama-3.3-70B-Instruct-Turbo",
+        "Qwen3-Coder-480B-A35B-Instruct-FP8",
+        "ft:gpt-4o-mini-2024-07-18:acme::9abcDEF1",
+        "cache_creation_input_token_cost_above_200k_tokens",
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "gpt-5.2-codex-max-2025-12-11",
+        "pplx-70b-online",
+    ],
+)
+def test_names_of_models_and_settings_are_shown(name: str) -> None:
+    """What looks like a name stays readable in messages."""
+    assert ConfigError("file", name, f"the model {name!r}").problem == f"the model {name!r}"

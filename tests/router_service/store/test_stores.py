@@ -15,6 +15,7 @@ from router_service.core.errors import ConfigError, StoreError
 from router_service.store.records import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
+    MAX_MEAN_BYTES,
     MAX_WRITES_IN_FLIGHT,
     Backoff,
     GuardedStore,
@@ -302,3 +303,23 @@ def test_a_damaged_record_is_unknown(redis_url: str, caplog: pytest.LogCaptureFi
 
     asyncio.run(check())
     assert "damaged record in Redis is ignored: kind=decision" in caplog.text
+
+
+def test_memory_is_limited_by_bytes_and_time_too() -> None:
+    """Large records leave less room for others, and expired ones are dropped."""
+    clock = Clock()
+    store: MemoryStore[DecisionRecord] = MemoryStore(ttl_s=10, max_records=10, clock=clock)
+    large = record("large").model_copy(update={"reason": "x" * 5 * MAX_MEAN_BYTES})
+    for number in range(5):
+        store.keep(record(f"small {number}"))
+    store.keep(large)
+    assert 5 * MAX_MEAN_BYTES < store.size_bytes <= store.max_bytes == 10 * MAX_MEAN_BYTES
+    store.keep(large.model_copy(update={"id": "also large"}))
+    assert store.find("large") is None
+    assert store.find("also large") is not None
+    clock.now_s += 11
+    store.keep(record())
+    assert 0 < store.size_bytes < 1000
+    assert store.find("also large") is None
+    store.keep(record())
+    assert 0 < store.size_bytes < 1000

@@ -228,8 +228,9 @@ def test_corrected_clock_does_not_delay_the_retry(tmp_path: Path) -> None:
     written = Written(folder)
     written.clock.now_s += 40 * DAY_S
     shutil.rmtree(folder)
+    folder.touch()
     written.write("dec_1")
-    folder.mkdir()
+    folder.unlink()
     written.clock.now_s -= 40 * DAY_S
     written.clock.advance(RETRY_S)
     written.write("dec_2")
@@ -248,23 +249,40 @@ def outage_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name == "switchcraft.decision_log"]
 
 
-def test_deleted_folder_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_folder_is_created_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No line is lost, and each deletion is logged once."""
+    folder = tmp_path / "logs" / "log"
+    written = Written(folder)
+    assert outage_messages(caplog) == []
+    for _ in range(2):
+        written.write("dec_1")
+        shutil.rmtree(folder.parent)
+        written.write("dec_2", "dec_3")
+        assert written.names() == ["dec_2", "dec_3"]
+    assert written.metric("up") == 1
+    assert written.metric("dropped_total", reason="failed") == 0
+    again = f"created the decision log's folder again: path={folder}"
+    assert outage_messages(caplog) == [again, again]
+
+
+def test_outage_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Lines are dropped and counted; the outage and its end are each logged once."""
     folder = tmp_path / "log"
     written = Written(folder)
     written.write("dec_1")
     shutil.rmtree(folder)
+    folder.touch()  # so the folder cannot be created
     written.write("dec_2", "dec_3")
     assert written.metric("up") == 0
     assert written.metric("dropped_total", reason="failed") == 2
-    folder.mkdir()
+    folder.unlink()
     written.clock.advance(RETRY_S)
     written.write("dec_4", "dec_5")
     assert written.names() == ["dec_4", "dec_5"]
     assert written.metric("up") == 1
     first, second = outage_messages(caplog)
     assert f"dropping lines: path={folder}/decisions-" in first
-    assert "cause=No such file or directory" in first
+    assert "cause=Not a directory" in first
     assert "lost_lines=2" in second
 
 

@@ -8,7 +8,7 @@ import resource
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -169,7 +169,7 @@ def no_file_longer_than(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("fault", ["no directory", "no database", "full disk"])
+@pytest.mark.parametrize("fault", ["no directory", "full disk"])
 def test_unwritable_file_is_reported_once_and_loses_nothing(
     fault: str, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -178,9 +178,6 @@ def test_unwritable_file_is_reported_once_and_loses_nothing(
     history = open_history(path, clock)
     if fault == "no directory":
         path.parent.write_text("a file")
-    elif fault == "no database":
-        path.parent.mkdir()
-        path.write_text("no database" * 100)
     with no_file_longer_than(4096 if fault == "full disk" else resource.RLIM_INFINITY):
         for _ in range(3):
             add(history)
@@ -192,12 +189,101 @@ def test_unwritable_file_is_reported_once_and_loses_nothing(
         history.read(MINUTE_S, 0, "model")
     if fault == "no directory":
         path.parent.unlink()
-    elif fault == "no database":
-        path.unlink()
     add(history)
     history.write()
     assert history.read(MINUTE_S, 0, "model")["m"].requests == 4
     assert "again" in caplog.records[-1].getMessage()
+
+
+def damage(path: Path) -> None:
+    """Overwrite all pages of a database but the first with noise."""
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"noise" * (path.stat().st_size // 5))
+
+
+def set_aside(folder: Path) -> list[Path]:
+    """Return the damaged databases that were kept, without the files that belong to them."""
+    return list(folder.glob("*.corrupt-*Z"))
+
+
+@pytest.mark.parametrize("fault", ["no database", "damaged pages", "damaged while open"])
+def test_damaged_file_is_kept_and_a_new_one_begins(
+    fault: str, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The damaged file keeps its bytes under another name, and no request is lost."""
+    path = tmp_path / "history.sqlite3"
+    history = open_history(path, clock)
+    for minute in range(200):
+        add(history, f"model-{minute}")
+    history.write()
+    if fault != "damaged while open":
+        history.close()
+        history = open_history(path, clock)
+    if fault == "no database":
+        for each in tmp_path.iterdir():
+            each.unlink()
+        path.write_text("no database" * 100)
+    else:
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        damage(path)
+    damaged = path.read_bytes()
+    add(history, "after")
+    history.write()
+    assert [*history.read(MINUTE_S, 0, "model")] == ["after"]
+    (kept,) = set_aside(tmp_path)
+    assert kept.name == "history.sqlite3.corrupt-20241004T120000Z"
+    if fault != "damaged while open":
+        assert kept.read_bytes() == damaged
+    (line,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert (line.levelno, str(kept) in line.getMessage()) == (logging.ERROR, True)
+
+
+def test_workers_set_a_damaged_file_aside_once(tmp_path: Path, clock: Clock) -> None:
+    """Workers that share a damaged file all continue with one new file, and lose no request."""
+    path = tmp_path / "history.sqlite3"
+    workers = [open_history(path, clock) for _ in range(4)]
+    for history in workers:
+        for number in range(200):
+            add(history, f"before-{number}")
+        history.write()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(path)
+    go_on = threading.Barrier(len(workers))
+
+    def work(history: TrafficHistory) -> None:
+        go_on.wait()
+        for _ in range(25):
+            add(history, "after")
+            add(history, "before-77")
+            history.write()
+            with suppress(HistoryUnavailableError):  # at most once, while it is set aside
+                history.read(DAY_S, 0, "model")
+
+    threads = [threading.Thread(target=work, args=(history,)) for history in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set_aside(tmp_path)) == 1
+    sums = workers[0].read(DAY_S, 0, "model")
+    assert sums["after"].requests == sums["before-77"].requests == 100
+
+
+def test_file_is_for_its_owner_only(tmp_path: Path, clock: Clock) -> None:
+    """The file and SQLite's own ones get mode 0600; an older, public one is closed to others."""
+    path = tmp_path / "history.sqlite3"
+    history = open_history(path, clock)
+    add(history)
+    history.write()
+    modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    assert modes == dict.fromkeys((f"history.sqlite3{end}" for end in ("", "-wal", "-shm")), 0o600)
+    for each in tmp_path.iterdir():
+        each.chmod(0o644)
+    assert open_history(path, clock).read(MINUTE_S, 0, "model")["m"].requests == 1
+    assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o640}
 
 
 def test_deleted_file_is_created_again(tmp_path: Path, clock: Clock) -> None:

@@ -606,7 +606,8 @@ def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
             probe.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await probe
-            assert gateway.attempts == []
+            (attempt,) = gateway.attempts
+            assert (attempt.was_sent, attempt.is_cancelled) == (True, True)
             assert (await gateway.ask(model("a", place))).status == 200
 
     run(scenario)
