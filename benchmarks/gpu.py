@@ -303,7 +303,7 @@ def _measure_threads(
     end = begin + cell_s
 
     def work() -> list[float]:
-        taken_ms = []
+        taken_ms: list[float] = []
         while not taken_ms or time.perf_counter() < end:
             started = time.perf_counter()
             classifier.predict([row])

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ FREE = {"input_cost_per_token": 0, "output_cost_per_token": 0}
 
 @contextmanager
 def gateway(
-    sandbox: Sandbox, folder: Path, router: dict[str, object] | None = None, **server: object
+    sandbox: Sandbox, folder: Path, router: Mapping[str, object] | None = None, **server: object
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run `switchcraft serve` in front of the sandbox; yield the process and its address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -55,8 +55,8 @@ def test_open_streams_complete_and_new_requests_are_refused(
 ) -> None:
     """200 open streams complete; readiness answers 503, and new requests get 503."""
     before = sandbox.stats()
-    limits = {"shutdown_timeout_s": 60, "max_decision_wait_s": 60}
-    with gateway(sandbox, tmp_path, **limits) as (process, url):
+    with gateway(sandbox, tmp_path, shutdown_timeout_s=60, max_decision_wait_s=60) as running:
+        process, url = running
         answers, late, status = asyncio.run(_drill(process, url, sandbox, before))
         assert process.wait(timeout=30) == 0
     assert len(answers) == STREAMS

@@ -15,7 +15,7 @@ def test_reload_without_source_is_refused(http: httpx.Client) -> None:
 
 
 def test_status_without_publication(http: httpx.Client) -> None:
-    """Without a publication, the status contains the artifact, what runs it, and what is in memory."""
+    """Without a publication, the status has the artifact, what runs it, and what is in memory."""
     status = http.get("/admin/status").json()
     assert status.pop("held_memory")
     assert status == {

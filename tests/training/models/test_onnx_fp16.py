@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto
 
 from router_service.core.model import Classifier, Graph, batches_by_length, pad_rows
@@ -49,7 +50,7 @@ def test_canaries_of_the_cpu_suit_fp16_arithmetic(model: RouterModel, folder: Pa
     """
     halved = deepcopy(model).eval()
     assert halved.encoder is not None
-    halved.encoder.encoder.half()
+    halved.encoder.encoder.to(torch.float16)
     recorded = Classifier(folder / "all.fp16.onnx", arms=2).predict(DATA.packed)
     difference = float(np.abs(recorded - predict(halved, DATA)).max())
     assert 0 < difference < 0.002

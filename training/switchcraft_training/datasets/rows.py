@@ -52,7 +52,7 @@ def raise_error(error: RowError, _: bytes) -> None:
         raise error
 
 
-def _row_error(path: Path, number: int, exc: Exception, place: str = "") -> RowError:
+def row_error(path: Path, number: int, exc: Exception, place: str = "") -> RowError:
     """Return the error of a row; the reason is the problem without the row's own values."""
     match exc:
         case json.JSONDecodeError():
@@ -79,7 +79,7 @@ def read_lines(
         try:
             yield read(orjson.loads(line))
         except ROW_ERRORS as exc:
-            on_error(_row_error(path, number, exc), line)
+            on_error(row_error(path, number, exc), line)
 
 
 def read_array(
@@ -99,7 +99,7 @@ def read_array(
         try:
             yield read(element)
         except ROW_ERRORS as exc:
-            error = _row_error(path, number, exc, f"row {number} of the array: ")
+            error = row_error(path, number, exc, f"row {number} of the array: ")
             on_error(error, orjson.dumps(element, default=str))
 
 

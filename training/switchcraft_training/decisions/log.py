@@ -38,6 +38,7 @@ from switchcraft_training.datasets.rows import (
     ROW_ERRORS,
     Quarantine,
     RowErrorHandler,
+    row_error,
 )
 
 log = logging.getLogger(__name__)
@@ -242,7 +243,7 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
         try:
             line = parse_line(orjson.loads(text))
         except ROW_ERRORS as exc:
-            on_fault(DataError(file, number, f"{type(exc).__name__}: {exc}"), text)
+            on_fault(row_error(file, number, exc), text)
             continue
         match line:
             case LoggedDecision():
