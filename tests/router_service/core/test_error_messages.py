@@ -199,6 +199,15 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "that this command writes to: runs (2 MB). Free some space or give other folders, and run "
         "the same command again. It reuses what is already there."
     ),
+    errors.RowError(
+        Path("xlam.json"),
+        7,
+        "row 7 of the array: ValueError: the expected answer calls 'f', which is not offered",
+        reason="the expected answer calls …, which is not offered",
+    ): (
+        "xlam.json:7: row 7 of the array: ValueError: the expected answer calls 'f', which is not "
+        "offered"
+    ),
     ForeignAnswerError(Dialect.CHAT, "has no choices"): (
         "An answer of the chat API has no choices."
     ),

@@ -50,7 +50,7 @@ def test_canaries_of_the_cpu_suit_fp16_arithmetic(model: RouterModel, folder: Pa
     """
     halved = deepcopy(model).eval()
     assert halved.encoder is not None
-    halved.encoder.encoder.to(torch.float16)
+    torch.nn.Module.half(halved.encoder.encoder)
     recorded = Classifier(folder / "all.fp16.onnx", arms=2).predict(DATA.packed)
     difference = float(np.abs(recorded - predict(halved, DATA)).max())
     assert 0 < difference < 0.002
