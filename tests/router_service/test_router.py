@@ -346,12 +346,12 @@ def test_tools_of_earlier_conversations_are_not_kept(router: Router) -> None:
     for number in range(100):
         values = tuple(f"{number} {place} {'x' * 1000}" for place in range(size_bytes // 1000))
         schema = SchemaSummary("string", enum=values)
-        tools = (ToolSpec(f"tool_{number}", "Sets it.", (Parameter("value", schema, True),)),)
+        tools = (ToolSpec(f"of_this_test_{number}", "Sets it.", (Parameter("value", schema, True),)),)
         router.predict(Conversation((Turn(Role.USER, f"Request {number}"),), tools))
         del tools, schema, values
     gc.collect()
     specs = [each for each in gc.get_objects() if isinstance(each, ToolSpec)]
-    kept_bytes = sum(spec.size_bytes for spec in specs if spec.name.startswith("tool_"))
+    kept_bytes = sum(spec.size_bytes for spec in specs if spec.name.startswith("of_this_test_"))
     assert kept_bytes <= SHARED_CACHES["tool_lists"].max_bytes + 2 * size_bytes
     for name, cache in {**SHARED_CACHES, **router.caches}.items():
         assert cache.size_bytes <= cache.max_bytes, name
