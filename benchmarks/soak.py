@@ -4,10 +4,11 @@
 
 The benchmark runs the gateway as operators do, in front of the sandbox, with the shipped artifact,
 two client keys, Redis, a publication and a rotating decision log. Clients send all kinds of
-requests at a fixed rate: routed and pinned, streamed or not, through both APIs, embeddings,
-feedback, invalid and oversized bodies, and requests to models that fail. Some clients disconnect
-early or read slowly. Meanwhile, configurations are reloaded, artifacts are published (stable,
-shadow, canary), routed models fail, and Redis is killed.
+requests at a fixed rate: routed and pinned, streamed or not, through all three APIs and translated
+between them, verified, in conversations that are followed, embeddings, feedback, invalid and
+oversized bodies, and requests to models that fail. Some clients disconnect early or read slowly.
+Meanwhile, configurations are reloaded, artifacts are published (stable, shadow, canary), routed
+models fail, and Redis is killed.
 
 A request may end with a complete answer, with an error that its own mistake or an injected fault
 explains, or because its client disconnected. Every other request counts as lost and is listed. The
@@ -15,7 +16,7 @@ client's counts are compared with those of the gateway and the sandbox.
 
 The command writes `soak.json` and `soak.png`. It exits with status 1 if a request is lost, the
 counts differ, a disturbance has no effect, the gateway logs an error or exits with an error, or
-resident memory grows by more than 1 MB per 10,000 requests or reaches 256 MB. Memory is not checked
+resident memory grows by more than 1 MB per 10,000 requests or reaches 384 MB. Memory is not checked
 in the first sixth of the time, while caches fill.
 """
 
@@ -47,6 +48,7 @@ from benchmarks.mixed.report import Balance, Ended, Soak, as_json, plot, problem
 from benchmarks.mixed.traffic import (
     EMBEDDER,
     FAULTY,
+    FOREIGN,
     MAX_BODY_BYTES,
     PINNED,
     RESCUED,
@@ -404,11 +406,12 @@ class Configuration:
 
     def write(self, number: int) -> None:
         """Write variation `number`, which changes the policy and one model."""
-        names = [*ARMS, PINNED, EMBEDDER, *FAULTY, f"extra-{number % 5}"]
+        names = [*ARMS, PINNED, FOREIGN, EMBEDDER, *FAULTY, f"extra-{number % 5}"]
         router = {
             "publication": "redis",
             "default_policy": f"theta=0.{number % 8 + 1}",
             "exploration_share": 0.05,
+            "conversations": {"enabled": True},
         }
         keys = {f"team-{i}": hashed(key) for i, key in enumerate(self.keys)}
         server = {
@@ -443,7 +446,10 @@ class Configuration:
     def _entry(self, name: str) -> Mapping[str, object]:
         price = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
         params = {"model": f"openai/{name}", "api_base": self.sandbox_url, "api_key": "k", **price}
-        return {"model_name": name, "litellm_params": params}
+        entry: dict[str, object] = {"model_name": name, "litellm_params": params}
+        if name == FOREIGN:
+            entry["model_info"] = {"supported_endpoints": ["/v1/messages"]}
+        return entry
 
 
 def _parser() -> argparse.ArgumentParser:

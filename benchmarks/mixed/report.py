@@ -17,7 +17,7 @@ from router_service.core.messages import Json
 
 MAX_SLOPE_MB = 1.0
 """Most growth of resident memory per 10,000 requests, after the warm-up."""
-MAX_RESIDENT_MB = 256.0
+MAX_RESIDENT_MB = 384.0
 _BLOCK_S = 60.0
 """The slope uses medians per minute, because samples within a minute are correlated."""
 _BIN_S = 10.0

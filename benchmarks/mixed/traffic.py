@@ -17,8 +17,11 @@ from benchmarks.load import bodies
 from benchmarks.mixed.client import Answer, Manner, frame, frame_chunked
 from router_service.core.messages import Json
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 PINNED, EMBEDDER, RESCUED = "pinned", "embedder", "rescued"
+FOREIGN = "foreign"
+"""Model that only speaks Anthropic's Messages API; `PINNED` and the routed ones do not."""
+VERIFIED = f"{bodies.ROUTED}:verified"
 FAULTY: Mapping[str, str] = {
     "fails": "status=500",
     "limited": "status=429,retry_after_s=1",
@@ -40,6 +43,8 @@ _OUTAGE = frozenset({429, 500, 502, 503, 504})
 _MEMORY = 200
 _USABLE_AFTER_S = 1.0
 _LONG_TURNS = 60
+_SESSIONS = 40
+_SESSION_TURNS = 15
 
 
 class Outcome(StrEnum):
@@ -133,6 +138,8 @@ class Mix:
         self._first_seen = bodies.once(real[REPEATED:])
         self._decisions: _Memory = deque(maxlen=_MEMORY)
         self._responses: _Memory = deque(maxlen=_MEMORY)
+        self._sessions: dict[str, tuple[str, dict[str, Any]]] = {}
+        """Conversations that go on: the key and the next request by session id."""
         self._kinds = self._makers()
         self._weights = [weight for weight, _ in self._kinds.values()]
 
@@ -159,6 +166,19 @@ class Mix:
             "first seen": (8, lambda: self._routed(next(self._first_seen))),
             "first seen stream": (6, lambda: self._routed(next(self._first_seen), stream=True)),
             "long conversation": (3, lambda: self._routed(self._long())),
+            "verified": (5, lambda: self._routed(next(self._first_seen), model=VERIFIED)),
+            "verified stream": (
+                4,
+                lambda: self._routed(next(self._first_seen), stream=True, model=VERIFIED),
+            ),
+            "session": (8, self._session),
+            "message to chat": (4, self._message),
+            "message to chat, stream": (4, lambda: self._message(stream=True)),
+            "routed message": (3, self._routed_message),
+            "chat to message": (3, lambda: self._pinned(model=FOREIGN)),
+            "chat to message, stream": (3, lambda: self._pinned(model=FOREIGN, stream=True)),
+            "response to message": (2, lambda: self._response(model=FOREIGN)),
+            "response to message, stream": (2, lambda: self._response(model=FOREIGN, stream=True)),
             "response": (5, self._response),
             "response stream": (4, lambda: self._response(stream=True)),
             "continued response": (3, self._continued),
@@ -188,13 +208,48 @@ class Mix:
         *,
         faults: str = "",
         key: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> Request:
         request_id, key = self._id(), key or self._random.choice(self._keys)
-        headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
-        if faults:
-            headers["x-sandbox"] = faults
+        own = {"authorization": f"Bearer {key}", "x-request-id": request_id}
+        headers = {**own, **(headers or {}), **({"x-sandbox": faults} if faults else {})}
         data = frame("POST", path, headers, orjson.dumps(body))
         return Request("", data, check, request_id, key)
+
+    def _session(self) -> Request:
+        """Return the next request of a conversation, or the first one of a new conversation."""
+        session = f"session-{self._random.randrange(_SESSIONS)}"
+        key, body = self._sessions.get(session, ("", {}))
+        if not body or len(body["messages"]) > 2 * _SESSION_TURNS:
+            key, body = self._random.choice(self._keys), dict(next(self._first_seen))
+        said = {"role": "assistant", "content": f"Done with {self._id()}."}
+        asked = {"role": "user", "content": f"And now {self._id()}, please."}
+        following = body | {"messages": [*body["messages"], said, asked]}
+        self._sessions[session] = key, following
+        sent = {"model": bodies.ROUTED, **body}
+        headers = {"x-switchcraft-session-id": session}
+        return self._post(CHAT, sent, _completion(), key=key, headers=headers)
+
+    def _message(self, *, stream: bool = False) -> Request:
+        """Return a request of the Messages API whose answer must repeat the request's text."""
+        words = f"Repeat: {self._id()}."
+        messages = [{"role": "user", "content": words}]
+        body = {"model": PINNED, "max_tokens": 500, "messages": messages, "stream": stream}
+        return self._post(MESSAGES, body, _message_events(words) if stream else _message(words))
+
+    def _routed_message(self) -> Request:
+        request = next(self._first_seen)
+        tools = [
+            {
+                "name": tool["function"]["name"],
+                "description": tool["function"].get("description", ""),
+                "input_schema": tool["function"].get("parameters") or {"type": "object"},
+            }
+            for tool in request["tools"]
+        ]
+        asked = [m for m in request["messages"] if m["role"] == "user"][-1:]
+        body = {"model": bodies.ROUTED, "max_tokens": 500, "messages": asked, "tools": tools}
+        return self._post(MESSAGES, body, _message())
 
     def _get(self, path: str, check: Check, *, key: str = "") -> Request:
         request_id, key = self._id(), key or self._random.choice(self._keys)
@@ -212,8 +267,10 @@ class Mix:
         body = {"model": model, "messages": messages, "stream": stream}
         return self._post(CHAT, body, _events(words) if stream else _completion(words))
 
-    def _routed(self, request: Mapping[str, Any], *, stream: bool = False) -> Request:
-        body = {"model": bodies.ROUTED, **request, "stream": stream}
+    def _routed(
+        self, request: Mapping[str, Any], *, stream: bool = False, model: str = bodies.ROUTED
+    ) -> Request:
+        body = {**request, "model": model, "stream": stream}
         return self._post(CHAT, body, _events() if stream else _completion())
 
     def _long(self) -> Mapping[str, Any]:
@@ -229,8 +286,8 @@ class Mix:
             turns.append({"role": "tool", "tool_call_id": call_id, "content": result})
         return {**request, "messages": [*request["messages"], *turns]}
 
-    def _response(self, *, stream: bool = False) -> Request:
-        body = {"model": bodies.ROUTED, "input": f"Repeat: {self._id()}.", "stream": stream}
+    def _response(self, *, stream: bool = False, model: str = bodies.ROUTED) -> Request:
+        body = {"model": model, "input": f"Repeat: {self._id()}.", "stream": stream}
         return self._post(RESPONSES, body, _response_events if stream else _response)
 
     def _continued(self) -> Request:
@@ -372,6 +429,40 @@ def _events(words: str = "") -> Check:
             for delta in deltas
             for choice in delta["choices"][:1]
         )
+        return f"another request's answer: {text[:200]}" if words not in text else ""
+
+    return check
+
+
+def _message(words: str = "") -> Check:
+    def check(answer: Answer) -> str:
+        try:
+            value = orjson.loads(answer.body)
+            text = "".join(block.get("text", "") for block in value["content"])
+            is_complete = value["type"] == "message" and bool(value["stop_reason"])
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as exc:
+            return f"not a message: {exc!r}"
+        if not is_complete:
+            return f"not a complete message: {answer.body[:200]!r}"
+        return f"another request's answer: {text[:200]}" if words not in text else ""
+
+    return check
+
+
+def _message_events(words: str) -> Check:
+    def check(answer: Answer) -> str:
+        events = [line[6:] for line in answer.body.split(b"\n") if line.startswith(b"data: ")]
+        try:
+            values = [orjson.loads(event) for event in events]
+        except orjson.JSONDecodeError as exc:
+            return f"an event is not JSON: {exc}"
+        kinds = [value["type"] for value in values]
+        if kinds[-1:] == ["error"]:
+            return _BROKEN
+        if kinds.count("message_stop") != 1 or kinds[-1] != "message_stop":
+            return f"not exactly one message_stop at the end: {kinds[-3:]}"
+        deltas = [value["delta"] for value in values if value["type"] == "content_block_delta"]
+        text = "".join(delta.get("text", "") for delta in deltas)
         return f"another request's answer: {text[:200]}" if words not in text else ""
 
     return check

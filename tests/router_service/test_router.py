@@ -346,7 +346,9 @@ def test_tools_of_earlier_conversations_are_not_kept(router: Router) -> None:
     for number in range(100):
         values = tuple(f"{number} {place} {'x' * 1000}" for place in range(size_bytes // 1000))
         schema = SchemaSummary("string", enum=values)
-        tools = (ToolSpec(f"of_this_test_{number}", "Sets it.", (Parameter("value", schema, True),)),)
+        tools = (
+            ToolSpec(f"of_this_test_{number}", "Sets it.", (Parameter("value", schema, True),)),
+        )
         router.predict(Conversation((Turn(Role.USER, f"Request {number}"),), tools))
         del tools, schema, values
     gc.collect()
