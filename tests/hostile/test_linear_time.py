@@ -39,12 +39,29 @@ from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
 Json = Any
 
 IS_LONG = os.environ.get("HOSTILE") == "long"
-SIZES = (4_000, 16_000) if IS_LONG else (400, 1_600)
+SIZES = (4_000, 16_000) if IS_LONG else (200, 800)
 """How often things are repeated. The second number is four times the first."""
+LARGE_SIZES = (8_000, 32_000)
+"""Sizes from which it shows that all earlier items are copied for each further one."""
+JOINED = (
+    (Dialect.CHAT, "user messages"),
+    (Dialect.CHAT, "system messages"),
+    (Dialect.RESPONSES, "assistant items"),
+    (Dialect.RESPONSES, "calls, then results"),
+    (Dialect.MESSAGES, "assistant messages"),
+    (Dialect.MESSAGES, "user messages"),
+)
+"""Neighbours that become parts of one message in another API."""
+JOINED_EVENTS = (
+    (Dialect.CHAT, "blanks"),
+    (Dialect.CHAT, "ends after many calls"),
+    (Dialect.CHAT, "open calls"),
+)
+"""Events that add to a part, or to a list, that is looked at with each of them."""
 MAX_RATIO = 4 * 1.6
 """Highest ratio of the times for the two sizes: twice the size takes at most 2.5 times as long. If
 the time grows with the square of the size, the ratio is 16."""
-MIN_S = 0.002
+MIN_S = 0.001
 """Shorter times are too inexact to be compared."""
 TRIES = 5
 """The least of several times counts, because other processes only make them longer."""
@@ -83,11 +100,13 @@ def _times(steps: Iterator[Step]) -> dict[str, float]:
     return times_s
 
 
-def assert_linear(make_steps: Callable[[int], Iterator[Step]]) -> None:
+def assert_linear(
+    make_steps: Callable[[int], Iterator[Step]], sizes: tuple[int, int] = SIZES
+) -> None:
     """Assert that each step's time grows with the size, and no faster."""
-    slow = _slow_steps(make_steps, SIZES)
+    slow = _slow_steps(make_steps, sizes)
     if slow:  # a limit between the two sizes makes one step longer, but no larger size
-        slow = _slow_steps(make_steps, (SIZES[1], 4 * SIZES[1]))
+        slow = _slow_steps(make_steps, (sizes[1], 4 * sizes[1]))
     assert not slow, f"seconds for two sizes: {slow}"
 
 
@@ -189,6 +208,8 @@ def answer_steps(dialect: Dialect, answer: Json, events: Sequence[Json]) -> Iter
             translator.end()
 
         yield f"to {target}", translate
+    if len(events) > 4 * SIZES[1]:
+        return
     data = b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in events)
     yield "relay", lambda: read_stream(data, dialect)
     for target in targets:
@@ -212,3 +233,28 @@ def test_streams_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
     """Four times as many events of a kind take at most 6.4 times as long."""
     make = EVENTS[dialect][name]
     assert_linear(lambda size: answer_steps(dialect, None, make(size)))
+
+
+@pytest.mark.parametrize(("dialect", "name"), JOINED)
+def test_neighbours_are_joined_in_linear_time(dialect: Dialect, name: str) -> None:
+    """55,000 items of the assistant, which become one message, once took 16 s."""
+    make = REQUESTS[dialect][name]
+
+    def steps(size: int) -> Iterator[Step]:
+        body = make(size)
+        yield "read", lambda: read_request(body, dialect)
+        try:
+            request = read_request(body, dialect)
+        except InvalidRequestError:
+            return
+        for target in TARGETS:
+            yield f"write for {target.provider}", lambda t=target: write_request(request, t)
+
+    assert_linear(steps, LARGE_SIZES)
+
+
+@pytest.mark.parametrize(("dialect", "name"), JOINED_EVENTS)
+def test_long_streams_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+    """No event looks at everything that earlier events have left."""
+    make = EVENTS[dialect][name]
+    assert_linear(lambda size: answer_steps(dialect, None, make(size)), LARGE_SIZES)
