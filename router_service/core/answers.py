@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
@@ -27,14 +26,9 @@ MAX_PARTS = 5_000
 """Limit on the choices, calls and items that are read of a whole answer or of one event. Reading
 this many takes 5 ms. An answer with more of them is not kept."""
 
-MAX_JOINED = 10_000
-"""Limit on the surrogate pairs of an answer that are joined. Joining this many takes 20 ms."""
-
 MAX_TOKENS = 1_000_000_000
 """Larger token counts are ignored. Their sums would exceed 64 bits, and one answer with such a
 count would outweigh all other answers in the metrics."""
-
-_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 # Tuples instead of sets, because an upstream may send a type that cannot be hashed, such as a list.
 _LAST_TYPES = ("response.completed", "response.incomplete")
@@ -118,13 +112,15 @@ class AnswerAccumulator:
     _text: StringIO = field(default_factory=StringIO)
     _characters: int = 0
     _parts: int = 0
+    _has_text: bool = False
+    """Whether a part of `_text` is more than white space."""
     _has_text_delta: bool = False
     """Whether a part of a text has arrived whose whole is still to come (Responses)."""
 
     @property
     def is_text(self) -> bool:
         """Whether the answer so far is text without tool calls; white space is no text."""
-        return not self._calls and (self._has_text_delta or bool(self._text.getvalue().strip()))
+        return not self._calls and (self._has_text_delta or self._has_text)
 
     @property
     def characters(self) -> int:
@@ -139,6 +135,7 @@ class AnswerAccumulator:
     def _clear(self) -> None:
         self._calls.clear()
         self._text = StringIO()
+        self._has_text = False
         self._characters = 0
 
     def answer(self) -> ParsedAnswer | None:
@@ -171,7 +168,7 @@ class AnswerAccumulator:
                 if choice.get("index", 0) == 0:
                     message = choice.get("delta", choice.get("message"))
                     message = message if isinstance(message, dict) else {}
-                    self._text.write(self._count(message.get("content")))
+                    self._add_text(message.get("content"))
                     for call in self._objects(message.get("tool_calls")):
                         # A call without an index is identified by its id. A delta without index
                         # and id continues call 0.
@@ -198,6 +195,11 @@ class AnswerAccumulator:
         elif kind in _MESSAGE_TYPES:
             self._add_content(value)
 
+    def _add_text(self, value: Json) -> None:
+        text = self._count(value)
+        self._text.write(text)
+        self._has_text = self._has_text or not (not text or text.isspace())
+
     def _add_call(self, place: object, call: Mapping[str, Json]) -> None:
         if place not in self._calls:
             self._calls[place] = _PartialCall()
@@ -220,7 +222,7 @@ class AnswerAccumulator:
             self._add_block(value.get("content_block"), index)
         elif isinstance(delta, dict):
             if delta.get("type") == "text_delta":
-                self._text.write(self._count(delta.get("text")))
+                self._add_text(delta.get("text"))
             elif delta.get("type") == "input_json_delta" and isinstance(index, int):
                 self._add_call(index, {"function": {"arguments": delta.get("partial_json")}})
 
@@ -228,12 +230,12 @@ class AnswerAccumulator:
         if not isinstance(block, dict):
             return
         if block.get("type") == "text":
-            self._text.write(self._count(block.get("text")))
+            self._add_text(block.get("text"))
         elif block.get("type") == "tool_use" and isinstance(index, int):
             self._add_call(index, {"id": block.get("id"), "function": {"name": block.get("name")}})
             try:
                 self._calls[index].input = self._count(write_json(block.get("input", {})))
-            except RecursionError:
+            except (RecursionError, TypeError):  # the latter for what no JSON can express
                 self.is_incomplete = True
 
     def _add_output(self, output: Json) -> None:
@@ -253,7 +255,7 @@ class AnswerAccumulator:
             partial.arguments.write(self._count(item.get("arguments", item.get("input"))))
         elif kind == "message":
             for part in self._objects(item.get("content")):
-                self._text.write(self._count(part.get("text")))
+                self._add_text(part.get("text"))
 
     def _objects(self, value: Json) -> Sequence[Mapping[str, Json]]:
         """Return the objects in a list, or none if the value fed has over `MAX_PARTS` in all."""
@@ -290,18 +292,25 @@ def fix_surrogates(text: str) -> str:
     Providers split an emoji between two deltas: `"\ud83d"` and `"\ude00"` are one character of the
     answer. A lone half cannot be encoded (Unicode standard, section 3.9).
     """
+    if has_surrogates(text):
+        return join_surrogates(text).encode(errors="replace").decode()
+    return text
+
+
+def join_surrogates(text: str) -> str:
+    """Return a text with surrogate pairs joined to the characters that they stand for."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def has_surrogates(text: str) -> bool:
+    """Return whether a text has halves of surrogate pairs, so that it cannot be encoded."""
     if text.isascii():
-        return text
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:
-        joined = _SURROGATE_PAIR.sub(
-            lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"),
-            text,
-            MAX_JOINED,
-        )
-        return joined.encode(errors="replace").decode()
-    return text
+        return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

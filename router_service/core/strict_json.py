@@ -1,8 +1,11 @@
 """Strict JSON: refuses texts that two parsers could read differently, or that take long to read.
 
 The router decides on the values that are read here, but the upstream reads the original bytes. Both
-must get the same values. Parsers disagree on duplicate keys and on integers beyond 64 bits
-(RFC 8259, sections 4, 6 and 8).
+must get the same values. Parsers disagree on duplicate keys (RFC 8259, sections 4 and 8).
+
+They disagree on integers beyond 64 bits, too (section 6). No decision depends on such an integer,
+so it is read as the nearest float. What is written again must be read by `decode_exactly` or
+`loads_exactly`, which keep the digits.
 
 `jiter` with `catch_duplicate_keys` does not replace this module. It reads `1e400` as infinity and
 integers of up to 4,300 digits, and refuses more than 200 levels. It takes 60 to 110 ms for an
@@ -13,7 +16,8 @@ requests, both take 17 to 22 us. `jiter` would only replace the search for dupli
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -35,6 +39,13 @@ _MAX_DIGITS = 20
 """Characters of `MIN_INTEGER` and of `MAX_INTEGER`; shorter integers are within 64 bits."""
 _LONG_DIGITS = b"0" * 19
 """19 digits: with a minus sign, the shortest integer beyond 64 bits."""
+_INFINITE_DIGITS = b"0" * 309
+"""Integers with fewer digits are within the range of floats."""
+_STRING_OR_INTEGER = re.compile(
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|(?<![0-9])(-?[0-9]{300})[0-9]++(?![.eE])', re.DOTALL
+)
+"""Matches strings, in which digits do not count, and integers of over 300 digits. The last string
+of a text may lack its end: otherwise, the search would begin again at every escaped quote in it."""
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _STRUCTURE_AS_BLANK = bytes.maketrans(b'{}[]:,"', b"       ")
 _MAX_QUOTED = 80
@@ -43,13 +54,77 @@ _NAMED_BYTES = 1024 * 1024
 
 
 def decode(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value of a JSON text in UTF-8.
+    """Return the value of a JSON text in UTF-8; integers beyond 64 bits are rounded.
 
-    Raises InvalidRequestError with the code `invalid_json`, `duplicate_key`,
-    `integer_out_of_range` or `too_many_values`. `NaN`, infinities, invalid UTF-8, lone surrogates,
-    a byte order mark and more than 254 levels are not valid JSON. A body of 16 KB takes 0.12 ms,
-    one of 10 MB at most 0.3 s.
+    Raises InvalidRequestError with the code `invalid_json`, `duplicate_key` or `too_many_values`.
+    `NaN`, infinities, numbers such as `1e400`, invalid UTF-8, lone surrogates, a byte order mark
+    and more than 254 levels are not valid JSON. A body of 16 KB takes 0.12 ms, one of 10 MB at most
+    0.3 s.
     """
+    return _decode(body, loads)
+
+
+def decode_exactly(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value as `decode` does, but with every integer as `loads_exactly` returns it."""
+    return _decode(body, loads_exactly)
+
+
+def loads(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a text that `decode` has accepted, without checking it again."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        if _INFINITE_DIGITS not in body.translate(_DIGITS_AS_ZERO):
+            raise
+    return orjson.loads(_STRING_OR_INTEGER.sub(lambda found: found[1] or found[0], body))
+
+
+def loads_exactly(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a text that `decode` has accepted, without rounding an integer.
+
+    An integer beyond 64 bits becomes an `orjson.Fragment`, which orjson writes unchanged.
+    """
+    if not has_long_integers(body):
+        return orjson.loads(body)
+    return _EXACT.decode(body.decode())
+
+
+def has_long_integers(text: bytes) -> bool:
+    """Return whether an integer of a JSON text may be beyond 64 bits; 1 MB takes 0.5 ms."""
+    return _LONG_DIGITS in text.translate(_DIGITS_AS_ZERO)
+
+
+def exact_integer(digits: str) -> int | orjson.Fragment:
+    """Return an integer of JSON as orjson can write it: a fragment of the text beyond 64 bits."""
+    # Compared as text first, because Python takes quadratic time to read long integers.
+    if len(digits) <= _MAX_DIGITS and MIN_INTEGER <= int(digits) <= MAX_INTEGER:
+        return int(digits)
+    return orjson.Fragment(digits)
+
+
+_EXACT = json.JSONDecoder(parse_int=exact_integer)
+
+
+def check_integers(body: bytes) -> None:
+    """Raise InvalidRequestError (`integer_out_of_range`) if an integer is beyond 64 bits.
+
+    The body must be a text that `decode` has accepted.
+    """
+    if not has_long_integers(body):
+        return
+    for part in _without_strings(body):
+        for token in part.translate(_STRUCTURE_AS_BLANK).split():
+            is_integer = token.lstrip(b"-").isdigit()
+            if is_integer and not isinstance(exact_integer(token.decode()), int):
+                digits = token[:_MAX_DIGITS].decode() + "..." * (len(token) > _MAX_DIGITS)
+                raise InvalidRequestError(
+                    f"The integer {digits} is beyond 64 bits, which parsers round differently. "
+                    "Send a smaller one, or a string.",
+                    code="integer_out_of_range",
+                )
+
+
+def _decode(body: bytes | str, read: Callable[[bytes], Any]) -> Any:  # noqa: ANN401
     data = body.encode(errors="surrogatepass") if isinstance(body, str) else body
     # Counting inside strings too gives an upper bound of the weight, and takes 1 ms per MB.
     if len(data) * _STRUCTURE_WEIGHT > MAX_WEIGHT and _weight(data) > MAX_WEIGHT:
@@ -64,7 +139,7 @@ def decode(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
                     code="too_many_values",
                 )
     try:
-        value = orjson.loads(data)
+        value = loads(data)
         written = orjson.dumps(value)
     except orjson.JSONDecodeError as exc:
         if exc.msg.startswith("depth limit"):
@@ -79,11 +154,9 @@ def decode(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
     # than the text. Each member has one colon. Strings have the same colons in both texts, unless
     # the original escapes one as U+003A. So equal numbers of colons mean equal numbers of members.
     has_escaped_colons = b"\\u003" in data and (b"\\u003a" in data or b"\\u003A" in data)
-    has_same_members = not has_escaped_colons and written.count(b":") == data.count(b":")
-    # orjson rounds integers beyond 64 bits, which have at least 19 digits.
-    if not has_same_members or _LONG_DIGITS in data.translate(_DIGITS_AS_ZERO):
-        _check_keys_and_integers(data, written)
-    return value
+    if has_escaped_colons or written.count(b":") != data.count(b":"):
+        _check_keys(data, written)
+    return value if read is loads else read(data)
 
 
 def _weight(text: bytes) -> int:
@@ -107,26 +180,9 @@ def _without_strings(data: bytes) -> Iterator[bytes]:
         start = stop
 
 
-def _check_keys_and_integers(data: bytes, written: bytes) -> None:
-    """Raise InvalidRequestError if valid JSON has a duplicate key or an integer beyond 64 bits."""
-    members = 0
-    for part in _without_strings(data):
-        members += part.count(b":")
-        if _LONG_DIGITS not in part.translate(_DIGITS_AS_ZERO):
-            continue
-        for token in part.translate(_STRUCTURE_AS_BLANK).split():
-            # Compared as text, because Python takes quadratic time to read long integers.
-            limit = MIN_INTEGER if token.startswith(b"-") else MAX_INTEGER
-            is_long = len(token) > _MAX_DIGITS or (
-                len(token) == _MAX_DIGITS and token > b"%d" % limit
-            )
-            if is_long and token.lstrip(b"-").isdigit():
-                digits = token[:_MAX_DIGITS].decode() + "..." * (len(token) > _MAX_DIGITS)
-                raise InvalidRequestError(
-                    f"The integer {digits} is beyond 64 bits, which parsers round differently. "
-                    "Send a smaller one, or a string.",
-                    code="integer_out_of_range",
-                )
+def _check_keys(data: bytes, written: bytes) -> None:
+    """Raise InvalidRequestError if valid JSON has a duplicate key."""
+    members = sum(part.count(b":") for part in _without_strings(data))
     if members == sum(part.count(b":") for part in _without_strings(written)):
         return
     duplicates: list[str] = []

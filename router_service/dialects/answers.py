@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Protocol
 
-import orjson
-
-from router_service.core.answers import CALL_CHARACTERS, fix_surrogates
+from router_service.core.answers import (
+    CALL_CHARACTERS,
+    fix_surrogates,
+    has_surrogates,
+    join_surrogates,
+)
 from router_service.core.messages import Json
 from router_service.dialects.chat_answers import ChatReader, ChatWriter
+from router_service.dialects.encoding import UnwritableError, encode
 from router_service.dialects.errors import AnswerError, ForeignAnswerError
 from router_service.dialects.foreign import fit_call_id, to_input, unwrap_custom, wrap_custom
 from router_service.dialects.messages_answers import MessagesReader, MessagesWriter
@@ -103,6 +107,8 @@ class AnswerTranslator:
         self._call_ids: set[str] = set()
         self._tools = written_tools(request)
         """The client's tools by the names that the upstream knows."""
+        self._calls: set[int] = set()
+        """Parts that are calls."""
         self._held: dict[int, _HeldCall] = {}
         self._halves: dict[int, str] = {}
         """Parts whose text so far ends with the first half of a surrogate pair."""
@@ -126,8 +132,14 @@ class AnswerTranslator:
             case Dialect.MESSAGES:
                 self._writer = MessagesWriter(model)
 
-    def whole(self, value: Json) -> dict[str, Json]:
-        """Return a whole answer in the target's format."""
+    def whole(self, value: Json) -> bytes:
+        """Return a whole answer in the target's format, as JSON."""
+        try:
+            return self._whole(value)
+        except UnwritableError as exc:
+            raise ForeignAnswerError(self.source, exc.problem) from exc
+
+    def _whole(self, value: Json) -> bytes:
         answer = self._reader.whole(value)
         self._answer_id = self._translate_id(answer.id)
         parts: list[Text | Thinking | ToolUse] = []
@@ -135,30 +147,38 @@ class AnswerTranslator:
             match self._adapt(part, index):
                 case ToolUse(arguments=text) as call:
                     held = self._held.get(index)
+                    text = self._encodable(text, index)
                     text = held.convert(text) if held and not held.may_be_object else text
-                    parts.append(replace(call, arguments=fix_surrogates(text)))
+                    parts.append(replace(call, arguments=text))
                 case Text(text) | Thinking(text) as other:
                     parts.append(replace(other, text=fix_surrogates(text)))
                 case None:
                     pass
-        return self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
+        written = self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
+        return encode(written)
 
     def feed(self, event: Json) -> bytes:
         """Return the target's server-sent events for one upstream event; there may be none."""
-        return self._write(self._reader.feed(event))
+        return self._write(lambda: self._reader.feed(event))
 
     def end(self) -> bytes:
         """Return the events after the upstream's last one.
 
         Raise ForeignAnswerError if the upstream has not completed its answer.
         """
-        return self._write(self._reader.end())
+        return self._write(self._reader.end)
 
     def error(self, error: AnswerError) -> bytes:
         """Return the events that report the error of a broken stream."""
         return self._writer.error(error)
 
-    def _write(self, events: Sequence[Event]) -> bytes:
+    def _write(self, read: Callable[[], Sequence[Event]]) -> bytes:
+        try:
+            return self._written(read())
+        except UnwritableError as exc:
+            raise ForeignAnswerError(self.source, exc.problem) from exc
+
+    def _written(self, events: Sequence[Event]) -> bytes:
         written = []
         for event in events:
             match event:
@@ -204,15 +224,29 @@ class AnswerTranslator:
             if "\ud800" <= text[-1] <= "\udbff":
                 self._halves[index] = text[-1]
                 text = text[:-1]
-            text = fix_surrogates(text)
+            text = self._encodable(text, index)
         return text
 
     def _complete(self, index: int) -> str:
         """Return the text that waited for the end of a part."""
         held = self._held.pop(index, None)
         if held is not None:
-            return held.convert(fix_surrogates(held.text.getvalue()))
-        return fix_surrogates(self._halves.pop(index, ""))
+            return held.convert(self._encodable(held.text.getvalue(), index))
+        return self._encodable(self._halves.pop(index, ""), index)
+
+    def _encodable(self, text: str, index: int) -> str:
+        """Return a text of a part with its surrogate pairs joined.
+
+        Lone halves become `?` in what people read. A call with one is refused, because it would get
+        another value.
+        """
+        if index not in self._calls:
+            return fix_surrogates(text)
+        if has_surrogates(text):
+            text = join_surrogates(text)
+            if has_surrogates(text):
+                raise ForeignAnswerError(self.source, "has a call with a lone surrogate")
+        return text
 
     def _adapt(
         self, part: Text | Thinking | ToolUse, index: int
@@ -220,6 +254,8 @@ class AnswerTranslator:
         """Return the part as the target can express it, or None if the client must not get it."""
         self._count(CALL_CHARACTERS)
         if isinstance(part, ToolUse):
+            self._calls.add(index)
+            self._encodable(part.id + part.name, index)
             tool = self._tools.get(part.name)
             name, is_custom = part.name if tool is None else tool.name, part.is_custom
             if self.target is Dialect.MESSAGES:
@@ -271,4 +307,4 @@ class AnswerTranslator:
 
 
 def _to_object(arguments: str) -> str:
-    return orjson.dumps(to_input(arguments)).decode()
+    return encode(to_input(arguments)).decode()

@@ -116,6 +116,8 @@ def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message 
     if role in _READ_ROLES:
         if role == "user" and item.get("name"):
             lost.append(f"{path}.name")
+        if _read_calls(item, path):  # only an assistant calls tools
+            lost.append(f"{path}.tool_calls")
         return Message(_READ_ROLES[role], tuple(_read_content(content, f"{path}.content", lost)))
     lost += [f"{path}.{name}" for name in ("audio", "function_call", "prefix") if item.get(name)]
     written: list[Part] = [*_read_thinking(item)]
@@ -124,6 +126,11 @@ def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message 
     refusal = reading.optional_text(item, "refusal", path)
     if refusal:
         written.append(Text(refusal, is_refusal=True))
+    return Message("assistant", (*written, *_read_calls(item, path)))
+
+
+def _read_calls(item: Mapping[str, Json], path: str) -> list[ToolUse]:
+    calls = []
     for index, entry in enumerate(reading.array(item, "tool_calls", path)):
         where = f"{path}.tool_calls[{index}]"
         call = reading.as_object(entry, where)
@@ -133,8 +140,8 @@ def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message 
         name = reading.identifier(called, "name", f"{where}.{kind}")
         field = "arguments" if kind == "function" else "input"
         arguments = reading.text(called, field, f"{where}.{kind}")
-        written.append(ToolUse(call_id, name, arguments, is_custom=kind == "custom"))
-    return Message("assistant", tuple(written))
+        calls.append(ToolUse(call_id, name, arguments, is_custom=kind == "custom"))
+    return calls
 
 
 def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Media]:
@@ -323,8 +330,8 @@ def write_request(request: Request, target: Target) -> dict[str, Json]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _write_messages(request: Request, target: Target) -> list[Json]:
-    written: list[Json] = []
+def _write_messages(request: Request, target: Target) -> list[dict[str, Json]]:
+    written: list[dict[str, Json]] = []
     system, messages = writing.split_system(request.messages)
     if system:
         written.append({"role": "system", "content": writing.join_texts(system)})
@@ -347,10 +354,15 @@ def _write_messages(request: Request, target: Target) -> list[Json]:
         others = _write_results(written, message, target)
         if others:
             _add_user(written, others, is_merged=not target.is_openai)
+    for entry in written:
+        if entry["role"] == "user":
+            entry["content"] = _write_content(entry["content"])
     return written
 
 
-def _write_results(written: list[Json], message: Message, target: Target) -> list[Text | Media]:
+def _write_results(
+    written: list[dict[str, Json]], message: Message, target: Target
+) -> list[Text | Media]:
     """Add the messages with the results of calls, and return the other parts.
 
     A result has only text. So its images are among the other parts, which a user's message after
@@ -373,7 +385,7 @@ def _write_results(written: list[Json], message: Message, target: Target) -> lis
     return others
 
 
-def _write_assistant(message: Message, target: Target) -> Json:
+def _write_assistant(message: Message, target: Target) -> dict[str, Json] | None:
     content = writing.join_texts(writing.texts_of(message.parts))
     written: dict[str, Json] = {"role": "assistant", "content": content or None}
     if target.reads_reasoning:
@@ -396,24 +408,27 @@ def _write_assistant(message: Message, target: Target) -> Json:
     return written if calls or content else None
 
 
-def _add_user(written: list[Json], parts: Sequence[Text | Media], *, is_merged: bool) -> None:
-    """Add a user's message, or add its parts to the user's message before it."""
+def _add_user(
+    written: list[dict[str, Json]], parts: Sequence[Text | Media], *, is_merged: bool
+) -> None:
+    """Add a user's message, or add its parts to the user's message before it.
+
+    The content stays a list of parts until all messages are there.
+    """
+    if is_merged and written and written[-1]["role"] == "user":
+        written[-1]["content"] += parts
+    else:
+        written.append({"role": "user", "content": [*parts]})
+
+
+def _write_content(parts: Sequence[Text | Media]) -> Json:
+    """Return the content of a user's message; a string if it is only text."""
     if all(isinstance(part, Text) or writing.is_text_document(part) for part in parts):
         texts = [
             part.text if isinstance(part, Text) else writing.text_document(part) for part in parts
         ]
-        content: Json = writing.join_texts(filter(None, texts))
-    else:
-        content = [_write_part(part) for part in parts if not isinstance(part, Text) or part.text]
-    last = written[-1] if written and is_merged else None
-    if last is None or last["role"] != "user":
-        written.append({"role": "user", "content": content})
-    elif isinstance(last["content"], str) and isinstance(content, str):
-        last["content"] = writing.join_texts(filter(None, (last["content"], content)))
-    else:
-        both = (last["content"], content)
-        blocks = [[{"type": "text", "text": c}] if isinstance(c, str) else c for c in both]
-        last["content"] = [*blocks[0], *blocks[1]]
+        return writing.join_texts(filter(None, texts))
+    return [_write_part(part) for part in parts if not isinstance(part, Text) or part.text]
 
 
 def _write_part(part: Text | Media) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Literal
@@ -10,8 +10,9 @@ from typing import Literal
 import orjson
 
 from router_service.core.answers import Usage, read_usage
-from router_service.core.messages import Json
+from router_service.core.messages import Json, as_text
 from router_service.dialects.building import build
+from router_service.dialects.encoding import encode
 from router_service.dialects.errors import AnswerError, ForeignAnswerError, write_error
 from router_service.dialects.foreign import read_text, seal
 from router_service.dialects.parts import (
@@ -80,15 +81,18 @@ class _Call:
 class ChatReader:
     """Reader of one answer. Its text and its calls arrive without ends, and calls may overlap."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Iterable[str]) -> None:
         """Set `stops` to the request's stop texts. vLLM says with which one an answer ended."""
-        self._stops = stops
+        self._stops = frozenset(stops)
         self._events: list[Event] = []
         self._next = 0
         """The place of the next part."""
         self._open: tuple[_Kind, int] | None = None
         """The text or thinking that has not ended."""
         self._calls: dict[int | str, _Call] = {}
+        """The latest call at each place."""
+        self._open_calls: list[_Call] = []
+        """The calls since the last end, of which some may have ended."""
         self._last: _Call | None = None
         """The last call that has begun."""
         self._has_started = False
@@ -240,18 +244,17 @@ class ChatReader:
     def _read_call(self, place: int | str, fields: dict[str, Json]) -> None:
         inner = fields.get("function", fields.get("custom"))
         inner = inner if isinstance(inner, dict) else {}
-        call_id, name = read_text(fields.get("id")), read_text(inner.get("name"))
+        call_id, name = as_text(fields.get("id")), as_text(inner.get("name"))
         call = self._calls.get(place)
         if call is None or (call_id and name and call.id and call_id != call.id):
             # Some servers send several calls with the index 0.
-            if call is not None:
-                self._calls[f"{place} {call.id}"] = self._calls.pop(place)
             call = self._calls[place] = _Call()
+            self._open_calls.append(call)
         call.id, call.name = call.id or call_id, call.name or name
         call.is_custom = call.is_custom or "custom" in fields
         text = inner.get("arguments", inner.get("input"))
         if isinstance(text, dict):  # some servers send the object instead of its text
-            text = orjson.dumps(text).decode()
+            text = encode(text).decode()
         text = text if isinstance(text, str) else ""
         if call.index is None and call.name:
             self._end_open()
@@ -282,15 +285,17 @@ class ChatReader:
 
     def _end_parts(self) -> None:
         self._end_open()
-        for call in self._calls.values():
+        for call in self._open_calls:
             if not call.has_ended:
                 self._end_call(call)
+        self._open_calls.clear()
 
     def _read_stop(self, reason: str, stop_text: Json) -> None:
         if reason == "error":  # Mistral and OpenRouter
             raise _foreign("ended with an error")
         self._stop = _STOPS.get(reason, Stop.END)
-        if self._stop is Stop.END and stop_text in self._stops:
+        is_known = isinstance(stop_text, str) and stop_text in self._stops
+        if self._stop is Stop.END and is_known:
             self._stop, self._stop_text = Stop.SEQUENCE, stop_text
         self._end_parts()
 
@@ -381,7 +386,7 @@ class ChatWriter:
 
     def error(self, error: AnswerError) -> bytes:
         """Return the event that reports an error."""
-        return b"data: %b\n\n" % orjson.dumps(write_error(error, Dialect.CHAT))
+        return b"data: %b\n\n" % encode(write_error(error, Dialect.CHAT))
 
     def _start_part(self, index: int, part: Text | Thinking | ToolUse) -> dict[str, Json]:
         match part:
@@ -422,7 +427,7 @@ class ChatWriter:
         }
         if self._wants_usage:
             event["usage"] = usage
-        return b"data: %b\n\n" % orjson.dumps(event)
+        return b"data: %b\n\n" % encode(event)
 
 
 def _write_call(call: ToolUse) -> dict[str, Json]:

@@ -13,9 +13,10 @@ import re
 import orjson
 
 from router_service.core import strict_json
-from router_service.core.answers import fix_surrogates, write_json
+from router_service.core.answers import fix_surrogates
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json
+from router_service.dialects.encoding import encode, fits_inside
 from router_service.dialects.parts import Dialect, Thinking
 
 SEAL = "switchcraft."
@@ -69,30 +70,30 @@ def to_input(arguments: str) -> dict[str, Json]:
     if not arguments or arguments.isspace():
         return {}
     try:
-        value = strict_json.decode(arguments)
+        value = strict_json.decode_exactly(arguments)
     except InvalidRequestError:
         return {INVALID_JSON: arguments}
     if value is None:  # some providers write it for a call without arguments
         return {}
-    if arguments.count("[") + arguments.count("{") > _SAFE_LEVELS:
-        try:
-            orjson.dumps([[[[[[[[value]]]]]]]])
-        except TypeError:  # orjson reads more levels than it writes
-            return {INVALID_JSON: arguments}
+    if arguments.count("[") + arguments.count("{") > _SAFE_LEVELS and not fits_inside(value):
+        return {INVALID_JSON: arguments}
     return value if isinstance(value, dict) else {INVALID_JSON: arguments}
 
 
 def from_input(value: Json) -> str:
-    """Return the JSON text of a call's `input`; the inverse of `to_input`."""
+    """Return the JSON text of a call's `input`; the inverse of `to_input`.
+
+    Raises UnwritableError, which only an upstream's answer can cause.
+    """
     if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(INVALID_JSON), str):
         text: str = value[INVALID_JSON]
         return text
-    return write_json(value)
+    return encode(value).decode()
 
 
 def wrap_custom(text: str) -> str:
     """Return the arguments of a function that stands for a custom tool."""
-    return write_json({CUSTOM_INPUT: text})
+    return encode({CUSTOM_INPUT: text}).decode()
 
 
 def unwrap_custom(arguments: str) -> str:

@@ -109,10 +109,11 @@ def read_request(body: Mapping[str, Json]) -> Request:
         if role == "system":
             own = reading.optional_object(entry, "output_config", path) or {}
             effort = reading.optional_text(own, "effort", f"{path}.output_config") or effort
-            if entry.get("clear_at") == "next_user_message" and index < last_user:
-                continue
         content = entry.get("content")
         if content is None and role == "system":  # it may only have an effort
+            continue
+        if entry.get("clear_at") == "next_user_message" and role == "system" and index < last_user:
+            _read_blocks(content, f"{path}.content", [])  # no part of the request any more
             continue
         parts = _read_blocks(content, f"{path}.content", lost, role=role, changes=changes)
         messages.append(Message(_MESSAGE_ROLES[role], tuple(parts)))
@@ -307,8 +308,11 @@ def _read_tools(
         description = reading.optional_text(tool, "description", path) or ""
         schema = reading.as_object(tool.get("input_schema"), f"{path}.input_schema")
         is_strict = reading.optional_flag(tool, "strict", path)
-        for example in reading.array(tool, "input_examples", path):
-            description += f"\n\nExample of the input: {from_input(example)}"
+        examples = (
+            f"Example of the input: {from_input(example)}"
+            for example in reading.array(tool, "input_examples", path)
+        )
+        description = writing.join_texts((description, *examples))
         tools.append(OfferedTool(name, description, schema, is_strict))
     return reading.distinct_tools(tools, "tools")
 

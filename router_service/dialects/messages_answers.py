@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import orjson
-
 from router_service.core.answers import NO_USAGE, Usage, fix_surrogates, read_usage
-from router_service.core.messages import Json
+from router_service.core.messages import Json, as_text
 from router_service.dialects.building import AnswerBuilder
+from router_service.dialects.encoding import encode
 from router_service.dialects.errors import AnswerError, ForeignAnswerError, write_error
 from router_service.dialects.foreign import from_input, read_text, seal, to_input
 from router_service.dialects.parts import (
@@ -217,7 +217,8 @@ class MessagesWriter:
         self._current: int | None = None
         """The part that is being written."""
         self._part: Text | Thinking | ToolUse = Text("")
-        self._waiting = AnswerBuilder()
+        # The first part of a plain dict is found in time that grows with the parts removed before.
+        self._waiting = AnswerBuilder(parts=OrderedDict())
         """The parts that began before the current one ended."""
 
     def whole(self, answer: Answer) -> dict[str, Json]:
@@ -293,11 +294,8 @@ def _read_block(block: Json) -> Text | Thinking | ToolUse:
             return Text(read_text(fields.get("text")))
         case "tool_use":
             arguments = fields.get("input")
-            try:
-                text = from_input(arguments if isinstance(arguments, dict) else {})
-            except RecursionError as exc:
-                raise _foreign("has an input that is nested too deeply") from exc
-            return ToolUse(read_text(fields.get("id")), read_text(fields.get("name")), text)
+            text = from_input(arguments if isinstance(arguments, dict) else {})
+            return ToolUse(as_text(fields.get("id")), as_text(fields.get("name")), text)
         case "thinking":
             proof = read_text(fields.get("signature"))
             return Thinking(read_text(fields.get("thinking")), proof, origin=Dialect.MESSAGES)
@@ -353,7 +351,7 @@ def _write_usage(usage: Usage | None) -> dict[str, Json]:
 
 
 def _event(type: str, **fields: Json) -> bytes:  # noqa: A002
-    data = orjson.dumps({"type": type, **fields})
+    data = encode({"type": type, **fields})
     return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
 
 

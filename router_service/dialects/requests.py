@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json
+from router_service.core.messages import Json, as_list
 from router_service.dialects import chat, messages, responses
+from router_service.dialects.encoding import fits_inside
 from router_service.dialects.foreign import SEAL
 from router_service.dialects.parts import (
     Dialect,
@@ -41,7 +42,8 @@ def read_request(body: Mapping[str, Json], dialect: Dialect) -> Request:
     no two calls have the same id. What only `dialect` can express is listed in `lost`.
 
     Raises InvalidRequestError for malformed values, for a result without a call, and for a call
-    without a result, all of which every API rejects.
+    without a result, all of which every API rejects, and for a schema that is nested too deeply to
+    be written.
     """
     read = {
         Dialect.CHAT: chat.read_request,
@@ -49,6 +51,14 @@ def read_request(body: Mapping[str, Json], dialect: Dialect) -> Request:
         Dialect.MESSAGES: messages.read_request,
     }[dialect]
     request = read(body)
+    schemas = [tool.parameters for tool in request.tools]
+    if not fits_inside([*schemas, request.output_format and request.output_format.schema]):
+        raise InvalidRequestError(
+            "The schema of a tool or of the answer is nested too deeply to be translated. Flatten"
+            " it.",
+            param="tools",
+            code="schema_too_deep",
+        )
     try:
         return replace(request, messages=tuple(_pair(request, body)))
     except InvalidRequestError:
@@ -114,9 +124,8 @@ def _unpaired(
         else:
             inner = "tool_calls" if request.dialect is Dialect.CHAT else "content"
             field = "tool_use_id" if kind == "result" else "id"
-            blocks = item.get(inner)
-            for number, block in enumerate(blocks if isinstance(blocks, list) else ()):
-                if block.get(field) == call_id:
+            for number, block in enumerate(as_list(item.get(inner))):
+                if isinstance(block, dict) and block.get(field) == call_id:
                     param = f"{path}.{inner}[{number}].{field}"
     return InvalidRequestError(
         f"The tool {kind} {call_id[:200]!r} {problem} ('{param}'). Send each call once, and exactly"
@@ -241,7 +250,7 @@ def without_foreign_thinking(
         return isinstance(proof, str) and (proof.startswith(SEAL) or is_foreign(proof))
 
     kept: list[Any] = []
-    lost_in_loop = False
+    last_lost: int | None = None
     for index, item in enumerate(items):
         new = item
         if not isinstance(item, dict):
@@ -262,7 +271,7 @@ def without_foreign_thinking(
                 or not is_rejected(block.get("signature", block.get("data")))
             ]
             if len(blocks) < len(item["content"]):
-                lost_in_loop = all(_is_result(later) for later in items[index + 1 :])
+                last_lost = index
                 if not blocks:
                     continue
                 new = {**item, "content": blocks}
@@ -278,7 +287,9 @@ def without_foreign_thinking(
             else item
             for item in kept
         ]
-    return _without_thinking_mode(changed) if lost_in_loop else changed
+    # Whether what was lost belongs to the tool loop that the request continues.
+    is_in_loop = last_lost is not None and all(map(_is_result, items[last_lost + 1 :]))
+    return _without_thinking_mode(changed) if is_in_loop else changed
 
 
 def _is_result(message: Json) -> bool:

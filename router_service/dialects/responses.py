@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import orjson
-
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json, read_model, read_stream, wrong_type
 from router_service.dialects import reading, writing
+from router_service.dialects.encoding import encode
 from router_service.dialects.foreign import unseal
 from router_service.dialects.parts import (
     Dialect,
@@ -74,13 +73,13 @@ def read_request(body: Mapping[str, Json]) -> Request:
     summary = reasoning.get("summary") or reasoning.get("generate_summary")
     text = reading.optional_object(body, "text") or {}
 
-    messages: list[Message] = []
+    turns: list[_Turn] = []
     instructions = reading.optional_text(body, "instructions")
     if instructions:
-        messages.append(Message("system", (Text(instructions),)))
+        turns.append(("system", [Text(instructions)]))
     given = body.get("input")
     if isinstance(given, str):
-        messages.append(Message("user", (Text(given),)))
+        turns.append(("user", [Text(given)]))
     else:
         items = reading.array(body, "input")
         if not items and not lost:
@@ -100,12 +99,12 @@ def read_request(body: Mapping[str, Json]) -> Request:
                 names = ", ".join(tool.name for tool in found)
                 note = f"These tools can be called now: {names}" if found else "No tool was found."
                 call_id = reading.identifier(entry, "call_id", path)
-                messages.append(Message("user", (Result(call_id, (Text(note),)),)))
+                turns.append(("user", [Result(call_id, (Text(note),))]))
             else:
-                _add_item(messages, entry, path, lost)
+                _add_item(turns, entry, path, lost)
     return Request(
         model=read_model(body),
-        messages=tuple(messages),
+        messages=tuple(Message(role, tuple(parts)) for role, parts in turns),
         dialect=Dialect.RESPONSES,
         stream=read_stream(body),
         tools=reading.distinct_tools(tools, "tools"),
@@ -125,7 +124,11 @@ def read_request(body: Mapping[str, Json]) -> Request:
     )
 
 
-def _add_item(messages: list[Message], item: dict[str, Json], path: str, lost: list[str]) -> None:
+_Turn = tuple[Role, list[Part]]
+"""A message to which parts may still be added."""
+
+
+def _add_item(turns: list[_Turn], item: dict[str, Json], path: str, lost: list[str]) -> None:
     """Add an item; what the model wrote without interruption becomes one message."""
     kind = reading.optional_text(item, "type", path) or "message"
     parts: list[Part] = []
@@ -133,7 +136,7 @@ def _add_item(messages: list[Message], item: dict[str, Json], path: str, lost: l
         role = reading.one_of(item.get("role"), (*_ROLES,), f"{path}.role")
         parts += _read_content(item.get("content"), f"{path}.content", lost)
         if role != "assistant":
-            messages.append(Message(_ROLES[role], tuple(parts)))
+            turns.append((_ROLES[role], parts))
             return
     elif kind == "reasoning":
         parts = [_read_thinking(item, path)]
@@ -147,20 +150,21 @@ def _add_item(messages: list[Message], item: dict[str, Json], path: str, lost: l
         call_id = reading.identifier(item, "call_id", path)
         parts = [ToolUse(call_id, name, arguments, is_custom=is_custom)]
     elif kind == "tool_search_call" and item.get("execution") == "client":
-        arguments = orjson.dumps(item.get("arguments") or {}).decode()
+        arguments = encode(item.get("arguments") or {}).decode()
         parts = [ToolUse(reading.identifier(item, "call_id", path), _SEARCH, arguments)]
     elif kind in {"function_call_output", "custom_tool_call_output"}:
         content = tuple(_read_content(item.get("output"), f"{path}.output", lost))
         is_custom = kind == "custom_tool_call_output"
         call_id = reading.identifier(item, "call_id", path)
-        messages.append(Message("user", (Result(call_id, content, is_custom=is_custom),)))
+        turns.append(("user", [Result(call_id, content, is_custom=is_custom)]))
         return
     else:  # what the provider's own tools did, what it stores, and what is not known
         lost.append(path)
         return
-    if messages and messages[-1].role == "assistant":
-        parts = [*messages.pop().parts, *parts]
-    messages.append(Message("assistant", tuple(parts)))
+    if turns and turns[-1][0] == "assistant":
+        turns[-1][1].extend(parts)
+    else:
+        turns.append(("assistant", parts))
 
 
 def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Media]:

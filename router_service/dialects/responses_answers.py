@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import orjson
 
 from router_service.core.answers import Usage, read_usage
-from router_service.core.messages import Json
+from router_service.core.messages import Json, as_text
 from router_service.dialects.building import AnswerBuilder
+from router_service.dialects.encoding import encode
 from router_service.dialects.errors import AnswerError, ForeignAnswerError, write_error
 from router_service.dialects.foreign import read_text, seal, to_input
 from router_service.dialects.parts import (
@@ -275,7 +276,7 @@ def _read_content(part: Json) -> Text:
 
 
 def _read_call(item: dict[str, Json], *, is_custom: bool, arguments: str) -> ToolUse:
-    call_id, name = read_text(item.get("call_id")), read_text(item.get("name"))
+    call_id, name = as_text(item.get("call_id")), as_text(item.get("name"))
     return ToolUse(call_id, name, arguments, is_custom=is_custom)
 
 
@@ -463,7 +464,7 @@ class ResponsesWriter:
         return fields | {"type": "function_call", "arguments": call.arguments}
 
     def _event(self, type: str, **fields: Json) -> bytes:  # noqa: A002
-        data = orjson.dumps({"type": type, "sequence_number": self._number, **fields})
+        data = encode({"type": type, "sequence_number": self._number, **fields})
         self._number += 1
         return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
 
@@ -505,12 +506,17 @@ def _repeat(request: Request) -> dict[str, Json]:
         "reasoning": {"effort": request.effort, "summary": None},
         "store": False,
         "temperature": request.temperature,
-        "text": text,
+        "text": _written(text),
         "tool_choice": "auto" if choice is None else choice.mode,
-        "tools": tools,
+        "tools": _written(tools),
         "top_p": request.top_p,
         "truncation": "disabled",
     }
+
+
+def _written(value: Json) -> orjson.Fragment:
+    """Return a part of all responses of an answer as JSON, because it is long and never changes."""
+    return orjson.Fragment(encode(value))
 
 
 def _item_id(part: Text | Thinking | ToolUse, answer_id: str, place: int) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from router_service.core.messages import Json
+from router_service.core.messages import Json, as_list
 from router_service.dialects.foreign import CUSTOM_INPUT, fit_call_id
 from router_service.dialects.parts import (
     Dialect,
@@ -125,7 +125,8 @@ def offered_tools(request: Request) -> tuple[Sequence[OfferedTool], ToolChoice |
     """
     tools, choice = request.tools, request.tool_choice
     if choice is not None and choice.names and (choice.mode == "auto" or len(choice.names) > 1):
-        tools = tuple(tool for tool in tools if tool.name in choice.names)
+        names = frozenset(choice.names)
+        tools = tuple(tool for tool in tools if tool.name in names)
         choice = replace(choice, names=())
     return tools, choice if tools else None
 
@@ -147,8 +148,8 @@ def _is_closed(schema: Json) -> bool:
     properties = schema.get("properties")
     if schema.get("type") == "object" or isinstance(properties, dict):
         required = schema.get("required")
-        names = required if isinstance(required, list) else ()
-        is_complete = all(name in names for name in properties or ())
+        names = {name for name in as_list(required) if isinstance(name, str)}
+        is_complete = names.issuperset(properties or ())
         if schema.get("additionalProperties") is not False or not is_complete:
             return False
     return all(map(_is_closed, schema.values()))

@@ -17,8 +17,6 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
-import orjson
-
 from router_service.core.answer_features import Question
 from router_service.core.anthropic import parse_messages_request, to_chat_body
 from router_service.core.artifact import Artifact
@@ -61,6 +59,7 @@ from router_service.core.selection import (
     Threshold,
     Verified,
 )
+from router_service.core.strict_json import loads, loads_exactly
 from router_service.core.verification import (
     Step,
     UnverifiedReason,
@@ -93,6 +92,10 @@ AT_ONCE_BYTES = 16 * 1024
 """Largest body that is parsed on the event loop; larger ones are parsed in a thread. Parsing this
 much takes 0.2 ms. A thread would not help: the switch to it takes as long, and so does the event
 loop's wait for the interpreter lock while the thread parses."""
+
+
+MAX_NAMED_FIELDS = 8
+"""Most fields of a request that an error names as reasons why a model cannot get the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +257,9 @@ class ParsedRequest:
             return ()
         name = API_NAMES[dialect]
         lost = self._lost(deployment.dialects[0]) if deployment.dialects else ()
-        return tuple(f"the field {path!r} of {name}" for path in lost) or (name,)
+        shown = [f"the field {path!r} of {name}" for path in lost[:MAX_NAMED_FIELDS]]
+        more = (f"{len(lost) - len(shown)} more fields",) if len(lost) > len(shown) else ()
+        return (*shown, *more) or (name,)
 
     def target_of(self, deployment: Deployment) -> Dialect | None:
         """Return the API in which a deployment gets the request, or None if it cannot get it.
@@ -269,7 +274,7 @@ class ParsedRequest:
     def _lost(self, target: Dialect) -> tuple[str, ...]:
         """Return the fields that an API cannot express; reads the whole body at the first use."""
         if not self._obstacles and self.endpoint.dialect is not None:
-            body = orjson.loads(self.body.with_model("-"))
+            body = loads_exactly(self.body.with_model("-"))
             request = read_request(body, self.endpoint.dialect)
             if "thread" in request.lost:  # Anthropic's clients then send the whole conversation
                 raise InvalidRequestError(
@@ -283,7 +288,7 @@ class ParsedRequest:
 
     def decoded(self) -> Mapping[str, Json]:
         """Decode the body again, and return it in the form that `core` reads."""
-        return self.endpoint.read(orjson.loads(self.body.with_model("")))
+        return self.endpoint.read(loads(self.body.with_model("")))
 
     @property
     def unverifiable(self) -> UnverifiedReason | None:

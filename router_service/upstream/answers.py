@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-
-import orjson
 
 from router_service.core.answers import AnswerAccumulator, Usage, fix_surrogates, read_usage
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
@@ -62,6 +60,10 @@ KEEP_ALIVE_HOLD_BYTES = 64 * 1024
 """Most bytes of comments before an answer's first event that are held back."""
 
 ANOTHER_API = "answered in another API than it was asked in"
+
+MAX_END_WAIT_S = 1.0
+"""How long the end of a translated stream may come after its last event. Most upstreams send both
+together, and then the connection can be used again."""
 
 PING = b": ping\n\n"
 """Comment that clients of every API ignore, in place of an event that only keeps the connection."""
@@ -229,7 +231,7 @@ async def read_whole(
         started.value, started.is_skimmed = skim(started.body), True
         return
     try:
-        started.value = read_json(started.body)
+        started.value = read_json(started.body, is_exact=translator is not None)
     except UnreadableError as exc:
         if exc.is_too_much and translator is None:
             started.value, started.is_skimmed = skim(started.body), True
@@ -338,12 +340,9 @@ def _in_clients_api(
     if translator is None:
         return started.body
     try:
-        return orjson.dumps(translator.whole(started.value))
+        return translator.whole(started.value)
     except ForeignAnswerError as exc:
         raise _untranslatable(answer, exc) from exc
-    except orjson.JSONEncodeError as exc:  # more than 254 levels
-        problem = "sent an answer that is nested too deeply"
-        raise UpstreamError(answer.model, problem, Failure.MALFORMED) from exc
 
 
 def _untranslatable(answer: UpstreamAnswer, exc: ForeignAnswerError) -> UpstreamError:
@@ -516,7 +515,8 @@ class EventReader:
         return -(-self._characters // CHARACTERS_PER_TOKEN)
 
     async def _read_events(self) -> AsyncIterator[bytes]:
-        async for chunk in self._answer.chunks():
+        chunks = self._answer.chunks()
+        async for chunk in chunks:
             for start in range(0, len(chunk), MAX_READ_BYTES):
                 if start:
                     await asyncio.sleep(0)
@@ -525,7 +525,26 @@ class EventReader:
                     yield ready
                 if self._unreadable:
                     raise self._unreadable
+                if self.translator is not None and (self._is_done or self.error):
+                    await self._leave(chunks)
+                    return
                 self._keep_if_possible()
+        for rest in self._last_parts():
+            yield rest
+        if self._expects_json and not (self._is_done or self.error):
+            self._check_end()
+
+    async def _leave(self, chunks: AsyncIterator[bytes]) -> None:
+        """Wait for the end of the upstream's answer, so that its connection can be used again.
+
+        An upstream that sends more is not read on, and the connection is closed.
+        """
+        with suppress(TimeoutError, UpstreamError):
+            async with asyncio.timeout(MAX_END_WAIT_S):
+                await anext(chunks, None)
+
+    def _last_parts(self) -> Iterator[bytes]:
+        """Yield what follows the last complete event."""
         if rest := bytes(self._held):
             self._read_event(rest)
             if self._unreadable:
@@ -539,8 +558,6 @@ class EventReader:
                 raise self._unreadable
         if rest := self._take_translated():
             yield rest
-        if self._expects_json and not (self._is_done or self.error):
-            self._check_end()
 
     def resume(self, pending: asyncio.Future[bytes | None]) -> None:
         """Let `events` continue with a part that is awaited already."""
@@ -638,7 +655,7 @@ class EventReader:
         if not self._has_begun:
             self._has_begun = True
             event = event.removeprefix(BYTE_ORDER_MARK)
-        if self.is_within_event:
+        if self.is_within_event or self._is_done:  # what follows the end is no part of the answer
             self.is_within_event = False
             return
         fields = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
@@ -653,7 +670,7 @@ class EventReader:
                 self._translate(self.translator.end if data else lambda: comment)
             return
         try:
-            content = read_json(data)
+            content = read_json(data, is_exact=self.translator is not None)
         except UnreadableError as exc:
             self._skip_unreadable(data, exc)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ import orjson
 from router_service.core.answers import read_usage
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json, as_list
+from router_service.core.strict_json import exact_integer, has_long_integers, loads
 
 MAX_KEYS = 10_000
 """Most keys of one name in a body, at all levels together. For example, each tool with a parameter
@@ -162,7 +164,7 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
         return False
     if not body.contains_any(_EFFECT_MARKS):
         return True
-    fields: Mapping[str, Json] = orjson.loads(body.with_model(""))
+    fields: Mapping[str, Json] = loads(body.with_model(""))
     if fields.get("background") or fields.get("conversation") is not None:
         return False
     if fields.get("mcp_servers"):
@@ -248,16 +250,19 @@ class UnreadableError(ValueError):
         """Whether the text is valid JSON with more values or levels than this gateway reads."""
 
 
-def read_json(data: bytes) -> Json:
+def read_json(data: bytes, *, is_exact: bool = False) -> Json:
     """Return the value of a JSON text as lenient clients read it, or raise UnreadableError.
 
     Beyond JSON (RFC 8259), providers send lone surrogates, NaN and infinities, numbers of any
     length, control characters in strings, broken UTF-8 and a byte order mark. Clients that can read
     such text get its bytes unchanged, so this function must not fail on it either. Strings in the
     result may have lone surrogates (see `fix_surrogates`).
+
+    With `is_exact`, orjson writes every number of the result as it was read, or refuses it: NaN and
+    infinities.
     """
     is_too_much = len(data) > UNCOUNTED_BYTES and sum(map(data.count, _VALUE_STARTS)) > MAX_VALUES
-    if not is_too_much:
+    if not (is_too_much or (is_exact and has_long_integers(data))):
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -270,7 +275,8 @@ def read_json(data: bytes) -> Json:
     # For many small values this decoder is as fast as orjson; for long strings it takes twice as
     # long.
     try:
-        return _LENIENT.decode(text.decode(errors="replace"))
+        decoder = _EXACT if is_exact else _LENIENT
+        return decoder.decode(text.decode(errors="replace"))
     except RecursionError:
         is_too_much = True
     except ValueError:
@@ -312,6 +318,22 @@ def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
 _LENIENT = json.JSONDecoder(
     strict=False,
     parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else float(digits),
+)
+
+
+def _exact_float(text: str) -> float | orjson.Fragment:
+    value = float(text)
+    return value if math.isfinite(value) else orjson.Fragment(text)  # such as 1e400
+
+
+_UNWRITABLE = object()
+"""Stands for NaN and infinities, which orjson would write as null."""
+
+_EXACT = json.JSONDecoder(
+    strict=False,
+    parse_int=exact_integer,
+    parse_float=_exact_float,
+    parse_constant=lambda _: _UNWRITABLE,
 )
 
 

@@ -16,7 +16,9 @@ import orjson
 
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.core.messages import Json
+from router_service.core.strict_json import loads_exactly
 from router_service.dialects.answers import AnswerTranslator
+from router_service.dialects.encoding import encode
 from router_service.dialects.foreign import SEAL, unseal
 from router_service.dialects.parts import Dialect, Request
 from router_service.dialects.requests import (
@@ -162,11 +164,11 @@ class Translation:
             if dialect is Dialect.CHAT and target.limits_call_ids:
                 ids = (found.decode(errors="replace") for found in _CHAT_RESULT.findall(body))
                 if any(target.call_id(call_id) != call_id for call_id in ids):
-                    body = orjson.dumps(with_fitting_call_ids(orjson.loads(body), target))
+                    body = orjson.dumps(with_fitting_call_ids(loads_exactly(body), target))
             proofs = self.proofs if has_thinking else ()
             if has_thinking and not any(p.startswith(SEAL) or is_foreign(p) for p in proofs):
                 return body
-            kept = without_foreign_thinking(orjson.loads(body), dialect, is_foreign)
+            kept = without_foreign_thinking(loads_exactly(body), dialect, is_foreign)
             return body if kept is None else orjson.dumps(kept)
 
         key = target, account, has_thinking
@@ -178,7 +180,7 @@ class Translation:
                 raise UpstreamError(model.name, problem, Failure.BUSY) from exc
 
             def write() -> bytes:
-                return orjson.dumps(write_request(self.request, target, is_foreign))
+                return encode(write_request(self.request, target, is_foreign))
 
             if self.body.size_bytes <= AT_ONCE_BYTES:
                 self._bodies[key] = write()
@@ -194,7 +196,8 @@ class Translation:
     def request(self) -> Request:
         """The request, read from its body at the first use."""
         if self._request is None:
-            self._request = read_request(orjson.loads(self.body.with_model("-")), self.dialect)
+            body = loads_exactly(self.body.with_model("-"))
+            self._request = read_request(body, self.dialect)
         return self._request
 
     @property

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from router_service.core.errors import UpstreamError
+from router_service.dialects.answers import AnswerTranslator
+from router_service.dialects.parts import Dialect
 from router_service.settings import Timeouts
 from router_service.upstream.answers import MAX_EVENT_BYTES, EventReader
 from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
@@ -63,10 +65,12 @@ class Relayed:
         return b"".join(self.parts)
 
 
-async def _relay(stream: Stream) -> Relayed:
+async def _read(
+    stream: Stream, dialect: Dialect | None = None, translator: AnswerTranslator | None = None
+) -> tuple[EventReader, Relayed]:
     guard = TimeoutGuard("m", Timeouts(), 1e6)
     answer = UpstreamAnswer("m", stream, guard)
-    reader, relayed = EventReader(answer), Relayed()
+    reader, relayed = EventReader(answer, dialect=dialect, translator=translator), Relayed()
     try:
         async for part in reader.events:
             relayed.parts.append(part)
@@ -74,6 +78,21 @@ async def _relay(stream: Stream) -> Relayed:
         relayed.error = str(exc)
     finally:
         guard.close()
+    return reader, relayed
+
+
+def read_stream(
+    data: bytes, dialect: Dialect | None = None, translator: AnswerTranslator | None = None
+) -> Relayed:
+    """Return what the gateway relays of a stream, in parts of 64 KB, whose end HTTP marks."""
+    parts = [data[i : i + 65536] for i in range(0, len(data), 65536)]
+    stream = Stream(parts, is_delimited=True, is_broken=False)
+    _, relayed = virtual_loop().finish(_read(stream, dialect, translator))
+    return relayed
+
+
+async def _relay(stream: Stream) -> Relayed:
+    reader, relayed = await _read(stream)
     # Later events and errors are computed from `last_number` and the tokens, which are numbers.
     expect(isinstance(reader.last_number, int), f"the last number is {reader.last_number!r}")
     expect(reader.written_tokens >= 0, f"{reader.written_tokens} tokens were written")
@@ -88,7 +107,7 @@ async def _relay(stream: Stream) -> Relayed:
         reader.written_tokens,
         reader.accumulator.answer(),
     )
-    kept_bytes = held_bytes(reader, apart_from=(stream, guard, virtual_loop()))
+    kept_bytes = held_bytes(reader, apart_from=(stream, virtual_loop()))
     expect(kept_bytes <= MAX_READER_BYTES, f"the reader holds {kept_bytes} bytes")
     return relayed
 

@@ -43,7 +43,8 @@ SPEC = PackingSpec(features=tuple(FEATURES))
 _packers: list[Packer] = []
 
 
-def _packer() -> Packer:
+def packer() -> Packer:
+    """Return this process's packer; the first call loads the shipped tokenizer."""
     if not _packers:
         _packers.append(Packer(SPEC, Tokenizer.from_file(str(SHIPPED / TOKENIZER))))
     return _packers[0]
@@ -86,7 +87,7 @@ def check_request(body: Mapping[str, Json], path: str) -> None:
 
 def check_packing(conversation: Conversation) -> None:
     """Check the encoder's input."""
-    packed = _packer().pack(conversation)
+    packed = packer().pack(conversation)
     expect(len(packed.token_ids) <= SPEC.budget_tokens, f"{len(packed.token_ids)} tokens")
     expect(len(packed.features) == len(SPEC.features), f"{len(packed.features)} features")
     for name, value in zip(SPEC.features, packed.features, strict=True):
@@ -99,7 +100,7 @@ def check_packing(conversation: Conversation) -> None:
         expect(is_inside or not mark, f"a mark outside its part: {part}")
         end = part.stop
     expect(end <= len(packed.token_ids), f"the parts end at {end}")
-    expect(_packer().pack(conversation) == packed, "the second packing differs")
+    expect(packer().pack(conversation) == packed, "the second packing differs")
     conversation.opening  # noqa: B018 - identifies a conversation for replicas and trials
 
 

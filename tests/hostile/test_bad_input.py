@@ -51,8 +51,6 @@ def body_with(extra: bytes) -> bytes:
         (body_with(b'"temperature":NaN'), {}, 400, "invalid_json"),
         (body_with(b'"temperature":-Infinity'), {}, 400, "invalid_json"),
         (body_with(b'"temperature":1e400'), {}, 400, "invalid_json"),
-        (body_with(b'"seed":' + b"9" * 100_000), {}, 400, None),
-        (body_with(b'"seed":18446744073709551616'), {}, 400, "integer_out_of_range"),
         (DEEP, {}, 400, "invalid_json"),
         (b'{"model":' * 10_000, {}, 400, None),
         (GOOD + b" " * SERVER.max_body_bytes, {}, 413, "request_too_large"),

@@ -10,6 +10,7 @@ import pytest
 
 from router_service.core import errors
 from router_service.core.errors import Failure, SwitchcraftError, UpstreamError
+from router_service.dialects.encoding import UnwritableError
 from router_service.dialects.errors import ForeignAnswerError
 from router_service.dialects.parts import Dialect
 
@@ -210,6 +211,9 @@ MESSAGES: dict[SwitchcraftError, str] = {
     ),
     ForeignAnswerError(Dialect.CHAT, "has no choices"): (
         "An answer of the chat API has no choices."
+    ),
+    UnwritableError(TypeError("Recursion limit reached")): (
+        "The value cannot be written as JSON: Recursion limit reached."
     ),
     errors.SchemaError("$ref '#/x' points at nothing"): (
         "The tool's schema cannot be interpreted: $ref '#/x' points at nothing. Correct the tool's "

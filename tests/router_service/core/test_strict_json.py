@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.core.errors import InvalidRequestError
-from router_service.core.strict_json import MAX_INTEGER, MIN_INTEGER, decode
+from router_service.core.strict_json import (
+    MAX_INTEGER,
+    MIN_INTEGER,
+    check_integers,
+    decode,
+    decode_exactly,
+    loads_exactly,
+)
 
 VALUES = st.recursive(
     st.none()
@@ -45,10 +52,10 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     [
         (b'{"a":1,"a":2}', "duplicate_key", "a"),
         (b'[{"b":{"a":1,"c":"a","\\u0061":1}}]', "duplicate_key", "a"),
-        (b'{"a":18446744073709551616}', "integer_out_of_range", None),
-        (b"-9223372036854775809", "integer_out_of_range", None),
-        (b"[" + b"7" * 300 + b"]", "integer_out_of_range", None),
         (b"1e999", "invalid_json", None),
+        (b"7" * 400 + b".5", "invalid_json", None),
+        (b"[" + b"7" * 400 + b',"\\ud800"]', "invalid_json", None),
+        (b"[" + b"7" * 400, "invalid_json", None),
         (b"[NaN]", "invalid_json", None),
         (b"[-Infinity]", "invalid_json", None),
         (b'"\\ud800"', "invalid_json", None),
@@ -85,15 +92,26 @@ def test_duplicate_keys_are_refused(members: list[tuple[str, str, bool]]) -> Non
         assert caught.value.code == "duplicate_key"
 
 
-@given(st.integers(-(10**21), 10**21))
-def test_integers_beyond_64_bits_are_refused(number: int) -> None:
-    """Integers within 64 bits are read, and the next larger or smaller one is refused."""
-    text = f'{{"a":[-1.5e3,{number}],"b":"{"9" * 30}"}}'
+WIDE = st.integers(-(10**21), 10**21) | st.integers(10**290, 10**330) | st.just(-(10**400))
+
+
+@given(WIDE)
+def test_integers_beyond_64_bits_are_rounded_or_kept(number: int) -> None:
+    """`decode` rounds what no decision depends on, and what is written again keeps its digits."""
+    text = f'{{"a":[-1.5e3,{number}],"b":"{"9" * 400}","c":{{"d":{number}}}}}'
+    value = decode(text)["a"][1]
     if MIN_INTEGER <= number <= MAX_INTEGER:
-        assert decode(text)["a"][1] == number
+        assert value == number
+        check_integers(text.encode())
     else:
-        with pytest.raises(InvalidRequestError):
-            decode(text)
+        assert isinstance(value, float)
+        assert abs(number) > 10**299 or value == float(number)
+        with pytest.raises(InvalidRequestError) as caught:
+            check_integers(text.encode())
+        assert caught.value.code == "integer_out_of_range"
+        assert len(caught.value.message) < 300
+    assert json.loads(orjson.dumps(decode_exactly(text))) == json.loads(text)
+    assert json.loads(orjson.dumps(loads_exactly(text.encode()))) == json.loads(text)
 
 
 def _written(text: str, is_escaped: bool) -> str:
@@ -166,12 +184,28 @@ def test_strings_are_not_taken_for_structure_in_large_texts(texts: list[str], fi
     value = {"filler": ["," * filler], "texts": texts * 800, "colon": ":"}
     body = json.dumps(value).replace('":"}', '"\\u003a"}').encode()
     assert decode(body) == value
-    bad = {b'"a":1,"a":2': "duplicate_key", b'"a":-9223372036854775809': "integer_out_of_range"}
-    for members, code in bad.items():
+    check_integers(body)
+    bad = {
+        b'"a":1,"a":2': (decode, "duplicate_key"),
+        b'"a":-9223372036854775809': (check_integers, "integer_out_of_range"),
+    }
+    for members, (check, code) in bad.items():
         for text in (body[:-1] + b"," + members + b"}", b"{" + members + b"," + body[1:]):
             with pytest.raises(InvalidRequestError) as caught:
-                decode(text)
+                check(text)
             assert caught.value.code == code
+
+
+UNENDED = b'["' + b'\\"' * 2_000_000, b"[" + b"1" * 400 + b',"' + b'\\"' * 2_000_000
+
+
+@pytest.mark.parametrize("body", UNENDED, ids=range(len(UNENDED)))
+def test_unended_strings_are_refused_in_linear_time(body: bytes) -> None:
+    """A search for long integers does not begin again at each quote of a string without an end."""
+    started_s = time.thread_time()
+    with pytest.raises(InvalidRequestError):
+        decode(body)
+    assert time.thread_time() - started_s < 1
 
 
 def test_duplicate_key_in_a_long_text_is_not_named() -> None:

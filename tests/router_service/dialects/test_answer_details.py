@@ -42,7 +42,9 @@ def translate_whole(
     request: Request = REQUEST,
 ) -> dict[str, Any]:
     """Return a whole answer in the target's format."""
-    return AnswerTranslator(source, target, request, model="gpt-x", created_s=1).whole(value)
+    translator = AnswerTranslator(source, target, request, model="gpt-x", created_s=1)
+    written: dict[str, Any] = orjson.loads(translator.whole(value))
+    return written
 
 
 def chunk(reason: str | None = None, **delta: Any) -> dict[str, Any]:  # noqa: ANN401

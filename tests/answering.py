@@ -1,0 +1,114 @@
+"""An upstream that answers every request with what a test has prepared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+from starlette.types import Receive, Scope, Send
+
+from router_service.dialects.parts import Dialect
+from router_service.http.app import create_app
+from router_service.settings import Settings
+from tests.fakes import PROBABILITIES, FakeRouter
+from tests.serving import ONE_TRY, served
+
+MODELS = {Dialect.CHAT: "small", Dialect.RESPONSES: "medium", Dialect.MESSAGES: "large"}
+"""The model that speaks each API, and no other."""
+
+PATHS = {dialect: f"/v1{dialect.path}" for dialect in Dialect}
+
+
+class Answering:
+    """ASGI app of the upstream. `answer` is the next body, `bodies` are those of the requests."""
+
+    def __init__(self) -> None:
+        self.answer = b"{}"
+        self.is_stream = False
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        self.bodies.append(bytes(body))
+        kind = b"text/event-stream" if self.is_stream else b"application/json"
+        head = [(b"content-type", kind), (b"content-length", b"%d" % len(self.answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": self.answer})
+
+
+class _Problems(logging.Handler):
+    """Keeps the log records that have a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record with a traceback."""
+        if record.exc_info:
+            self.found.append(logging.Formatter().format(record))
+
+
+@dataclass
+class Peers:
+    """A gateway between a client and an upstream, both of which send what a test prepares."""
+
+    http: httpx.Client
+    upstream: Answering
+    problems: list[str] = field(default_factory=list)
+    """The tracebacks that the gateway has logged."""
+
+    def ask(
+        self, client: Dialect, body: bytes, answer: bytes = b"{}", *, stream: bool = False
+    ) -> httpx.Response:
+        """Send a body, to which the upstream gives an answer."""
+        self.upstream.answer, self.upstream.is_stream = answer, stream
+        return self.post(PATHS[client], body)
+
+    def post(self, path: str, body: bytes) -> httpx.Response:
+        """Send any body to any path."""
+        return self.http.post(path, content=body, headers={"content-type": "application/json"})
+
+
+@contextmanager
+def peers() -> Iterator[Peers]:
+    """Serve an upstream, and a gateway whose three models speak one API each."""
+    upstream, problems = Answering(), _Problems()
+    root = logging.getLogger()
+    with served(upstream) as url:
+        settings = Settings.sandbox(f"{url}/v1", list(PROBABILITIES), upstreams=ONE_TRY)
+        spoken = {model: dialect for dialect, model in MODELS.items()}
+        models = tuple(
+            model.model_copy(
+                update={
+                    "deployments": tuple(
+                        deployment.model_copy(update={"dialects": (spoken[model.name],)})
+                        for deployment in model.deployments
+                    )
+                }
+            )
+            for model in settings.models
+        )
+        app = create_app(settings.model_copy(update={"models": models}), FakeRouter())
+        root.addHandler(problems)
+        try:
+            with (
+                served(app) as gateway,
+                httpx.Client(base_url=gateway, timeout=20) as http,
+            ):
+                yield Peers(http, upstream, problems.found)
+        finally:
+            root.removeHandler(problems)

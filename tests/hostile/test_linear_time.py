@@ -1,0 +1,260 @@
+"""Reading, translating and packing take time that grows with the size of a body, and no faster."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import orjson
+import pytest
+
+from router_service.core.answer_features import Question
+from router_service.core.answers import AnswerAccumulator, parse_answer
+from router_service.core.errors import InvalidRequestError
+from router_service.core.messages import as_list
+from router_service.core.strict_json import loads_exactly
+from router_service.core.tool_checks import latest_tool_results, parameters_by_tool
+from router_service.dialects.answers import AnswerTranslator
+from router_service.dialects.errors import ForeignAnswerError
+from router_service.dialects.parts import Dialect, Request
+from router_service.dialects.requests import (
+    obstacles,
+    read_request,
+    with_fitting_call_ids,
+    without_foreign_thinking,
+    write_request,
+)
+from router_service.dialects.writing import Target
+from router_service.requests.planning import CHAT, MESSAGES, RESPONSES, parse_request
+from tests.fuzz.events import read_stream
+from tests.fuzz.requests import packer
+from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
+
+Json = Any
+
+IS_LONG = os.environ.get("HOSTILE") == "long"
+SIZES = (4_000, 16_000) if IS_LONG else (200, 800)
+"""How often things are repeated. The second number is four times the first."""
+LARGE_SIZES = (8_000, 32_000)
+"""Sizes from which it shows that all earlier items are copied for each further one."""
+JOINED = (
+    (Dialect.CHAT, "user messages"),
+    (Dialect.CHAT, "system messages"),
+    (Dialect.RESPONSES, "assistant items"),
+    (Dialect.RESPONSES, "calls, then results"),
+    (Dialect.MESSAGES, "assistant messages"),
+    (Dialect.MESSAGES, "user messages"),
+)
+"""Neighbours that become parts of one message in another API."""
+JOINED_EVENTS = (
+    (Dialect.CHAT, "blanks"),
+    (Dialect.CHAT, "ends after many calls"),
+    (Dialect.CHAT, "open calls"),
+)
+"""Events that add to a part, or to a list, that is looked at with each of them."""
+MAX_RATIO = 4 * 1.6
+"""Highest ratio of the times for the two sizes: twice the size takes at most 2.5 times as long. If
+the time grows with the square of the size, the ratio is 16."""
+MIN_S = 0.001
+"""Shorter times are too inexact to be compared."""
+TRIES = 5
+"""The least of several times counts, because other processes only make them longer."""
+
+ENDPOINTS = {Dialect.CHAT: CHAT, Dialect.RESPONSES: RESPONSES, Dialect.MESSAGES: MESSAGES}
+TARGETS = (
+    Target(Dialect.CHAT, "m", "openai", supports_reasoning=True),
+    Target(Dialect.CHAT, "m", "vllm", supports_reasoning=True),
+    Target(Dialect.CHAT, "m", "mistral"),
+    Target(Dialect.RESPONSES, "m", "openai", supports_reasoning=True),
+    Target(Dialect.MESSAGES, "claude-opus-4-5", "anthropic", supports_reasoning=True),
+)
+
+_NONCES = itertools.count()
+
+Step = tuple[str, Callable[[], object]]
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _times(steps: Iterator[Step]) -> dict[str, float]:
+    """Return the processor time of each step; a step may refuse its input."""
+    times_s: dict[str, float] = {}
+    for name, step in steps:
+        began_s = time.thread_time()
+        with suppress(InvalidRequestError, ForeignAnswerError):
+            step()
+        times_s[name] = time.thread_time() - began_s
+    return times_s
+
+
+def assert_linear(
+    make_steps: Callable[[int], Iterator[Step]], sizes: tuple[int, int] = SIZES
+) -> None:
+    """Assert that each step's time grows with the size, and no faster."""
+    slow = _slow_steps(make_steps, sizes)
+    if slow:  # a limit between the two sizes makes one step longer, but no larger size
+        slow = _slow_steps(make_steps, (sizes[1], 4 * sizes[1]))
+    assert not slow, f"seconds for two sizes: {slow}"
+
+
+def _slow_steps(
+    make_steps: Callable[[int], Iterator[Step]], sizes: tuple[int, int]
+) -> dict[str, tuple[float, float]]:
+    """Return the times of the steps whose time grows faster than the size."""
+    small, large = sizes
+    best: dict[int, dict[str, float]] = {small: {}, large: {}}
+    slow: dict[str, tuple[float, float]] = {}
+    with _no_collections():
+        for _ in range(TRIES):
+            for size in sizes:
+                for name, took_s in _times(make_steps(size)).items():
+                    best[size][name] = min(took_s, best[size].get(name, took_s))
+            slow = {
+                name: (best[small][name], took_s)
+                for name, took_s in best[large].items()
+                if took_s > MIN_S and took_s > MAX_RATIO * max(best[small][name], MIN_S / 10)
+            }
+            if not slow:
+                break
+    return slow
+
+
+def request_steps(dialect: Dialect, body: dict[str, Json]) -> Iterator[Step]:
+    """Yield everything that is done with a client's body."""
+    # Texts that no cache knows.
+    nonce = next(_NONCES)
+    text = (
+        json.dumps(body)
+        .replace("Does it.", f"Does it {nonce}.")
+        .replace("Oslo", f"Oslo {nonce}")
+        .encode()
+    )
+    endpoint, body = ENDPOINTS[dialect], loads_exactly(text)
+    yield "parse", lambda: parse_request(endpoint, text)
+    try:
+        parsed = parse_request(endpoint, text)
+    except InvalidRequestError:
+        return
+    conversation = parsed.chat.conversation
+    yield "pack", lambda: packer().pack(conversation)
+    tools = as_list(parsed.decoded().get("tools"))
+    yield "question", lambda: Question(conversation, tools)
+    yield "names of tools", lambda: parameters_by_tool(parsed.decoded())
+    yield "results", lambda: latest_tool_results(parsed.decoded())
+    yield "drop reasoning", lambda: without_foreign_thinking(body, dialect, lambda _: True)
+    yield "read", lambda: read_request(body, dialect)
+    if dialect is Dialect.CHAT:
+        yield "ids", lambda: with_fitting_call_ids(body, TARGETS[2])
+    try:
+        request = read_request(body, dialect)
+    except InvalidRequestError:
+        return
+    for target in TARGETS:
+        if target.dialect is not dialect:
+            yield f"obstacles to {target.dialect}", lambda t=target: obstacles(request, t.dialect)
+            yield f"write for {target.provider}", lambda t=target: write_request(request, t)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"), [(dialect, name) for dialect in Dialect for name in REQUESTS[dialect]]
+)
+def test_requests_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+    """Four times as many of anything take at most 6.4 times as long, in every step."""
+    make = REQUESTS[dialect][name]
+    assert_linear(lambda size: request_steps(dialect, make(size)))
+
+
+def _translator(source: Dialect, target: Dialect) -> AnswerTranslator:
+    request = Request("m", (), dialect=target, stop=tuple(map(str, range(SIZES[0]))))
+    return AnswerTranslator(source, target, request, model="m", created_s=1)
+
+
+def answer_steps(dialect: Dialect, answer: Json, events: Sequence[Json]) -> Iterator[Step]:
+    """Yield everything that is done with an upstream's whole answer, or with its stream."""
+    targets = [target for target in Dialect if target is not dialect]
+    if answer is not None:
+        yield "parse", lambda: parse_answer(answer)
+        for target in targets:
+            yield f"to {target}", lambda t=target: _translator(dialect, t).whole(answer)
+        return
+    accumulator = AnswerAccumulator()
+
+    def read() -> None:
+        for event in events:
+            accumulator.feed(event)
+            accumulator.is_text  # noqa: B018 - asked for after every part of a candidate answer
+        accumulator.answer()
+
+    yield "parse", read
+    for target in targets:
+
+        def translate(target: Dialect = target) -> None:
+            translator = _translator(dialect, target)
+            for event in events:
+                translator.feed(event)
+            translator.end()
+
+        yield f"to {target}", translate
+    if len(events) > 4 * SIZES[1]:
+        return
+    data = b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in events)
+    yield "relay", lambda: read_stream(data, dialect)
+    for target in targets:
+        translator = _translator(dialect, target)
+        yield f"relay to {target}", lambda t=translator: read_stream(data, dialect, t)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"), [(dialect, name) for dialect in Dialect for name in ANSWERS[dialect]]
+)
+def test_answers_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+    """Four times as many of anything in a whole answer take at most 6.4 times as long."""
+    make = ANSWERS[dialect][name]
+    assert_linear(lambda size: answer_steps(dialect, make(size), ()))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"), [(dialect, name) for dialect in Dialect for name in EVENTS[dialect]]
+)
+def test_streams_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+    """Four times as many events of a kind take at most 6.4 times as long."""
+    make = EVENTS[dialect][name]
+    assert_linear(lambda size: answer_steps(dialect, None, make(size)))
+
+
+@pytest.mark.parametrize(("dialect", "name"), JOINED)
+def test_neighbours_are_joined_in_linear_time(dialect: Dialect, name: str) -> None:
+    """55,000 items of the assistant, which become one message, once took 16 s."""
+    make = REQUESTS[dialect][name]
+
+    def steps(size: int) -> Iterator[Step]:
+        body = make(size)
+        yield "read", lambda: read_request(body, dialect)
+        try:
+            request = read_request(body, dialect)
+        except InvalidRequestError:
+            return
+        for target in TARGETS:
+            yield f"write for {target.provider}", lambda t=target: write_request(request, t)
+
+    assert_linear(steps, LARGE_SIZES)
+
+
+@pytest.mark.parametrize(("dialect", "name"), JOINED_EVENTS)
+def test_long_streams_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+    """No event looks at everything that earlier events have left."""
+    make = EVENTS[dialect][name]
+    assert_linear(lambda size: answer_steps(dialect, None, make(size)), LARGE_SIZES)

@@ -1,0 +1,307 @@
+"""Malformed blocks, and values that JSON or an API cannot express, from clients and upstreams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from router_service.dialects.parts import Dialect
+from tests.answering import MODELS, Peers, peers
+from tests.dialect_answers import CASES, events, whole
+
+CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
+PAIRS = [(client, source) for client in Dialect for source in Dialect if client is not source]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WIDE = 2**64 + 1
+LONG = 10**400
+DEEP = "[" * 300 + "]" * 300
+ASK = {"role": "user", "content": "What is the weather in Oslo?"}
+EVENT_ENDS = {CHAT: "[DONE]", RESPONSES: "response.completed", MESSAGES: "message_stop"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Peers]:
+    """Serve a gateway whose models speak one API each."""
+    with peers() as running:
+        yield running
+
+
+def body_of(dialect: Dialect, model: str, *items: Any, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return a request with a tool, and with further messages or items."""
+    function = {"name": "f", "parameters": SCHEMA}
+    messages = [ASK, *items]
+    match dialect:
+        case Dialect.CHAT:
+            tools: Any = [{"type": "function", "function": function}]
+            body: dict[str, Any] = {"messages": messages}
+        case Dialect.RESPONSES:
+            tools = [{"type": "function", **function}]
+            body = {"input": messages, "store": False}
+        case Dialect.MESSAGES:
+            tools = [{"name": "f", "input_schema": SCHEMA}]
+            body = {"messages": messages, "max_tokens": 99}
+    return {"model": model, **body, "tools": tools, **fields}
+
+
+def answer_of(dialect: Dialect) -> bytes:
+    """Return a good answer."""
+    return json.dumps(whole(CASES["text"], dialect)).encode()
+
+
+def stream_of(sent: list[dict[str, Any]], dialect: Dialect) -> bytes:
+    """Return events as an upstream sends them."""
+    data = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in sent)
+    return data + (b"data: [DONE]\n\n" if dialect is CHAT else b"")
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "a"}
+CLEARED = {"role": "system", "clear_at": "next_user_message"}
+MALFORMED: list[tuple[Dialect, list[Any], str]] = [
+    (CHAT, [{**ASK, "tool_calls": [5]}], "messages[1].tool_calls[0]"),
+    (CHAT, [{"role": "system", "content": "a", "tool_calls": [5]}], "messages[1].tool_calls[0]"),
+    (CHAT, [{"role": "assistant", "tool_calls": [5]}], "messages[1].tool_calls[0]"),
+    (CHAT, [{"role": "assistant", "tool_calls": [CALL | {"function": 5}]}],
+     "messages[1].tool_calls[0].function"),
+    (CHAT, [{"role": "assistant", "content": [5]}], "messages[1].content[0]"),
+    (CHAT, [{**ASK, "tool_calls": [5]}, {"role": "assistant", "tool_calls": [CALL]}],
+     "messages[1].tool_calls[0]"),
+    (MESSAGES, [{**CLEARED, "content": [5]}, ASK], "messages[1].content[0]"),
+    (MESSAGES, [{**CLEARED, "content": 5}, ASK], "messages[1].content"),
+    (MESSAGES, [{"role": "user", "content": [5, RESULT]}], "messages[1].content[0]"),
+    (MESSAGES, [{**CLEARED, "content": [RESULT]}, {"role": "user", "content": [RESULT]}],
+     "messages[1].content[0]"),
+    (MESSAGES, [{"role": "user", "content": [{**RESULT, "content": [5]}]}],
+     "messages[1].content[0].content[0]"),
+    (RESPONSES, [{"role": "user", "content": [5]}], "input[1].content[0]"),
+    (RESPONSES, [{"type": "reasoning", "summary": [5]}], "input[1].summary[0]"),
+    (RESPONSES, [5], "input[1]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("client", "items", "param"), MALFORMED)
+def test_malformed_blocks_are_named(
+    gateway: Peers, client: Dialect, items: list[Any], param: str
+) -> None:
+    """A translated request gets 400 in the client's format, and the error names the field."""
+    target = MESSAGES if client is not MESSAGES else CHAT
+    body = json.dumps(body_of(client, MODELS[target], *items)).encode()
+    response = gateway.ask(client, body, answer_of(target))
+    assert response.status_code == 400, response.text
+    value = response.json()
+    assert (value.get("type") == "error") == (client is MESSAGES)
+    assert f"'{param}'" in value["error"]["message"]
+    assert gateway.problems == []
+
+
+def places_of_integers(client: Dialect, model: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield requests with integers beyond 64 bits where a value may stand."""
+    schema = {"type": "object", "properties": {"a": {"enum": [WIDE, -WIDE, LONG]}}}
+    body = body_of(client, model)
+    tool = body["tools"][0]
+    (tool["function"] if client is CHAT else tool)[
+        "input_schema" if client is MESSAGES else "parameters"
+    ] = schema
+    yield body, "schema"
+    if client is MESSAGES:
+        use = {"type": "tool_use", "id": "c", "name": "f", "input": {"a": WIDE, "b": LONG}}
+        items = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [RESULT]}]
+        yield body_of(client, model, *items), "input"
+    elif client is CHAT:
+        function = {"name": "f", "arguments": json.dumps({"a": WIDE, "b": LONG})}
+        call = {"role": "assistant", "tool_calls": [CALL | {"function": function}]}
+        result = {"role": "tool", "tool_call_id": "c", "content": "a"}
+        yield body_of(client, model, call, result), "arguments"
+    yield body_of(client, model, metadata={"a": WIDE}), "metadata"
+    if MODELS[client] == model:
+        yield body_of(client, model, new={"field": [WIDE, LONG, {"a": -WIDE}]}), "unknown"
+
+
+@pytest.mark.parametrize("model", MODELS.values())
+@pytest.mark.parametrize("client", Dialect)
+def test_integers_beyond_64_bits_reach_the_upstream_unchanged(
+    gateway: Peers, client: Dialect, model: str
+) -> None:
+    """They are neither refused nor rounded, whether or not the request is translated."""
+    target = next(dialect for dialect, name in MODELS.items() if name == model)
+    for body, place in places_of_integers(client, model):
+        text = json.dumps(body).encode()
+        response = gateway.ask(client, text, answer_of(target))
+        assert response.status_code == 200, response.text
+        sent = gateway.upstream.bodies[-1]
+        if client is target:
+            assert sent == text
+        elif place != "metadata":
+            assert b"%d" % WIDE in sent
+            assert b"%d" % LONG in sent
+        assert b"1.8446744073709552e" not in sent
+
+
+def test_rewritten_bodies_keep_integers_beyond_64_bits(gateway: Peers) -> None:
+    """A body whose foreign reasoning is removed has the same integers afterwards."""
+    thinking = {"type": "thinking", "thinking": "a", "signature": "switchcraft.chat."}
+    content = [thinking, {"type": "text", "text": "b"}]
+    body = body_of(MESSAGES, "large", {"role": "assistant", "content": content}, ASK, new=WIDE)
+    response = gateway.ask(MESSAGES, json.dumps(body).encode(), answer_of(MESSAGES))
+    assert response.status_code == 200, response.text
+    sent = json.loads(gateway.upstream.bodies[-1])
+    assert (sent["new"], len(sent["messages"][1]["content"])) == (WIDE, 1)
+
+
+def test_feedback_with_an_integer_beyond_64_bits_is_refused(gateway: Peers) -> None:
+    """The decision log would round it."""
+    calls = [{"name": "f", "arguments": {"a": WIDE}}]
+    body = {"decision_id": "d", "expected": calls}
+    response = gateway.post("/v1/feedback", json.dumps(body).encode())
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "integer_out_of_range"
+
+
+def with_call(dialect: Dialect, arguments: str, *, is_object: bool) -> dict[str, Any]:
+    """Return a whole answer with one call, whose arguments are JSON text in `ARGUMENTS`."""
+    answer = whole(CASES["one call"], dialect)
+    match dialect:
+        case Dialect.CHAT:
+            called = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+            called["arguments"] = "ARGUMENTS" if is_object else arguments
+        case Dialect.RESPONSES:
+            answer["output"][-1]["arguments"] = arguments
+        case Dialect.MESSAGES:
+            answer["content"][-1]["input"] = "ARGUMENTS"
+    return answer
+
+
+UNWRITABLE = {
+    "deep": f'{{"a":{DEEP}}}',
+    "surrogate": '{"a":"\\ud83d"}',
+    "surrogate in a name": '{"\\ud83d":1}',
+    "NaN": '{"a":NaN}',
+}
+
+
+@pytest.mark.parametrize("name", UNWRITABLE)
+@pytest.mark.parametrize("client", Dialect)
+@pytest.mark.parametrize("source", [CHAT, MESSAGES])
+def test_objects_that_no_api_can_express_are_malformed_answers(
+    gateway: Peers, client: Dialect, source: Dialect, name: str
+) -> None:
+    """Such arguments of a call give 502, or an error event in a stream, and never 500."""
+    if client is source:
+        return
+    answer = with_call(source, "", is_object=True)
+    data = json.dumps(answer).replace('"ARGUMENTS"', UNWRITABLE[name]).encode()
+    body = body_of(client, MODELS[source])
+    response = gateway.ask(client, json.dumps(body).encode(), data)
+    assert response.status_code == 502, response.text
+    streamed = json.dumps(body | {"stream": True}).encode()
+    sent = stream_of(streamed_call(source), source).replace(
+        b'"ARGUMENTS"', UNWRITABLE[name].encode()
+    )
+    response = gateway.ask(client, streamed, sent, stream=True)
+    assert response.status_code == 502 or "error" in response.text
+    assert gateway.problems == []
+
+
+def streamed_call(dialect: Dialect) -> list[dict[str, Any]]:
+    """Return the events of a call whose arguments are a JSON value, and arrive in its first one."""
+    sent = events(CASES["one call"], dialect, size=1000)
+    if dialect is CHAT:
+        place = next(i for i, e in enumerate(sent) if "tool_calls" in e["choices"][0]["delta"])
+        call = sent[place]["choices"][0]["delta"]["tool_calls"][0]
+        call["function"]["arguments"] = "ARGUMENTS"
+        del sent[place + 1]
+        return sent
+    for place, event in enumerate(sent):
+        if event.get("content_block", {}).get("type") == "tool_use":
+            event["content_block"]["input"] = "ARGUMENTS"
+            del sent[place + 1]  # the delta
+    return sent
+
+
+@pytest.mark.parametrize(("client", "source"), PAIRS)
+def test_surrogates_in_answers(gateway: Peers, client: Dialect, source: Dialect) -> None:
+    """Text gets a question mark. The name, the id or the arguments of a call are refused."""
+    texts = [
+        json.dumps(whole(CASES["text"], source)).replace("Oslo", "\\ud83d").encode(),
+        json.dumps(whole(CASES["text"], source)).replace('"m"', '"\\ud83d"').encode(),
+    ]
+    body = json.dumps(body_of(client, MODELS[source])).encode()
+    for answer in texts:
+        response = gateway.ask(client, body, answer)
+        assert response.status_code == 200, response.text
+    call = json.dumps(whole(CASES["one call"], source))
+    damaged = [call.replace("get_weather", "\\ud83d"), call.replace("toolu_01A", "\\ud83d")]
+    if source is not MESSAGES:
+        damaged.append(call.replace("Oslo", "\\ud83d"))
+    for text in damaged:
+        response = gateway.ask(client, body, text.encode())
+        assert response.status_code == 502, response.text
+    for piece in ("get_weather", "toolu_01A", "Oslo"):
+        sent = stream_of(events(CASES["one call"], source, size=1000), source)
+        streamed = json.dumps(body_of(client, MODELS[source], stream=True)).encode()
+        data = sent.replace(piece.encode(), b"\\ud83d")
+        response = gateway.ask(client, streamed, data, stream=True)
+        assert response.status_code == 502 or "error" in response.text
+    assert gateway.problems == []
+
+
+@pytest.mark.parametrize(("client", "source"), PAIRS)
+def test_integers_of_answers_are_not_rounded(
+    gateway: Peers, client: Dialect, source: Dialect
+) -> None:
+    """The client reads the digits that the upstream wrote."""
+    arguments = f'{{"a":{WIDE},"b":-{WIDE},"c":1e400}}'
+    answer = json.dumps(with_call(source, arguments, is_object=False))
+    data = answer.replace('"ARGUMENTS"', arguments).encode()
+    body = json.dumps(body_of(client, MODELS[source])).encode()
+    response = gateway.ask(client, body, data)
+    assert response.status_code == 200, response.text
+    if source is MESSAGES or client is not MESSAGES:
+        assert str(WIDE) in response.text
+        assert "1e400" in response.text
+    assert "1.8446744073709552e" not in response.text
+
+
+@pytest.mark.parametrize(("client", "source"), PAIRS)
+@pytest.mark.parametrize("rest", ["text", "error", "garbage", "same"])
+def test_translated_streams_end_with_the_last_event(
+    gateway: Peers, client: Dialect, source: Dialect, rest: str
+) -> None:
+    """What an upstream sends after the end of its answer is neither relayed nor counted."""
+    sent = stream_of(events(CASES["text"], source), source)
+    further = {
+        "text": stream_of(events(CASES["thinking"], source), source),
+        "error": b'data: {"type":"error","error":{"message":"no","type":"api_error"}}\n\n',
+        "garbage": b"data: {no JSON}\n\n" + b"data: " + b"x" * 3_000_000,
+        "same": sent.partition(b"\n\n")[2],
+    }[rest]
+    body = json.dumps(body_of(client, MODELS[source], stream=True)).encode()
+    expected = gateway.ask(client, body, sent, stream=True)
+    response = gateway.ask(client, body, sent + further, stream=True)
+    assert (response.status_code, without_ids(response)) == (200, without_ids(expected))
+    assert response.text.rstrip().count(EVENT_ENDS[client]) == expected.text.count(
+        EVENT_ENDS[client]
+    )
+    found = [
+        gateway.http.get(f"/v1/decisions/{each.headers['x-switchcraft-decision-id']}").json()
+        for each in (expected, response)
+    ]
+    fields = ("ending", "prompt_tokens", "completion_tokens", "calls")
+    assert [[record[name] for name in fields] for record in found][1:] == [
+        [found[0][name] for name in fields]
+    ]
+    assert found[1]["ending"] == "complete"
+
+
+def without_ids(response: Any) -> list[Any]:  # noqa: ANN401
+    """Return the events of a stream without what differs between two answers."""
+    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
+    found = [json.loads(line) for line in lines]
+    for event in found:
+        for part in (event, event.get("response", {})):
+            for name in ("created", "created_at"):
+                part.pop(name, None)
+    return found
