@@ -29,6 +29,11 @@ class StoredRecord(BaseModel):
 
     id: str
 
+    @property
+    def caller(self) -> str | None:
+        """Name of the API key that the record belongs to, if any; keys share a store fairly."""
+        return None
+
 
 class LoggedCall(BaseModel):
     """A tool call with its arguments decoded."""
@@ -93,6 +98,7 @@ class DecisionRecord(StoredRecord):
     """The pool's model that answered, or that was tried last."""
     key: str | None = None
     """Name of the client's key; None if the gateway has no keys."""
+
     deployment: str | None = None
     """Id of the deployment that answered, or that was tried last."""
     attempts: int = 0
@@ -156,6 +162,11 @@ class DecisionRecord(StoredRecord):
     candidates: tuple[CandidateRecord, ...] | None = None
     """All candidate answers, in the order in which they were asked; None if the policy is not
     `verified`. `actual_cost_usd` is the cost of all of them."""
+
+    @property
+    def caller(self) -> str | None:
+        """The client's key."""
+        return self.key
 
     @property
     def policy_label(self) -> str | None:

@@ -595,10 +595,10 @@ class ServerSettings(Frozen):
     Responses API. The default is as long as OpenAI keeps responses."""
     max_responses: Count = 50_000
     """Largest number of responses that the gateway remembers in memory (see `response_ttl_s`), 0.7
-    KB each. The oldest are dropped first. Redis has no such limit."""
+    KB each. The oldest ones of the key with most are dropped first. Redis has no such limit."""
     max_decisions: Count = 10_000
-    """Largest number of decisions in memory, about 2 KB each; the oldest are dropped first. Redis
-    has no such limit."""
+    """Largest number of decisions in memory, about 2 KB each; the oldest ones of the key with most
+    are dropped first. Redis has no such limit."""
 
 
 class KeySettings(Frozen):

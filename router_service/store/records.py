@@ -62,6 +62,11 @@ class UpstreamObject(StoredRecord):
     owner: str | None = None
     """Name of the API key that created it; None without keys, or in records of older versions."""
 
+    @property
+    def caller(self) -> str | None:
+        """The API key that created it."""
+        return self.owner
+
 
 class FeedbackMark(StoredRecord):
     """A mark for a decision that has had feedback, so that metrics count it once."""
@@ -150,10 +155,22 @@ class SharedState(Protocol):
         """Close the connections."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[V]):
+    """A value in an `ExpiringMap`."""
+
+    expires_s: float
+    value: V
+    size_bytes: int
+    owner: str | None
+
+
 class ExpiringMap(Generic[K, V]):
     """The last `max_entries` values by key, which expire after `ttl_s` seconds.
 
-    Together they take at most `max_mean_bytes` for each entry that is allowed.
+    Together they take at most `max_mean_bytes` for each entry that is allowed. If there are too
+    many, the oldest value of the owner with most values is dropped, so that no owner can push out
+    the values of others. An owner is an API key.
     """
 
     def __init__(
@@ -168,36 +185,48 @@ class ExpiringMap(Generic[K, V]):
         self._ttl_s = ttl_s
         self._max_entries = max_entries
         self._clock = clock
-        self._entries: OrderedDict[K, tuple[float, V, int]] = OrderedDict()
+        self._entries: OrderedDict[K, _Kept[V]] = OrderedDict()
+        """All values, the oldest one first."""
+        self._keys_of: dict[str | None, dict[K, None]] = {}
+        """The keys of each owner's values, the oldest one first."""
         self.max_bytes = max_mean_bytes * max_entries
         self.size_bytes = 0
 
-    def keep(self, key: K, value: V, size_bytes: int) -> None:
-        """Keep a value, which takes `size_bytes` with its key.
-
-        Values that have expired are dropped, and the oldest ones if there are too many.
-        """
+    def keep(self, key: K, value: V, size_bytes: int, owner: str | None = None) -> None:
+        """Keep a value, which takes `size_bytes` with its key; drop what is too old or too much."""
         now_s, size_bytes = self._clock(), size_bytes + ENTRY_BYTES
-        self.size_bytes += size_bytes - self._entries.pop(key, (0.0, None, 0))[2]
-        self._entries[key] = (now_s + self._ttl_s, value, size_bytes)
+        if key in self._entries:
+            self._drop(key)
+        self._entries[key] = _Kept(now_s + self._ttl_s, value, size_bytes, owner)
+        self._keys_of.setdefault(owner, {})[key] = None
+        self.size_bytes += size_bytes
         while self._entries:
-            expires_s = next(iter(self._entries.values()))[0]
-            is_full = len(self._entries) > self._max_entries or self.size_bytes > self.max_bytes
-            if not is_full and now_s < expires_s:
+            oldest = next(iter(self._entries))
+            if self._entries[oldest].expires_s <= now_s:
+                self._drop(oldest)
+            elif len(self._entries) > self._max_entries or self.size_bytes > self.max_bytes:
+                most = max(self._keys_of.values(), key=len)
+                self._drop(next(iter(most)))
+            else:
                 return
-            self.size_bytes -= self._entries.popitem(last=False)[1][2]
+
+    def _drop(self, key: K) -> None:
+        kept = self._entries.pop(key)
+        self.size_bytes -= kept.size_bytes
+        keys = self._keys_of[kept.owner]
+        del keys[key]
+        if not keys:
+            del self._keys_of[kept.owner]
 
     def find(self, key: K) -> V | None:
         """Return a value that has not expired. This may be called from any thread."""
         kept = self._entries.get(key)
-        if kept is None:
-            return None
-        expires_s, value, _ = kept
-        return None if self._clock() >= expires_s else value
+        return None if kept is None or self._clock() >= kept.expires_s else kept.value
 
     def clear(self) -> None:
         """Drop all values."""
         self._entries.clear()
+        self._keys_of.clear()
         self.size_bytes = 0
 
 
@@ -245,7 +274,8 @@ class MemoryStore(Generic[R]):
     def keep(self, record: R) -> None:
         """Keep a record, as `put` does."""
         text = to_json(record)
-        self._records.keep(record.id, (type(record), text), len(record.id) + len(text))
+        size_bytes = len(record.id) + len(text)
+        self._records.keep(record.id, (type(record), text), size_bytes, record.caller)
 
     def find(self, record_id: str) -> R | None:
         """Return a record that has not expired. This may be called from any thread."""

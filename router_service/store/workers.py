@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Generic
 
+from router_service.core.decision_log import StoredRecord
 from router_service.core.errors import ConfigError, StoreError
 from router_service.settings import ServerSettings
 from router_service.store.records import (
@@ -55,14 +56,14 @@ class WorkerStore(Generic[R]):
 
     async def put(self, record: R) -> None:
         """Store a record. Raise StoreError if the parent does not answer."""
-        await self._send(b"put", record.id, record.model_dump_json().encode())
+        await self._send(b"put", record.id, *_contents(record))
 
     async def add(self, record: R) -> bool:
         """Store a record if its id is new, and return whether it was stored.
 
         Raise StoreError if the parent does not answer.
         """
-        return bool(await self._send(b"add", record.id, record.model_dump_json().encode()))
+        return bool(await self._send(b"add", record.id, *_contents(record)))
 
     async def get(self, record_id: str) -> R | None:
         """Return a record, or None. Raise StoreError if the parent does not answer."""
@@ -211,13 +212,12 @@ class _State:
     async def _answer(self, request: Message) -> Message:
         reply: list[bytes] = []
         match request:
-            case [b"put", kind, key, record]:
-                self._of_kind(kind).keep(key, record, len(key) + len(record))
-            case [b"add", kind, key, record]:
+            case [b"put" | b"add" as command, kind, key, record, caller]:
                 records = self._of_kind(kind)
-                if records.find(key) is None:
-                    records.keep(key, record, len(key) + len(record))
-                    reply = [b"added"]
+                if command == b"put" or records.find(key) is None:
+                    owner = caller.decode() or None
+                    records.keep(key, record, len(key) + len(record), owner)
+                    reply = [b"kept"]
             case [b"get", kind, key]:
                 found = self._of_kind(kind).find(key)
                 reply = [] if found is None else [found]
@@ -245,6 +245,11 @@ class _State:
             records = ExpiringMap(ttl_s=ttl_s, max_entries=max_entries, clock=time.monotonic)
             self._records[kind] = records
         return records
+
+
+def _contents(record: StoredRecord) -> tuple[bytes, bytes]:
+    """Return a record as JSON, and the name of its API key."""
+    return record.model_dump_json().encode(), (record.caller or "").encode()
 
 
 def _encode(message: Message) -> bytes:

@@ -115,6 +115,17 @@ def test_memory_is_bounded() -> None:
     asyncio.run(check())
 
 
+def test_one_keys_records_do_not_push_out_those_of_others() -> None:
+    """If there are too many, the oldest record of the key with most is dropped."""
+    store: MemoryStore[DecisionRecord] = MemoryStore(ttl_s=60, max_records=10, clock=Clock())
+    mine = [record(f"mine{i}").model_copy(update={"key": "quiet"}) for i in range(3)]
+    flood = [record(f"flood{i}").model_copy(update={"key": "busy"}) for i in range(50)]
+    for each in (*mine[:1], *flood[:30], *mine[1:], *flood[30:]):
+        store.keep(each)
+    assert [store.find(each.id) for each in mine] == mine
+    assert [i for i, each in enumerate(flood) if store.find(each.id)] == list(range(43, 50))
+
+
 def test_records_in_redis_are_shared_and_expire(redis_url: str) -> None:
     """Another replica reads a record until it expires."""
 

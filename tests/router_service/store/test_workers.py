@@ -11,7 +11,7 @@ import pytest
 
 from router_service.core.errors import ConfigError, StoreError
 from router_service.settings import ServerSettings
-from router_service.store.records import EvidenceMark, FeedbackMark
+from router_service.store.records import EvidenceMark, FeedbackMark, UpstreamObject
 from router_service.store.workers import SOCKET, WorkerStore, serve_workers
 
 Store = WorkerStore[FeedbackMark]
@@ -87,6 +87,22 @@ def test_kinds_of_records_are_separate_and_bounded() -> None:
             assert await others.get("b") is not None
             await marks.aclose()
             await others.aclose()
+
+    asyncio.run(check())
+
+
+def test_keys_share_the_parents_memory() -> None:
+    """A key with many stored objects pushes out its own ones, not those of another key."""
+
+    async def check() -> None:
+        async with serve_workers(ServerSettings(max_responses=4)) as directory:
+            store = WorkerStore(directory, UpstreamObject)
+            owners = {"mine": "quiet"} | {f"flood{i}": "busy" for i in range(10)}
+            for name, owner in owners.items():
+                await store.put(UpstreamObject(id=name, model="m", deployment_id="d", owner=owner))
+            kept = [name for name in owners if await store.get(name) is not None]
+            assert kept == ["mine", "flood7", "flood8", "flood9"]
+            await store.aclose()
 
     asyncio.run(check())
 
