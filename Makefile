@@ -26,7 +26,7 @@ INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-is
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-fast test-lowest test-agents pytest check lint types docs train lock audit sbom clean
+.PHONY: serve test test-fast test-lowest test-agents check-hostile pytest check lint types docs train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -45,6 +45,13 @@ pytest: $(VENV)/.dev
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
+
+# For all fuzz targets together.
+FUZZ_SECONDS ?= 1800
+## check-hostile: the attacks in their long form, and fuzzing for FUZZ_SECONDS
+check-hostile: $(VENV)/.dev
+	HOSTILE=long OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis --timeout 3600 tests/hostile
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # The lowest versions come first on the path, and the tools of the tests from the usual environment.
 LOWEST := $(VENV)/lowest

@@ -149,7 +149,7 @@ def _is_closed(schema: Json) -> bool:
     if schema.get("type") == "object" or isinstance(properties, dict):
         required = schema.get("required")
         names = {name for name in as_list(required) if isinstance(name, str)}
-        is_complete = names.issuperset(properties or ())
+        is_complete = names.issuperset(properties if isinstance(properties, dict) else ())
         if schema.get("additionalProperties") is not False or not is_complete:
             return False
     return all(map(_is_closed, schema.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -150,15 +151,19 @@ def _mutate_tree(tree: Any, words: Sequence[str], rng: random.Random) -> Any:  #
 _MAX_NODES = 2000
 
 
-def _copied(value: Any, left: list[int]) -> Any:  # noqa: ANN401
-    """Return a copy with at most this many nodes."""
+_MAX_LEVELS = 300
+"""More than orjson writes, and fewer than Python's limit on recursion."""
+
+
+def _copied(value: Any, left: list[int], levels: int = _MAX_LEVELS) -> Any:  # noqa: ANN401
+    """Return a copy with at most this many nodes and levels."""
     left[0] -= 1
-    if left[0] < 0:
+    if left[0] < 0 or levels == 0:
         return None
     if isinstance(value, dict):
-        return {name: _copied(inner, left) for name, inner in value.items()}
+        return {name: _copied(inner, left, levels - 1) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_copied(inner, left) for inner in value]
+        return [_copied(inner, left, levels - 1) for inner in value]
     return value
 
 
@@ -168,6 +173,13 @@ def _places(value: Any) -> Iterator[Place]:  # noqa: ANN401
         yield value, key
         if isinstance(inner, dict | list):
             yield from _places(inner)
+
+
+def _nested(levels: int) -> Any:  # noqa: ANN401
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 def _new_value(words: Sequence[str], rng: random.Random) -> Any:  # noqa: ANN401
@@ -188,5 +200,10 @@ def _new_value(words: Sequence[str], rng: random.Random) -> Any:  # noqa: ANN401
             rng.choice(words),
             rng.choice(words) * rng.choice((2, 50)),
             "\u0000\u2028\U0001f600",
+            "\ud83d",
+            math.nan,
+            math.inf,
+            10 ** rng.choice((19, 25, 400)),
+            _nested(rng.choice((70, 260))),
         )
     )

@@ -13,6 +13,7 @@ NAMES = (
     "redaction",
     "json_bodies",
     "requests",
+    "translations",
     "query_text",
     "configuration",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,11 +33,11 @@ from router_service.dialects.writing import Target
 from router_service.requests.planning import CHAT, MESSAGES, RESPONSES, parse_request
 from tests.fuzz.events import read_stream
 from tests.fuzz.requests import packer
+from tests.hostile.forms import IS_LONG
 from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
 
 Json = Any
 
-IS_LONG = os.environ.get("HOSTILE") == "long"
 SIZES = (4_000, 16_000) if IS_LONG else (200, 800)
 """How often things are repeated. The second number is four times the first."""
 LARGE_SIZES = (8_000, 32_000)
