@@ -56,6 +56,7 @@ _NAMED_BYTES = 1024 * 1024
 def decode(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
     """Return the value of a JSON text in UTF-8; integers beyond 64 bits are rounded.
 
+    Of an integer beyond the range of floats, the first 300 digits are read.
     Raises InvalidRequestError with the code `invalid_json`, `duplicate_key` or `too_many_values`.
     `NaN`, infinities, numbers such as `1e400`, invalid UTF-8, lone surrogates, a byte order mark
     and more than 254 levels are not valid JSON. A body of 16 KB takes 0.12 ms, one of 10 MB at most

@@ -52,9 +52,11 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int | float:
-    """Return an integer; the decision rounds those beyond 64 bits."""
-    is_wide = len(digits) > 20 or not -(2**63) <= int(digits) < 2**64
-    return float(digits) if is_wide else int(digits)
+    """Return an integer; the decision rounds those beyond 64 bits, and shortens longer ones."""
+    if len(digits) <= 20 and -(2**63) <= int(digits) < 2**64:
+        return int(digits)
+    rounded = float(digits)
+    return rounded if math.isfinite(rounded) else float(digits[: 300 + digits.startswith("-")])
 
 
 def _number(text: str) -> float:

@@ -6,6 +6,7 @@ Each function takes how often, and returns a decoded body or answer, or the even
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from router_service.dialects.parts import Dialect
@@ -103,6 +104,19 @@ SCHEMAS: dict[str, Callable[[int], Json]] = {
     },
 }
 """Schemas of a tool, or of the answer."""
+
+
+def _chat_with_schema(make: Callable[[int], Json], n: int) -> Json:
+    function = {**_function("f", make(n)), "strict": True}
+    return _chat(tools=[{"type": "function", "function": function}])
+
+
+def _responses_with_schema(make: Callable[[int], Json], n: int) -> Json:
+    return _responses(tools=[{"type": "function", **_function("f", make(n)), "strict": True}])
+
+
+def _messages_with_schema(make: Callable[[int], Json], n: int) -> Json:
+    return _messages(tools=[_tool("f", make(n), strict=True)])
 
 
 def _text(i: int) -> dict[str, Json]:
@@ -204,12 +218,7 @@ CHAT: dict[str, MakeBody] = {
     ),
     "foreign tools": lambda n: _chat(tools=[{"type": "web_search"}] * n),
     "functions": lambda n: _chat(functions=[_function(f"f{i}") for i in range(n)], tools=None),
-    **{
-        name: lambda n, make=make: _chat(
-            tools=[{"type": "function", "function": {**_function("f", make(n)), "strict": True}}]
-        )
-        for name, make in SCHEMAS.items()
-    },
+    **{name: partial(_chat_with_schema, make) for name, make in SCHEMAS.items()},
     "properties of the answer": lambda n: _chat(
         response_format={
             "type": "json_schema",
@@ -382,12 +391,7 @@ RESPONSES: dict[str, MakeBody] = {
             }
         ]
     ),
-    **{
-        name: lambda n, make=make: _responses(
-            tools=[{"type": "function", **_function("f", make(n)), "strict": True}]
-        )
-        for name, make in SCHEMAS.items()
-    },
+    **{name: partial(_responses_with_schema, make) for name, make in SCHEMAS.items()},
     "properties of the answer": lambda n: _responses(
         text={
             "format": {
@@ -564,10 +568,7 @@ MESSAGES: dict[str, MakeBody] = {
         tools=[_tool("f", input_examples=[{"a": i} for i in range(n)])]
     ),
     "callers of a tool": lambda n: _messages(tools=[_tool("f", allowed_callers=["direct"] * n)]),
-    **{
-        name: lambda n, make=make: _messages(tools=[_tool("f", make(n), strict=True)])
-        for name, make in SCHEMAS.items()
-    },
+    **{name: partial(_messages_with_schema, make) for name, make in SCHEMAS.items()},
     "properties of the answer": lambda n: _messages(
         output_config={"format": {"type": "json_schema", "schema": SCHEMAS["properties"](n)}}
     ),

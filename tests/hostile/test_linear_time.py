@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import orjson
@@ -163,8 +164,8 @@ def request_steps(dialect: Dialect, body: dict[str, Json]) -> Iterator[Step]:
         return
     for target in TARGETS:
         if target.dialect is not dialect:
-            yield f"obstacles to {target.dialect}", lambda t=target: obstacles(request, t.dialect)
-            yield f"write for {target.provider}", lambda t=target: write_request(request, t)
+            yield f"obstacles to {target.dialect}", partial(obstacles, request, target.dialect)
+            yield f"write for {target.provider}", partial(write_request, request, target)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,10 @@ def test_requests_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
     """Four times as many of anything take at most 6.4 times as long, in every step."""
     make = REQUESTS[dialect][name]
     assert_linear(lambda size: request_steps(dialect, make(size)))
+
+
+def _whole(source: Dialect, target: Dialect, answer: Json) -> object:
+    return _translator(source, target).whole(answer)
 
 
 def _translator(source: Dialect, target: Dialect) -> AnswerTranslator:
@@ -187,7 +192,7 @@ def answer_steps(dialect: Dialect, answer: Json, events: Sequence[Json]) -> Iter
     if answer is not None:
         yield "parse", lambda: parse_answer(answer)
         for target in targets:
-            yield f"to {target}", lambda t=target: _translator(dialect, t).whole(answer)
+            yield f"to {target}", partial(_whole, dialect, target, answer)
         return
     accumulator = AnswerAccumulator()
 
@@ -213,7 +218,7 @@ def answer_steps(dialect: Dialect, answer: Json, events: Sequence[Json]) -> Iter
     yield "relay", lambda: read_stream(data, dialect)
     for target in targets:
         translator = _translator(dialect, target)
-        yield f"relay to {target}", lambda t=translator: read_stream(data, dialect, t)
+        yield f"relay to {target}", partial(read_stream, data, dialect, translator)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +252,7 @@ def test_neighbours_are_joined_in_linear_time(dialect: Dialect, name: str) -> No
         except InvalidRequestError:
             return
         for target in TARGETS:
-            yield f"write for {target.provider}", lambda t=target: write_request(request, t)
+            yield f"write for {target.provider}", partial(write_request, request, target)
 
     assert_linear(steps, LARGE_SIZES)
 

@@ -153,9 +153,7 @@ def test_a_thousand_waiting_calls() -> None:
     assert [block["name"] for block in blocks(data)] == [f"f{index}" for index in range(3000)]
 
 
-@pytest.mark.parametrize(
-    "text", ['["a"]', "city=Oslo", '"{}"', '{"a":1,"a":2}', '{"a":1' + "0" * 30 + "}"]
-)
+@pytest.mark.parametrize("text", ['["a"]', "city=Oslo", '"{}"', '{"a":1,"a":2}', '{"a":1e400}'])
 def test_arguments_that_are_no_object_stay_readable(text: str) -> None:
     """Messages needs an object, which then has the text, and a request restores the text."""
     message = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
