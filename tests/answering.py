@@ -29,6 +29,8 @@ class Answering:
         self.answer = b"{}"
         self.is_stream = False
         self.bodies: list[bytes] = []
+        self.connections: list[object] = []
+        """The client's address and port, for each request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -43,6 +45,7 @@ class Answering:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         self.bodies.append(bytes(body))
+        self.connections.append(scope["client"])
         kind = b"text/event-stream" if self.is_stream else b"application/json"
         head = [(b"content-type", kind), (b"content-length", b"%d" % len(self.answer))]
         await send({"type": "http.response.start", "status": 200, "headers": head})

@@ -65,9 +65,10 @@ class Relayed:
         return b"".join(self.parts)
 
 
-async def _read(
+async def read_events(
     stream: Stream, dialect: Dialect | None = None, translator: AnswerTranslator | None = None
 ) -> tuple[EventReader, Relayed]:
+    """Return the gateway's reader of a stream, at its end, and what it relays."""
     guard = TimeoutGuard("m", Timeouts(), 1e6)
     answer = UpstreamAnswer("m", stream, guard)
     reader, relayed = EventReader(answer, dialect=dialect, translator=translator), Relayed()
@@ -87,12 +88,12 @@ def read_stream(
     """Return what the gateway relays of a stream, in parts of 64 KB, whose end HTTP marks."""
     parts = [data[i : i + 65536] for i in range(0, len(data), 65536)]
     stream = Stream(parts, is_delimited=True, is_broken=False)
-    _, relayed = virtual_loop().finish(_read(stream, dialect, translator))
+    _, relayed = virtual_loop().finish(read_events(stream, dialect, translator))
     return relayed
 
 
 async def _relay(stream: Stream) -> Relayed:
-    reader, relayed = await _read(stream)
+    reader, relayed = await read_events(stream)
     # Later events and errors are computed from `last_number` and the tokens, which are numbers.
     expect(isinstance(reader.last_number, int), f"the last number is {reader.last_number!r}")
     expect(reader.written_tokens >= 0, f"{reader.written_tokens} tokens were written")

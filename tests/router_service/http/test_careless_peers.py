@@ -296,6 +296,17 @@ def test_translated_streams_end_with_the_last_event(
     assert found[1]["ending"] == "complete"
 
 
+@pytest.mark.parametrize("client", [CHAT, RESPONSES])
+def test_connections_of_translated_streams_are_used_again(gateway: Peers, client: Dialect) -> None:
+    """A stream that ends with its last event leaves its connection open for the next request."""
+    body = json.dumps(body_of(client, MODELS[MESSAGES], stream=True)).encode()
+    sent = stream_of(events(CASES["text"], MESSAGES), MESSAGES)
+    gateway.upstream.connections.clear()
+    for _ in range(3):
+        assert gateway.ask(client, body, sent, stream=True).status_code == 200
+    assert len(set(gateway.upstream.connections)) == 1
+
+
 def without_ids(response: Any) -> list[Any]:  # noqa: ANN401
     """Return the events of a stream without what differs between two answers."""
     lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]

@@ -14,7 +14,8 @@ from router_service.core.answers import (
     fix_surrogates,
 )
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
-from router_service.dialects.parts import Dialect
+from router_service.dialects.answers import AnswerTranslator
+from router_service.dialects.parts import Dialect, Request
 from router_service.settings import Deployment
 from router_service.upstream.answers import (
     CHARACTERS_PER_TOKEN,
@@ -33,6 +34,8 @@ from router_service.upstream.client import (
     unlimited,
 )
 from tests.dialect_answers import CASES, events
+from tests.fuzz.events import Stream, read_events
+from tests.fuzz.target import virtual_loop
 from tests.serving import scripted
 
 UNDELIMITED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -237,3 +240,35 @@ def test_long_events_count_towards_the_memory_of_requests() -> None:
     assert reader.written_tokens < 10
     assert reader.accumulator.answer() is None
     assert len(max(whole, key=len)) < MAX_EVENT_BYTES / 2
+
+
+def test_what_follows_the_end_of_a_stream_is_not_counted() -> None:
+    """An answer that is not translated is relayed with everything that follows, unread."""
+    more = rb'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":9}}'
+    parts, reader, error = relay(GOOD, USED, b"[DONE]", more, b'{"error":{"message":"no"}}')
+    assert (error, reader.error, reader.usage) == (None, None, Usage(3, 2))
+    assert more in b"".join(parts)
+
+
+class SilentStream(Stream):
+    """A stream whose upstream keeps the connection open after the last event."""
+
+    async def read(self) -> bytes:
+        """Return the next part, and wait for a long time at the end."""
+        part = await super().read()
+        if not part:
+            await asyncio.sleep(1000)  # the loop's clock is virtual
+        return part
+
+
+def test_a_translated_stream_ends_although_its_upstream_is_silent() -> None:
+    """The client does not wait for the upstream's timeout, and gets no error after the end."""
+    sent = events(CASES["text"], Dialect.MESSAGES)
+    data = b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in sent)
+    stream = SilentStream([data], is_delimited=True, is_broken=False)
+    request = Request("m", (), dialect=Dialect.CHAT)
+    translator = AnswerTranslator(Dialect.MESSAGES, Dialect.CHAT, request, model="m", created_s=1)
+    loop = virtual_loop()
+    _, relayed = loop.finish(read_events(stream, Dialect.MESSAGES, translator))
+    assert (relayed.error, relayed.data.endswith(b"data: [DONE]\n\n")) == ("", True)
+    assert loop.time() < 5
