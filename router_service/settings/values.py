@@ -577,7 +577,7 @@ class ServerSettings(Frozen):
         json_schema_extra={"x-default": "the number of CPU cores, at most 4"},
     )
     """Number of concurrent decisions. Threads suffice because the model's runtime releases the
-    interpreter's lock."""
+    interpreter's lock. Bodies over 64 KB have one more thread, and keys share the threads' time."""
     drain_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Time in seconds to keep serving after a stop signal, while the readiness probe fails. A load
     balancer needs about 5 s to notice."""
