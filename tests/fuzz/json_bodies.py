@@ -22,6 +22,7 @@ MODEL = 'a "model" \\ \u00e9'
 MAX_PADDING_BYTES = 300_000
 """Longest string between two values of a large body. `strict_json` checks it in parts."""
 
+LARGE_FLOAT = 9e298
 CODES = {"invalid_json", "duplicate_key", "too_many_values"}
 
 
@@ -107,9 +108,14 @@ def check_body(data: bytes) -> None:
 
 
 def is_same(one: Any, other: Any) -> bool:  # noqa: ANN401
-    """Return whether two values and their types are equal: 1 is neither 1.0 nor true."""
+    """Return whether two values and their types are equal: 1 is neither 1.0 nor true.
+
+    Integers of over 300 digits may be rounded to any float of that size.
+    """
     if type(one) is not type(other):
         return False
+    if isinstance(one, float) and abs(one) >= LARGE_FLOAT:
+        return bool((one > 0) == (other > 0) and abs(other) >= LARGE_FLOAT)
     if isinstance(one, dict):
         return list(one) == list(other) and all(is_same(one[name], other[name]) for name in one)
     if isinstance(one, list):

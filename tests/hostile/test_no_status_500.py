@@ -18,6 +18,7 @@ from router_service.dialects.parts import Dialect
 from tests.answering import MODELS, PATHS, Peers, peers
 from tests.fuzz import entries, events, requests, translations
 from tests.fuzz.mutation import of_json
+from tests.fuzz.target import Mutate
 from tests.hostile.forms import IS_LONG
 from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
 
@@ -50,7 +51,7 @@ def gateway() -> Iterator[Peers]:
         yield running
 
 
-def changed(data: bytes, mutate: Any, rng: random.Random) -> Iterator[bytes]:  # noqa: ANN401
+def changed(data: bytes, mutate: Mutate, rng: random.Random) -> Iterator[bytes]:
     """Yield an input, and then chains of changes of it."""
     yield data
     for _ in range(ROUNDS):

@@ -163,6 +163,15 @@ def test_arguments_that_are_no_object_stay_readable(text: str) -> None:
     assert from_input(block["input"]) == text
 
 
+def test_long_integers_of_arguments_keep_their_digits() -> None:
+    """They are written into the object as they are, although no parser need read them exactly."""
+    text = '{"a":1' + "0" * 400 + ',"b":-18446744073709551617}'
+    message = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
+    value = {"id": "1", "choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    translator = AnswerTranslator(CHAT, MESSAGES, REQUEST, model="m", created_s=1)
+    assert f'"input":{text}'.encode() in translator.whole(value)
+
+
 @pytest.mark.parametrize("text", ['["a"]', "city=Oslo", ' \n"{}"'])
 @pytest.mark.parametrize("size", [1, 100])
 def test_streamed_arguments_that_are_no_object(text: str, size: int) -> None:
