@@ -21,10 +21,11 @@ ROOT = Path(__file__).parents[1]
 FILES = (
     ROOT / "Dockerfile",
     ROOT / "docker-compose.yml",
+    *sorted((ROOT / "deploy" / "compose").rglob("*.yaml")),
     *sorted((ROOT / "deploy" / "kubernetes").rglob("*.yaml")),
 )
-OURS = "switchcraft:local"
-"""The image that this repository builds; deployments replace it by a name and a digest."""
+OURS = ("switchcraft:local", "switchcraft:gpu")
+"""The images that this repository builds; deployments replace them by a name and a digest."""
 
 _REFERENCE = re.compile(r"(?:^ARG \w+_IMAGE=|^\s*(?:- )?image: *)([^\s#]+)", re.MULTILINE)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -44,7 +45,7 @@ def images(text: str) -> Iterator[Image]:
     """Yield the third-party images of a file."""
     for reference in _REFERENCE.findall(text):
         tag, _, digest = reference.partition("@")
-        if tag != OURS:
+        if tag not in OURS:
             yield Image(tag, digest)
 
 
