@@ -1607,7 +1607,7 @@ SLOW = [
         _held_slots(request("GET", FILE, KEY | {BEHAVIOUR_HEADER: "8-mb"}), 60),
     ),
     ClientBehaviour("streams-unread-20", _unread_answers(20, "events-endless", STREAMED)),
-    ClientBehaviour("events-unread-150", _unread_answers(150, "event-10-mb", STREAMED)),
+    ClientBehaviour("events-unread-80", _unread_answers(80, "event-10-mb", STREAMED)),
     ClientBehaviour("assistant-items", _flood("/v1/responses", lambda: with_items(55_000))),
     ClientBehaviour("tool-results", _flood(CHAT, lambda: with_results(9_000))),
     ClientBehaviour(
