@@ -152,6 +152,18 @@ def test_rows_whose_tools_are_null_have_them_in_the_system_text(
     assert judged.example.tool_names == ("find_flights", "extract")
 
 
+@pytest.mark.parametrize("block", ["", "<tools>None</tools>", "<tools>null</tools>"])
+def test_rows_without_tools_and_calls_have_nothing_to_judge(block: str, tmp_path: Path) -> None:
+    """They are no failures; with a call, the tools that it needs are missing."""
+    said = [{"from": who, "value": text} for who, text in (("system", block), ("human", "Hi."))]
+    plain = {"id": "u", "tools": "null", "conversations": [*said, {"from": "gpt", "value": "Hi."}]}
+    assert read(hermes.read_source, write_array(tmp_path / MULTI, plain)) == ([], [])
+    calling = plain | {"conversations": [*said, {"from": "gpt", "value": CALL}]}
+    rows, [fault] = read(hermes.read_source, write_array(tmp_path / MULTI, calling))
+    assert rows == []
+    assert "there are no tools" in fault
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -171,7 +183,7 @@ def test_rows_whose_tools_are_null_have_them_in_the_system_text(
         (row(ASK, ("gpt", CALL), ("human", "And?")), "1 calls have no result"),
         (row(("gpt", CALL)), "before the first user message"),
         (row(ASK, ("function", "1")), "unknown speaker 'function'"),
-        (row(ASK, tools=[], in_system=True) | {"conversations": []}, "there are no tools"),
+        (row(ASK, ("gpt", CALL), tools=[], in_system=True), "there are no tools"),
         (row(ASK) | {"tools": "[{]"}, "JSONDecodeError"),
     ],
 )

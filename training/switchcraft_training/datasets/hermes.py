@@ -32,7 +32,12 @@ from switchcraft_training.datasets.conversations import (
     to_tools,
 )
 from switchcraft_training.datasets.python_syntax import read_json, read_literal, read_objects
-from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_array
+from switchcraft_training.datasets.rows import (
+    NothingToJudgeError,
+    RowErrorHandler,
+    raise_error,
+    read_array,
+)
 from switchcraft_training.records import Judged
 
 DATASET = "hermes"
@@ -43,7 +48,7 @@ SUBSETS: Final = {
 }
 """The file names, each with the dataset's name for the subset in that file."""
 
-_NO_TOOLS: Final = frozenset({"", "null", "[]"})
+_NO_TOOLS: Final = frozenset({"", "None", "null", "[]"})
 """Values of `tools` in rows whose tools are only in the system text."""
 _TOOLS: Final = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _CALL: Final = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -70,8 +75,10 @@ def _read_row(row: Mapping[str, Json], category: str) -> list[Judged]:
     if text in _NO_TOOLS:
         system = "\n".join(m["value"] for m in messages if m["from"] == "system")
         # If a text only mentions the tags, without listing tools, they are empty.
-        blocks = [block for block in _TOOLS.findall(system) if block.strip()]
+        blocks = [block for block in _TOOLS.findall(system) if block.strip() not in _NO_TOOLS]
         if not blocks:
+            if not any("<tool_call>" in m["value"] for m in messages if m["from"] == "gpt"):
+                raise NothingToJudgeError("the row offers no function")
             raise ValueError("there are no tools, neither in `tools` nor in <tools> tags")
         text = blocks[0].strip()
     # The text is a list of functions, a single function, or several functions without a list.
