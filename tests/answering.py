@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,8 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.dialects.parts import Dialect
 from router_service.http.app import create_app
-from router_service.settings import Settings
+from router_service.settings import Settings, UpstreamSettings
 from tests.fakes import PROBABILITIES, FakeRouter
+from tests.gateways import NO_RETRIES
 from tests.serving import ONE_TRY, served
 
 MODELS = {Dialect.CHAT: "small", Dialect.RESPONSES: "medium", Dialect.MESSAGES: "large"}
@@ -86,26 +87,33 @@ class Peers:
         return self.http.post(path, content=body, headers={"content-type": "application/json"})
 
 
+def settings_of(
+    base_url: str, apis: Mapping[str, Dialect], upstreams: UpstreamSettings = NO_RETRIES
+) -> Settings:
+    """Return settings whose models each speak only one API."""
+    settings = Settings.sandbox(base_url, list(PROBABILITIES), upstreams=upstreams)
+    models = tuple(
+        model.model_copy(
+            update={
+                "deployments": tuple(
+                    deployment.model_copy(update={"dialects": (apis[model.name],)})
+                    for deployment in model.deployments
+                )
+            }
+        )
+        for model in settings.models
+    )
+    return settings.model_copy(update={"models": models})
+
+
 @contextmanager
 def peers() -> Iterator[Peers]:
     """Serve an upstream, and a gateway whose three models speak one API each."""
     upstream, problems = Answering(), _Problems()
     root = logging.getLogger()
     with served(upstream) as url:
-        settings = Settings.sandbox(f"{url}/v1", list(PROBABILITIES), upstreams=ONE_TRY)
-        spoken = {model: dialect for dialect, model in MODELS.items()}
-        models = tuple(
-            model.model_copy(
-                update={
-                    "deployments": tuple(
-                        deployment.model_copy(update={"dialects": (spoken[model.name],)})
-                        for deployment in model.deployments
-                    )
-                }
-            )
-            for model in settings.models
-        )
-        app = create_app(settings.model_copy(update={"models": models}), FakeRouter())
+        apis = {model: dialect for dialect, model in MODELS.items()}
+        app = create_app(settings_of(f"{url}/v1", apis, ONE_TRY), FakeRouter())
         root.addHandler(problems)
         try:
             with (

@@ -386,7 +386,7 @@ class Artifact:
         return cls(directory, manifest, tokenizer, sha256(directory / MANIFEST))
 
     def model_path(self, device: str) -> Path:
-        """Return the path of the graph for a device. Raises ArtifactError if there is none."""
+        """Return the path of the graph for a device; raises ArtifactError without such a graph."""
         name = self.manifest.models.get(device)
         if name is None:
             raise ArtifactError(self.directory / MANIFEST, f"`models` has no graph for {device!r}")

@@ -1,6 +1,7 @@
-"""Fair sharing of limited resources between callers. A caller is an API key.
+"""Fair sharing of limited resources between API keys.
 
-Without keys, all requests have the caller None, which may use everything.
+The module calls an API key a caller. Without keys, all requests have the caller None, which may use
+everything.
 """
 
 from __future__ import annotations
@@ -20,100 +21,102 @@ def has_share(caller: str | None, used: float, free: float) -> bool:
     return caller is None or used < FAIR_SHARE * free
 
 
-class Places:
-    """A fixed number of places, such as threads or connections, for which callers may wait.
+class FairSemaphore:
+    """Semaphore whose waiting tasks are served by caller, not in the order of their arrival.
 
-    A free place goes to the waiting caller that has used least so far, by the measure `used`. It
-    belongs to one event loop.
+    A permit that becomes free goes to the caller that has used the resource least. The semaphore
+    may be used by one event loop only.
     """
 
     def __init__(
         self,
-        count: int,
+        permits: int,
         used: Callable[[str | None], float] | None = None,
         *,
         leaves_room: bool,
     ) -> None:
-        """Start with all places free.
+        """Start with all permits free.
 
-        Without `used`, a caller's use is the number of its places. With `leaves_room`, no caller
-        takes more than its fair share, so that there usually is a free place for another caller.
+        `used` returns how much a caller has used the resource (default: the number of permits that
+        it holds). With `leaves_room`, a caller never holds more than its fair share, so that there
+        usually is a free permit for another caller.
         """
-        self.free = count
-        self.taken: Counter[str | None] = Counter()
-        self._used = used or self.taken.__getitem__
+        self.free = permits
+        self.held: Counter[str | None] = Counter()
+        """Permits held by each caller."""
+        self._used = used or self.held.__getitem__
         self._leaves_room = leaves_room
-        self._waiting: dict[str | None, deque[asyncio.Future[None]]] = {}
-        """Those who wait, by caller. Among equals, the caller that was served longest ago is
-        first."""
+        self._queues: dict[str | None, deque[asyncio.Future[None]]] = {}
+        """Waiting tasks of each caller, first come first served. The caller that was served longest
+        ago comes first."""
 
     @property
     def waiting(self) -> int:
-        """How many wait for a place."""
-        return sum(map(len, self._waiting.values()))
+        """Number of waiting tasks."""
+        return sum(map(len, self._queues.values()))
 
     def waiting_of(self, caller: str | None) -> int:
-        """Return how many of a caller's wait for a place."""
-        return len(self._waiting.get(caller, ()))
+        """Return the number of a caller's waiting tasks."""
+        return len(self._queues.get(caller, ()))
 
-    def busiest(self) -> str | None:
-        """Return the caller of whom most wait; None if nobody waits."""
-        return max(self._waiting, key=self.waiting_of, default=None)
+    def longest_queue(self) -> str | None:
+        """Return the caller with the most waiting tasks, or None if no task waits."""
+        return max(self._queues, key=self.waiting_of, default=None)
 
-    def try_take(self, caller: str | None) -> bool:
-        """Take a place if there is one for this caller; return whether it was taken."""
-        if self._may_take(caller):
-            self.free -= 1
-            self.taken[caller] += 1
-            return True
-        return False
+    def try_acquire(self, caller: str | None) -> bool:
+        """Acquire a permit without waiting; return whether that was possible."""
+        if not self._may_acquire(caller):
+            return False
+        self.free -= 1
+        self.held[caller] += 1
+        return True
 
-    async def take(self, caller: str | None) -> None:
-        """Wait for a place and take it. A cancelled call takes none."""
-        if self.try_take(caller):
+    async def acquire(self, caller: str | None) -> None:
+        """Wait for a permit and acquire it. A call that is cancelled holds no permit."""
+        if self.try_acquire(caller):
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(caller, deque()).append(place)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(caller, deque()).append(waiter)
         try:
-            await place
+            await waiter
         except asyncio.CancelledError:
-            if place in self._waiting.get(caller, ()):
-                self._remove(caller, place)
-            elif not place.cancelled() and place.exception() is None:  # assigned at this moment
-                self.give_back(caller)
+            if waiter in self._queues.get(caller, ()):
+                self._remove(caller, waiter)
+            elif not waiter.cancelled() and waiter.exception() is None:
+                self.release(caller)  # the permit was assigned just before the cancellation
             raise
 
     def refuse_last(self, caller: str | None, error: Exception) -> None:
-        """Let the last of a caller's that waits fail with an error."""
-        place = self._waiting[caller][-1]
-        self._remove(caller, place)
-        if not place.done():
-            place.set_exception(error)
+        """Make the caller's newest waiting task raise an error."""
+        waiter = self._queues[caller][-1]
+        self._remove(caller, waiter)
+        if not waiter.done():
+            waiter.set_exception(error)
 
-    def give_back(self, caller: str | None) -> None:
-        """Give a place back, and assign what is free to those who wait."""
+    def release(self, caller: str | None) -> None:
+        """Release one of the caller's permits, and assign free permits to waiting tasks."""
         self.free += 1
-        self.taken[caller] -= 1
-        if not self.taken[caller]:
-            del self.taken[caller]
-        while ready := [waiting for waiting in self._waiting if self._may_take(waiting)]:
+        self.held[caller] -= 1
+        if not self.held[caller]:
+            del self.held[caller]
+        while ready := [waiting for waiting in self._queues if self._may_acquire(waiting)]:
             served = min(ready, key=self._used)
-            places = self._waiting.pop(served)
-            place = places.popleft()
-            if places:
-                self._waiting[served] = places
-            if not place.done():
+            queue = self._queues.pop(served)
+            waiter = queue.popleft()
+            if queue:
+                self._queues[served] = queue
+            if not waiter.done():
                 self.free -= 1
-                self.taken[served] += 1
-                place.set_result(None)
+                self.held[served] += 1
+                waiter.set_result(None)
 
-    def _may_take(self, caller: str | None) -> bool:
+    def _may_acquire(self, caller: str | None) -> bool:
         if not self.free or not self._leaves_room:
             return self.free > 0
-        return has_share(caller, self.taken[caller], self.free)
+        return has_share(caller, self.held[caller], self.free)
 
-    def _remove(self, caller: str | None, place: asyncio.Future[None]) -> None:
-        places = self._waiting[caller]
-        places.remove(place)
-        if not places:
-            del self._waiting[caller]
+    def _remove(self, caller: str | None, waiter: asyncio.Future[None]) -> None:
+        queue = self._queues[caller]
+        queue.remove(waiter)
+        if not queue:
+            del self._queues[caller]

@@ -287,7 +287,7 @@ def without_foreign_thinking(
             else item
             for item in kept
         ]
-    # Whether what was lost belongs to the tool loop that the request continues.
+    # With thinking on, Anthropic requires the thinking blocks of the current tool loop.
     is_in_loop = last_lost is not None and all(map(_is_result, items[last_lost + 1 :]))
     return _without_thinking_mode(changed) if is_in_loop else changed
 

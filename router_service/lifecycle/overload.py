@@ -17,7 +17,7 @@ from typing import ParamSpec, Self, TypeVar
 
 from router_service.core.errors import OverloadedError
 from router_service.core.resources import Work
-from router_service.core.sharing import Places, has_share
+from router_service.core.sharing import FairSemaphore, has_share
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -113,9 +113,9 @@ class Slot:
 
 
 LARGE_BYTES = 64 * 1024
-"""Bodies above this size are decided in a thread of their own, one after the other. Some take 0.4
-s, against 0.01 s for an ordinary request, which would wait for a thread that long. Several at once
-would not be faster, because reading a body needs the interpreter's lock."""
+"""Larger bodies share one thread. Reading some of them takes 0.4 s, and an ordinary request, which
+takes 0.01 s, must not wait that long for a thread. More threads would not read them faster, because
+reading a body needs the interpreter's lock."""
 
 
 class DecisionQueue:
@@ -133,14 +133,14 @@ class DecisionQueue:
         max_wait_s: float,
         processor_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Run `threads` decisions at a time; `max_waiting` more wait, for `max_wait_s` at most.
+        """Run `threads` decisions of small bodies at a time, and one of a large body.
 
-        Large bodies have one more thread.
+        Of either kind, `max_waiting` more may wait, each for at most `max_wait_s`.
         `processor_clock` returns the seconds of processor time that the calling thread has used.
         """
         self._threads = ThreadPoolExecutor(threads + 1, thread_name_prefix="decisions")
-        self._small = Places(threads, self._used_s, leaves_room=False)
-        self._large = Places(1, self._used_s, leaves_room=False)
+        self._small = FairSemaphore(threads, self._used_s, leaves_room=False)
+        self._large = FairSemaphore(1, self._used_s, leaves_room=False)
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
         self._processor_clock = processor_clock
@@ -164,14 +164,13 @@ class DecisionQueue:
     ) -> T:
         """Run a function in a thread and return its result; raises OverloadedError.
 
-        `size_bytes` is the size of the body that the function reads.
-
-        If the call is cancelled, its place in the queue is free at once. A running function ends
-        when it next calls `stop_if_abandoned`, or when it returns; then its thread is free.
+        `size_bytes` is the size of the body that the function reads. If the call is cancelled, its
+        place in the queue is free at once. A running function ends when it next calls
+        `stop_if_abandoned`, or when it returns; then its thread is free.
         """
-        places = self._large if size_bytes > LARGE_BYTES else self._small
-        if not places.try_take(caller):
-            await self._wait_for_thread(places, caller)
+        threads = self._large if size_bytes > LARGE_BYTES else self._small
+        if not threads.try_acquire(caller):
+            await self._wait_for_thread(threads, caller)
         self._least_used_s = self._used_s(caller)
         work, spent_s = Work(), 0.0
 
@@ -185,7 +184,7 @@ class DecisionQueue:
 
         def release() -> None:
             self._used_by_caller_s[caller] = self._used_s(caller) + spent_s
-            places.give_back(caller)
+            threads.release(caller)
 
         running = self._threads.submit(run)
         try:
@@ -207,27 +206,27 @@ class DecisionQueue:
         """End the threads after their current functions."""
         self._threads.shutdown(wait=False)
 
-    async def _wait_for_thread(self, places: Places, caller: str | None) -> None:
-        if places.waiting >= self._max_waiting:
-            self._make_room(places, caller)
+    async def _wait_for_thread(self, threads: FairSemaphore, caller: str | None) -> None:
+        if threads.waiting >= self._max_waiting:
+            self._make_room(threads, caller)
         try:
             async with asyncio.timeout(self._max_wait_s):
-                await places.take(caller)
+                await threads.acquire(caller)
         except TimeoutError as exc:
             problem = f"No decision thread was free within {self._max_wait_s:g} s. Retry later."
             raise OverloadedError("decisions_queued", problem) from exc
 
-    def _make_room(self, places: Places, caller: str | None) -> None:
+    def _make_room(self, threads: FairSemaphore, caller: str | None) -> None:
         """Make room in the queue: refuse the last waiting decision of the busiest caller.
 
         Raises OverloadedError if `caller` is the busiest one, or would be with its new decision.
         """
         problem = "Too many requests wait for a decision. Retry later."
         refusal = OverloadedError("decisions_queued", problem)
-        busiest = places.busiest()
-        if places.waiting_of(busiest) <= places.waiting_of(caller) + (busiest != caller):
+        busiest = threads.longest_queue()
+        if threads.waiting_of(busiest) <= threads.waiting_of(caller) + (busiest != caller):
             raise refusal
-        places.refuse_last(busiest, refusal)
+        threads.refuse_last(busiest, refusal)
 
     def _used_s(self, caller: str | None) -> float:
         return max(self._least_used_s, self._used_by_caller_s.get(caller, 0.0))

@@ -429,7 +429,7 @@ def _create_private(path: Path) -> int | None:
 
 
 def _inode_of(path: Path | None) -> int | None:
-    """Return the inode of the file with this name, or None if there is none."""
+    """Return a file's inode; None without a path, or if the file does not exist."""
     try:
         return None if path is None else path.stat().st_ino
     except FileNotFoundError:

@@ -31,7 +31,7 @@ import httptools
 import httpx
 
 from router_service.core.addresses import check_http_address, check_proxy_address
-from router_service.core.sharing import Places
+from router_service.core.sharing import FairSemaphore
 from router_service.settings import Timeouts
 
 MAX_HEAD_BYTES = 100 * 1024
@@ -441,7 +441,7 @@ class Transport:
         self._proxy = proxy
         # For http, the proxy reads and forwards each request. For https, it only opens a tunnel.
         self._forwarder = proxy if origin.scheme != "https" else None
-        self._places = Places(max_connections, leaves_room=True)
+        self._permits = FairSemaphore(max_connections, leaves_room=True)
         self._callers: dict[Connection, str | None] = {}
         """Who uses each connection that is in use."""
         self._idle: deque[Connection] = deque()
@@ -478,7 +478,7 @@ class Transport:
 
     def release(self, connection: Connection) -> None:
         """Keep a connection for another request, or close it if it cannot be reused."""
-        self._places.give_back(self._callers.pop(connection))
+        self._permits.release(self._callers.pop(connection))
         now_s = time.monotonic()
         while self._idle and self._idle[0].idle_since_s < now_s - KEEP_ALIVE_S:
             self._idle.popleft().close()
@@ -497,25 +497,25 @@ class Transport:
     async def _acquire(self, request: HttpRequest) -> Connection:
         """Return an idle or new connection, as soon as the caller may use one more."""
         caller = request.caller
-        if not self._places.try_take(
+        if not self._permits.try_acquire(
             caller
         ):  # without a timer, which would cost more than the rest
             try:
                 async with asyncio.timeout(request.timeouts.pool_s):
-                    await self._places.take(caller)
+                    await self._permits.acquire(caller)
             except TimeoutError as exc:
                 raise httpx.PoolTimeout("no connection was free in time") from exc
         try:
             connection = self._take_idle(is_new=request.needs_new_connection)
             connection = connection or await self._connect(request.timeouts.connect_s)
         except BaseException:
-            self._places.give_back(caller)
+            self._permits.release(caller)
             raise
         self._callers[connection] = caller
         return connection
 
     def _take_idle(self, *, is_new: bool) -> Connection | None:
-        """Return an idle connection, or None if there is none or if it has to be a new one."""
+        """Return an idle connection; None if all are in use, or if a new one is needed."""
         if is_new and self._idle:
             self._idle.popleft().close()  # the new connection will be kept in its place
         oldest_s = time.monotonic() - KEEP_ALIVE_S

@@ -1,4 +1,4 @@
-"""Callers share places fairly, and no place is lost."""
+"""Callers share permits fairly, and no permit is lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from router_service.core.sharing import FAIR_SHARE, Places
+from router_service.core.sharing import FAIR_SHARE, FairSemaphore
 
 
 async def settle() -> None:
@@ -17,31 +17,31 @@ async def settle() -> None:
 
 
 @pytest.mark.parametrize("count", [4, 100, 500])
-def test_a_busy_caller_leaves_places_to_others(count: int) -> None:
+def test_a_busy_caller_leaves_permits_to_others(count: int) -> None:
     """One caller gets three quarters, the next one gets three quarters of the rest."""
-    places = Places(count, leaves_room=True)
-    while places.try_take("busy"):
+    permits = FairSemaphore(count, leaves_room=True)
+    while permits.try_acquire("busy"):
         pass
-    assert places.taken["busy"] == count * FAIR_SHARE // (FAIR_SHARE + 1)
-    assert places.try_take("other")
+    assert permits.held["busy"] == count * FAIR_SHARE // (FAIR_SHARE + 1)
+    assert permits.try_acquire("other")
 
 
-def test_a_free_place_goes_to_the_caller_with_fewest() -> None:
+def test_a_free_permit_goes_to_the_caller_with_fewest() -> None:
     """However many of a busy caller's wait, another caller's wait ends first."""
 
     async def test() -> None:
-        places, served = Places(2, leaves_room=True), list[str]()
+        permits, served = FairSemaphore(2, leaves_room=True), list[str]()
 
-        async def take(caller: str) -> None:
-            await places.take(caller)
+        async def acquire(caller: str) -> None:
+            await permits.acquire(caller)
             served.append(caller)
 
         names = ["busy", "busy", "busy", "busy", "other", "third"]
-        tasks = [asyncio.create_task(take(name)) for name in names]
+        tasks = [asyncio.create_task(acquire(name)) for name in names]
         await settle()
         assert served == ["busy", "busy"]
         for _ in range(4):
-            places.give_back(served[-1])
+            permits.release(served[-1])
             await settle()
         assert served[2:] == ["other", "third", "busy", "busy"]
         await asyncio.gather(*tasks)
@@ -49,53 +49,53 @@ def test_a_free_place_goes_to_the_caller_with_fewest() -> None:
     asyncio.run(test())
 
 
-def test_places_grow_with_what_others_give_back() -> None:
+def test_permits_grow_with_what_others_release() -> None:
     """A caller at its share goes on waiting, and is served when enough is free again."""
 
     async def test() -> None:
-        places = Places(4, leaves_room=True)
+        permits = FairSemaphore(4, leaves_room=True)
         for caller in ("busy", "busy", "other", "third"):
-            assert places.try_take(caller)
-        waiting = [asyncio.create_task(places.take("busy")) for _ in range(2)]
+            assert permits.try_acquire(caller)
+        waiting = [asyncio.create_task(permits.acquire("busy")) for _ in range(2)]
         await settle()
-        places.give_back("other")
+        permits.release("other")
         await settle()
         assert [task.done() for task in waiting] == [True, False]
-        places.give_back("third")
+        permits.release("third")
         await settle()
         assert not waiting[1].done()  # 3 of 4 are its share
-        places.give_back("busy")
+        permits.release("busy")
         await asyncio.wait_for(waiting[1], 5)
-        assert (places.free, places.taken["busy"]) == (1, 3)
+        assert (permits.free, permits.held["busy"]) == (1, 3)
 
     asyncio.run(test())
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_place_is_lost_by_cancelled_waits(seed: int) -> None:
-    """After any order of taking, cancelling, refusing and giving back, all places are free."""
+def test_no_permit_is_lost_by_cancelled_waits(seed: int) -> None:
+    """After any order of taking, cancelling, refusing and giving back, all permits are free."""
     chance = random.Random(seed)
 
-    async def use(places: Places, caller: str) -> None:
-        await places.take(caller)
+    async def use(permits: FairSemaphore, caller: str) -> None:
+        await permits.acquire(caller)
         try:
             for _ in range(chance.randrange(4)):
                 await asyncio.sleep(0)
         finally:
-            places.give_back(caller)
+            permits.release(caller)
 
     async def test() -> None:
-        places = Places(3, leaves_room=chance.random() < 0.5)
+        permits = FairSemaphore(3, leaves_room=chance.random() < 0.5)
         tasks = list[asyncio.Task[None]]()
         for _ in range(200):
-            tasks.append(asyncio.create_task(use(places, chance.choice("abc"))))
+            tasks.append(asyncio.create_task(use(permits, chance.choice("abc"))))
             if chance.random() < 0.3:
                 chance.choice(tasks).cancel()
-            if chance.random() < 0.1 and places.waiting:
-                places.refuse_last(places.busiest(), RuntimeError("refused"))
+            if chance.random() < 0.1 and permits.waiting:
+                permits.refuse_last(permits.longest_queue(), RuntimeError("refused"))
             if chance.random() < 0.5:
                 await asyncio.sleep(0)
         await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
-        assert (places.free, places.waiting, dict(places.taken)) == (3, 0, {})
+        assert (permits.free, permits.waiting, dict(permits.held)) == (3, 0, {})
 
     asyncio.run(test())

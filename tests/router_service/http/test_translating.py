@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,11 +15,10 @@ import pytest
 
 from router_service.dialects.parts import Dialect
 from router_service.http.app import create_app
-from router_service.settings import Settings, UpstreamSettings
+from tests.answering import settings_of
 from tests.bodies import ASK, BODY, CHAT, TOOLS
-from tests.fakes import PROBABILITIES, FakeRouter, VerifyingRouter
+from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import (
-    NO_RETRIES,
     VERIFIED,
     gateway_client,
     record_of,
@@ -48,29 +47,10 @@ CROSSINGS = [
 ]
 
 
-def settings_of(
-    sandbox: Sandbox, apis: Mapping[str, Dialect], upstreams: UpstreamSettings = NO_RETRIES
-) -> Settings:
-    """Return settings whose models speak only these APIs."""
-    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES), upstreams=upstreams)
-    models = tuple(
-        model.model_copy(
-            update={
-                "deployments": tuple(
-                    deployment.model_copy(update={"dialects": (apis[model.name],)})
-                    for deployment in model.deployments
-                )
-            }
-        )
-        for model in settings.models
-    )
-    return settings.model_copy(update={"models": models})
-
-
 @pytest.fixture(scope="module")
 def gateway(sandbox: Sandbox) -> Iterator[str]:
     """Serve a gateway each of whose models speaks one API; yield its address."""
-    settings = settings_of(sandbox, SPEAKERS, ONE_TRY)
+    settings = settings_of(sandbox.base_url, SPEAKERS, ONE_TRY)
     with served(create_app(settings, FakeRouter())) as url:
         yield url
 
@@ -209,7 +189,7 @@ def test_failures_before_the_output_lead_to_another_upstream(
 ) -> None:
     """If the chosen upstream fails before its output, one with another API answers."""
     path, body = BODIES[client]
-    with gateway_client(settings_of(sandbox, SPEAKERS), FakeRouter()) as http:
+    with gateway_client(settings_of(sandbox.base_url, SPEAKERS), FakeRouter()) as http:
         sandbox.set_faults("medium", fault)
         try:
             response = http.post(path, json=body | {"stream": stream})
@@ -251,7 +231,7 @@ def test_upstream_that_answers_in_another_api_is_replaced(
     kind = b"text/event-stream" if stream else b"application/json"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
     with scripted(head % (kind, len(body)) + body) as wrong_url:
-        settings = settings_of(sandbox, {"small": client, "medium": own, "large": client})
+        settings = settings_of(sandbox.base_url, {"small": client, "medium": own, "large": client})
         wrong = settings.models[1].deployments[0].model_copy(update={"base_url": wrong_url})
         medium = settings.models[1].model_copy(update={"deployments": (wrong,)})
         models = (settings.models[0], medium, settings.models[2])
@@ -282,7 +262,7 @@ def test_fields_without_equivalent_exclude_models(
     assert response.status_code == 200, response.text
     assert response.headers["x-switchcraft-model"] == own
     others = dict.fromkeys(SPEAKERS, next(other for other in Dialect if other is not client))
-    with gateway_client(settings_of(sandbox, others), FakeRouter()) as without:
+    with gateway_client(settings_of(sandbox.base_url, others), FakeRouter()) as without:
         for model in ("switchcraft", "large"):
             refused = without.post(path, json=body | fields | {"model": model})
             assert refused.status_code == 400
@@ -330,7 +310,7 @@ def test_candidates_of_all_apis_are_verified(
 ) -> None:
     """Candidates are judged by their calls, and delivered in the client's API."""
     path, body = BODIES[client]
-    with gateway_client(settings_of(sandbox, SPEAKERS), VerifyingRouter()) as http:
+    with gateway_client(settings_of(sandbox.base_url, SPEAKERS), VerifyingRouter()) as http:
         response = http.post(path, json=body | {"stream": stream}, headers=VERIFIED)
         record = record_of(http, response)
     assert response.status_code == 200, response.text
@@ -341,7 +321,7 @@ def test_candidates_of_all_apis_are_verified(
 
 def test_unknown_response_is_not_continued_by_another_api(sandbox: Sandbox) -> None:
     """If the pass-through upstream has no Responses API, an unknown id is not found."""
-    settings = settings_of(sandbox, SPEAKERS)
+    settings = settings_of(sandbox.base_url, SPEAKERS)
     router = settings.router.model_copy(update={"pass_through": "large"})
     settings = settings.model_copy(update={"router": router})
     path, body = BODIES[Dialect.RESPONSES]

@@ -168,6 +168,27 @@ def test_the_papers_rules_are_options(tmp_path: Path) -> None:
     assert omitting_is_correct("--omit-defaults") == [True, False]
 
 
+@pytest.mark.parametrize("options", [[], ["--omit-defaults"]])
+def test_schemas_that_cannot_be_interpreted_are_set_aside(
+    options: list[str], tmp_path: Path
+) -> None:
+    """No answer to such a row could be judged; the rows beside it are read."""
+    function = {"name": "f", "description": "", "parameters": {"properties": {"a": {}}}}
+    call = '<functioncall> {"name": "f", "arguments": \'{"a": 1}\'}'
+    rows = []
+    for kind in ("date", "integer"):
+        function["parameters"] = {"type": "object", "properties": {"a": {"type": kind}}}
+        system = f"SYSTEM: Use these - {json.dumps(function)}"
+        rows.append({"system": system, "chat": f"USER: {kind}.\n\n\nASSISTANT: {call}"})
+    path, report = tmp_path / "glaive.json", tmp_path / "report.json"
+    path.write_text(json.dumps(rows))
+    command = ["import", "glaive", str(path), "--report", str(report), "--max-unreadable", "0.5"]
+    assert main([*command, *options]) == 0
+    published = load(report)["published"]
+    assert published["read"] == 1
+    assert published["set_aside"] == {"a tool's schema cannot be interpreted": 1}
+
+
 def test_quarantine_keeps_unreadable_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from router_service.core.calls.comparison import OneOf
 from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.errors import DataError
 from router_service.core.messages import Json
-from switchcraft_training.datasets.rows import read_array, read_rows, write_rows
+from switchcraft_training.datasets.rows import read_array, read_lines, read_rows, write_rows
 from switchcraft_training.records import Example, Expected, Judged
 
 
@@ -22,6 +22,15 @@ def judged(number: int, value: Json = 1) -> Judged:
     example = Example(f"r{number}", "c", request, "d", "talk")
     call = ExpectedCall("f", {"a": (value, None)}, frozenset({"a"}), frozenset({0}))
     return Judged(example, Expected((call,), any_call=True))
+
+
+def test_integers_beyond_64_bits_are_not_rounded(tmp_path: Path) -> None:
+    """A line with such an integer is an error, unless it is within a text."""
+    path, faults = tmp_path / "lines.jsonl", list[str]()
+    path.write_text('{"a": 18446744073709551617}\n{"a": "18446744073709551617"}\n{"a": 1}\n')
+    read = read_lines(path, lambda row: row["a"], lambda error, _: faults.append(error.reason))
+    assert list(read) == ["18446744073709551617", 1]
+    assert faults == ["an integer is beyond 64 bits"]
 
 
 def test_rows_survive_writing_and_reading(tmp_path: Path) -> None:

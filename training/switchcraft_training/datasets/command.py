@@ -15,13 +15,14 @@ from pydantic import BaseModel, ConfigDict
 
 from router_service.core.calls.comparison import Comparer
 from router_service.core.calls.defaults import documented_defaults
-from router_service.core.calls.toolbox import ExpectedCall, Toolbox
-from router_service.core.errors import ConfigError, DataError, RowError
+from router_service.core.calls.toolbox import Call, ExpectedCall, Toolbox
+from router_service.core.errors import ConfigError, DataError, RowError, SchemaError
 from router_service.core.messages import Json
+from switchcraft_training.checking import check
 from switchcraft_training.config import DistinctWithin
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
 from switchcraft_training.datasets.corrections import apply_patch
-from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, write_rows
+from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, encode_row, write_rows
 from switchcraft_training.records import Judged
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class StratumCounts(BaseModel):
 
 
 class PublishedRows(BaseModel):
-    """What became of every published row. One row may give several examples."""
+    """Counts of the published rows that were read, had nothing to judge, or were set aside."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -226,7 +227,7 @@ class ImportReport(BaseModel):
 
 @dataclass(slots=True)
 class RowCounter:
-    """Counts of published rows by what became of them. Pass `note` to a reader as `on_error`."""
+    """Counter of published rows: read, without anything to judge, or set aside, by reason."""
 
     is_strict: bool = False
     """Whether the first row that cannot be read is an error."""
@@ -239,7 +240,7 @@ class RowCounter:
     """The examples of the row `_row` so far."""
 
     def note(self, error: RowError, raw: bytes) -> None:
-        """Count a row that gives no example; raises its error if that is asked for."""
+        """Count a row without examples (a reader's `on_error`); raises its error if `is_strict`."""
         if error.is_readable:
             self.nothing_to_judge[error.reason] += 1
             return
@@ -403,7 +404,8 @@ def with_optional_defaults(judged: Judged) -> Judged:
 def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator[Judged]:
     """Stream a dataset's rows; rows that cannot be read are passed to `on_error`.
 
-    Raises DataError if a file is missing, or if the dataset contains no rows at all.
+    So are examples whose tools have a schema that the checker cannot interpret. Raises DataError if
+    a file is missing, or if the dataset contains no rows at all.
     """
     is_empty = True
 
@@ -416,6 +418,17 @@ def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator
     reader = cast("DatasetReader", import_module(_READER_MODULES[source]).read_source)
     for judged in reader(path, note_error):
         is_empty = False
+        calls = [
+            Call(call.name, {name: values[0] for name, values in call.arguments.items() if values})
+            for call in judged.expected.calls
+        ]
+        try:
+            check(judged.example.request["tools"], judged.expected, calls)
+        except SchemaError as exc:
+            reason = "a tool's schema cannot be interpreted"
+            problem = f"{judged.example.id}: {exc}"
+            on_error(RowError(path, None, problem, reason=reason), encode_row(judged))
+            continue
         yield judged
     if is_empty:
         raise DataError(path, None, f"contains no row of {source}; check the path and the format")

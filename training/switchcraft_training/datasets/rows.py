@@ -21,8 +21,9 @@ import orjson
 
 from router_service.core.calls.comparison import OneOf
 from router_service.core.calls.toolbox import ExpectedCall
-from router_service.core.errors import DataError, RowError
+from router_service.core.errors import DataError, InvalidRequestError, RowError
 from router_service.core.messages import Json
+from router_service.core.strict_json import check_integers
 from switchcraft_training.records import Example, Expected, Judged
 
 Row = TypeVar("Row")
@@ -59,6 +60,8 @@ def row_error(path: Path, number: int, exc: Exception, place: str = "") -> RowEr
             reason = "a text is not valid JSON"
         case KeyError():
             reason = f"the field {exc} is missing"
+        case InvalidRequestError():
+            reason = "an integer is beyond 64 bits"
         case ValueError():
             reason = _VALUES.sub("…", str(exc)).partition(": ")[0]
         case _:
@@ -77,8 +80,10 @@ def read_lines(
     """
     for number, line in _iterate_lines(path):
         try:
-            yield read(orjson.loads(line))
-        except ROW_ERRORS as exc:
+            value = orjson.loads(line)
+            check_integers(line)  # orjson has rounded those beyond 64 bits
+            yield read(value)
+        except (*ROW_ERRORS, InvalidRequestError) as exc:
             on_error(row_error(path, number, exc), line)
 
 
