@@ -111,8 +111,9 @@ class Verification:
         self._limits = limits
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._end_s = max(map(self._request.latest_end_s, self._models.values()))
-        """When the time for the whole request is over, by the event loop's clock."""
+        self._ends_s = {arm: self._request.latest_end_s(m) for arm, m in self._models.items()}
+        """When the time for each arm's answer is over, by the event loop's clock."""
+        self._end_s = max(self._ends_s.values())
         self._question: Question | None = None
         self._grounded_tools: frozenset[str] = frozenset()
         self._first_complete_s = math.inf
@@ -261,7 +262,7 @@ class Verification:
             for arm, model in self._models.items()
             if arm not in tried
             and self._decision.cost_usd[arm] <= left_usd
-            and self._request.latest_end_s(model) > now_s
+            and self._ends_s[arm] > now_s
         }
 
     @property

@@ -568,7 +568,8 @@ class ServerSettings(Frozen):
     times because it is copied. At the limit, new requests get status 503, or 429 if their key uses
     more than three times the memory that is free. Answers are then relayed without buffering."""
     max_queued_decisions: Annotated[int, Field(ge=0)] = 500
-    """Largest number of requests that wait for a decision; further requests get status 503."""
+    """Largest number of requests that wait for a decision, among those with bodies up to 64 KB and
+    among those with larger ones; further requests get status 503."""
     max_decision_wait_s: Seconds = 5.0
     """Longest time in seconds that a request waits for its decision to start; then it gets status
     503."""

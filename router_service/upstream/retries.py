@@ -121,7 +121,8 @@ class UpstreamRequest:
 
     def latest_end_s(self, model: Model) -> float:
         """Return when the last of a model's deployments must have answered."""
-        return max(self.end_s(deployment) for deployment in model.deployments)
+        total_s = max([deployment.timeouts.total_s for deployment in model.deployments])
+        return min(self.started_s + total_s, self.deadline_s)
 
 
 def _draw(deployments: Sequence[Deployment], conversation: str | None) -> Deployment:
