@@ -20,9 +20,9 @@ from pathlib import Path
 import orjson
 
 from benchmarks.stamp import stamp
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.toolbox import Call, ExpectedCall
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import OneOf
+from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import check
 from switchcraft_training.checking.score import score_lines
 from switchcraft_training.comparison import PeerChecker, PeerQuestion, peer_questions

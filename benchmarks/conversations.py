@@ -10,15 +10,15 @@ recorded on these conversations, so there is nothing else to measure.
 
 Costs are simulated. A prompt has the recorded number of tokens for every arm, an answer the mean
 number of output tokens of the arm's profile, and a cache behaves by its provider's rule
-(`core.caching.cache_rule`, which names the sources). Prices are those of `genai-prices`, and of the
-artifact's profile for models that it does not list. A request follows the one before after the
+(`policies.caching.cache_rule`, which names the sources). Prices are those of `genai-prices`, and of
+the artifact's profile for models that it does not list. A request follows the one before after the
 recorded latency, and a turn of the user after a pause (`--pause`).
 
     best single   the arm with the highest predicted accuracy for all requests, with its cache
     per turn      the policy decides for every request by the profile's costs
     sticky        the policy decides for the first request of a conversation
-    ours          `core.caching`: the first request is decided in the same way; later turns of the
-                  user change the arm if that pays, within a budget of 2% above `sticky`
+    ours          `policies.caching`: the first request is decided in the same way; later turns of
+                  the user change the arm if that pays, within a budget of 2% above `sticky`
     no budget     the same without a budget
     by length     like `ours`, but the length of its prompt decides about the first request
     by length, free   the same without a budget
@@ -43,8 +43,10 @@ import orjson
 
 from benchmarks.stamp import stamp
 from router_service import Router
-from router_service.core.artifact import Manifest
-from router_service.core.caching import (
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.artifact import Manifest
+from router_service.checker.tool_checks import is_tool_error
+from router_service.policies.caching import (
     ArmTerms,
     ConversationState,
     NextRequest,
@@ -53,9 +55,7 @@ from router_service.core.caching import (
     choose_in_conversation,
     costs_over,
 )
-from router_service.core.messages import Json, parse_conversation
-from router_service.core.selection import Policy, choose_once, parse_policy, select
-from router_service.core.tool_checks import is_tool_error
+from router_service.policies.selection import Policy, choose_once, parse_policy, select
 from router_service.prices import look_up
 from switchcraft_training.datasets.bfcl.format import PACKAGE, question_files
 from switchcraft_training.datasets.bfcl.recorded import read_files
@@ -134,7 +134,7 @@ class Strategy:
     arm: str = ""
     is_sticky: bool = False
     rule: SwitchRule | None = None
-    """The rule of `core.caching`, if the strategy uses it."""
+    """The rule of `policies.caching`, if the strategy uses it."""
     weighs_first: bool = False
     """Whether the first request is decided by the length of its prompt."""
     changes_in_loops: bool = False

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from router_service.core.calls.toolbox import ExpectedCall
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.datasets.rows import encode_row, write_lines
 from switchcraft_training.records import Example, Expected, Judged
 

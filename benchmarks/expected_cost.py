@@ -37,12 +37,12 @@ from sklearn.metrics import mean_absolute_error, r2_score
 from tokenizers import Tokenizer
 
 from benchmarks.stamp import stamp
-from router_service.core.artifact import SHIPPED, TOKENIZER
-from router_service.core.features import FEATURES, extract
-from router_service.core.measurement import FRONTIER, best_single, cheapest_single, route
-from router_service.core.messages import Json, parse_conversation
-from router_service.core.packing import Packer
-from router_service.core.statistics import Estimate
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.artifact import SHIPPED, TOKENIZER
+from router_service.measurement.rules import FRONTIER, best_single, cheapest_single, route
+from router_service.measurement.statistics import Estimate
+from router_service.predictor.features import FEATURES, extract
+from router_service.predictor.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes

@@ -36,13 +36,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from benchmarks.stamp import stamp
 from router_service import Router
-from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.familiarity import LIMIT, Familiarity, Sizes
-from router_service.core.features import extract
-from router_service.core.held_out import HELD_OUT, HeldOut
-from router_service.core.messages import Conversation, Json, parse_conversation
-from router_service.dialects.parts import Text
-from router_service.requests.planning import MESSAGES, RESPONSES, parse_request
+from router_service.apis.conversation import Conversation, Json, parse_conversation
+from router_service.apis.parts import Text
+from router_service.artifact import SHIPPED, Artifact
+from router_service.measurement.held_out import HELD_OUT, HeldOut
+from router_service.predictor.familiarity import LIMIT, Familiarity, Sizes
+from router_service.predictor.features import extract
+from router_service.requests.parsing import MESSAGES, RESPONSES, parse_request
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Floats
 from switchcraft_training.dataset import load_dataset

@@ -47,11 +47,11 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from benchmarks.load.processes import Program, free_port, running
 from benchmarks.stamp import stamp
-from router_service.core.artifact import SHIPPED, TOKENIZER, Artifact, Encoder
+from router_service.artifact import SHIPPED, TOKENIZER, Artifact, Encoder
 from router_service.core.errors import SwitchcraftError
-from router_service.core.held_out import Figures
-from router_service.core.model import CUDA_PROVIDER, IDENTITY, Classifier, has_cuda
-from router_service.core.packing import Packed, Packer, PackingSpec
+from router_service.measurement.held_out import Figures
+from router_service.predictor.model import CUDA_PROVIDER, IDENTITY, Classifier, has_cuda
+from router_service.predictor.packing import Packed, Packer, PackingSpec
 from router_service.router import Router
 from router_service.sandbox.app import run_in_thread
 from switchcraft_training.config import RunConfig

@@ -22,9 +22,9 @@ import orjson
 
 from benchmarks.stamp import stamp
 from benchmarks.utility import at_budget, families
-from router_service.core.measurement import best_single
-from router_service.core.messages import Json
-from router_service.core.statistics import mean_auc
+from router_service.apis.conversation import Json
+from router_service.measurement.rules import best_single
+from router_service.measurement.statistics import mean_auc
 from switchcraft_training.config import load_config
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset

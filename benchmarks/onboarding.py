@@ -31,12 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.stamp import stamp
-from router_service.core.artifact import Artifact
+from router_service.artifact import Artifact
 from router_service.core.errors import ArtifactError
-from router_service.core.held_out import HELD_OUT, HeldOut
-from router_service.core.measurement import Choices, route
-from router_service.core.model import Calibration, logit, sigmoid
-from router_service.core.statistics import mean_auc
+from router_service.measurement.held_out import HELD_OUT, HeldOut
+from router_service.measurement.rules import Choices, route
+from router_service.measurement.statistics import mean_auc
+from router_service.predictor.model import Calibration, logit, sigmoid
 from switchcraft_training.config import RunConfig, load_config
 from switchcraft_training.data.splits import Split, merge_equal_queries
 from switchcraft_training.data.table import Floats, Table

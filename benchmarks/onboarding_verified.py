@@ -32,9 +32,9 @@ from benchmarks.onboarding import (
     standard_error,
 )
 from benchmarks.stamp import stamp
-from router_service.core.answer_features import Candidates
-from router_service.core.measurement import Choices, best_single
-from router_service.core.simulation import Simulation
+from router_service.measurement.rules import Choices, best_single
+from router_service.measurement.simulation import Simulation
+from router_service.verifier.answer_features import Candidates
 from switchcraft_training.data.table import Table
 from switchcraft_training.evaluation.calibration import fit_platt
 from switchcraft_training.evaluation.metrics import paired_interval

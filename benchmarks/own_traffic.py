@@ -30,9 +30,9 @@ from typing import NamedTuple
 import orjson
 
 from benchmarks.stamp import stamp
-from router_service.core.artifact import SHIPPED
-from router_service.core.messages import Json
-from router_service.core.selection import Drift, explore, select
+from router_service.apis.conversation import Json
+from router_service.artifact import SHIPPED
+from router_service.policies.selection import Drift, explore, select
 
 COMMANDS = ("replay", "predict", "import")
 FILE_BYTES = 100_000_000

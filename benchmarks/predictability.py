@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from benchmarks.stamp import stamp
-from router_service.core.features import FEATURES, OVERLAP_FEATURES, TOOL_FEATURES, extract
-from router_service.core.messages import parse_conversation
-from router_service.core.statistics import auc_measure
-from router_service.core.text_features import TEXT_FEATURES
+from router_service.apis.conversation import parse_conversation
+from router_service.measurement.statistics import auc_measure
+from router_service.predictor.features import FEATURES, OVERLAP_FEATURES, TOOL_FEATURES, extract
+from router_service.predictor.text_features import TEXT_FEATURES
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import Split, fold_table

@@ -2,7 +2,7 @@
 
     python benchmarks/redaction.py --out runs/redaction.json
 
-It measures events of a chat stream, read by `upstream/answers.py` from memory, one event per part,
+It measures events of a chat stream, read by `upstream/streams.py` from memory, one event per part,
 and bodies of several sizes through `Redactor` alone. None of them contains the key. Contenders
 take turns; medians over rounds (least to most).
 """
@@ -22,10 +22,10 @@ from pydantic import SecretStr
 
 from benchmarks.stamp import stamp
 from router_service.settings import Timeouts
-from router_service.upstream.answers import EventReader
 from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import HttpResponse
 from router_service.upstream.redaction import Redactor, Secrets, secrets_of
+from router_service.upstream.streams import EventReader
 
 KEY = SecretStr("sk-proj-" + "Kx81QzPwJw72RtVsUy63" * 7)
 EVENT = (

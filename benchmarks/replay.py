@@ -27,8 +27,8 @@ import orjson
 
 from benchmarks.expected_cost import left_out, read_inputs, reference_pool, trees
 from benchmarks.stamp import stamp
-from router_service.core.measurement import Choices, best_single, route
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.measurement.rules import Choices, best_single, route
 from switchcraft_training.config import load_config
 from switchcraft_training.data.splits import fold_table
 from switchcraft_training.data.table import Floats, Table

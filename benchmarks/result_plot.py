@@ -16,10 +16,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
-from router_service.core.goals import pareto_front
-from router_service.core.held_out import HELD_OUT, HeldOut
-from router_service.core.selection import VERIFIED
+from router_service.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
+from router_service.measurement.goals import pareto_front
+from router_service.measurement.held_out import HELD_OUT, HeldOut
+from router_service.policies.selection import VERIFIED
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "accuracy-and-cost.svg"
 NAMES = {

@@ -52,9 +52,9 @@ from transformers import (
 )
 
 from benchmarks.stamp import stamp
-from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.model import Classifier, Graph, has_cuda
-from router_service.core.packing import Packed, Packer
+from router_service.artifact import SHIPPED, Artifact
+from router_service.predictor.model import Classifier, Graph, has_cuda
+from router_service.predictor.packing import Packed, Packer
 from switchcraft_training.models.model import EncoderBranch
 
 Call = Callable[[], object]

@@ -19,10 +19,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from tokenizers import Tokenizer
 
-from router_service.core.artifact import SHIPPED, TOKENIZER
-from router_service.core.messages import parse_conversation
-from router_service.core.packing import Packer, PackingSpec, TemplateSlot
-from router_service.core.statistics import mean_auc
+from router_service.apis.conversation import parse_conversation
+from router_service.artifact import SHIPPED, TOKENIZER
+from router_service.measurement.statistics import mean_auc
+from router_service.predictor.packing import Packer, PackingSpec, TemplateSlot
 from switchcraft_training.config import load_config
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset

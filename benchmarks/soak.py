@@ -61,7 +61,7 @@ from benchmarks.mixed.traffic import (
 )
 from benchmarks.mixed.watching import Sample, forget_peak, look, peak_mb, probing, read_probes
 from benchmarks.stamp import stamp
-from router_service.core.artifact import MANIFEST, read_manifest, save_manifest, sha256
+from router_service.artifact import MANIFEST, read_manifest, save_manifest, sha256
 from router_service.core.keys import hashed
 from router_service.core.releases import Release
 from switchcraft_training.publishing.releases import RedisPointer, make_release, put_stable

@@ -8,7 +8,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 
 
 def stamp(*packages: str) -> dict[str, Json]:

@@ -155,10 +155,10 @@ def request_path() -> tuple[int, list[str], list[str], int]:
     # Imported here: the other figures need neither the service nor its dependencies.
     import httpx  # noqa: PLC0415
 
-    from router_service.core.artifact import SHIPPED  # noqa: PLC0415
-    from router_service.http.app import create_app  # noqa: PLC0415
+    from router_service.artifact import SHIPPED  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
     from router_service.sandbox.app import run_in_thread  # noqa: PLC0415
+    from router_service.serving.app import create_app  # noqa: PLC0415
     from router_service.settings import Settings  # noqa: PLC0415
     from tests.serving import served  # noqa: PLC0415
 

@@ -35,9 +35,9 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from benchmarks.corpus import ARMS, write_corpus
 from benchmarks.stamp import stamp
-from router_service.core.model import sigmoid
-from router_service.core.selection import Price
-from router_service.core.words import Ids
+from router_service.policies.selection import Price
+from router_service.predictor.model import sigmoid
+from router_service.predictor.words import Ids
 from switchcraft_training import experiment, pipeline
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views

@@ -34,9 +34,9 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
-from router_service.dialects.requests import read_request, write_request
-from router_service.dialects.writing import Target
+from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.registry import read_request, write_request
+from router_service.apis.writing import Target
 from tests.clients.conversations import PARAMETERS
 from tests.providers.answers import Reply, Written
 from tests.providers.gateways import deployment, gateway, names

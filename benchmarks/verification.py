@@ -19,13 +19,13 @@ import numpy as np
 import orjson
 
 from benchmarks.stamp import stamp
-from router_service.core.answer_features import Question
-from router_service.core.answers import ParsedAnswer, WrittenCall
-from router_service.core.artifact import CANARIES, SHIPPED
-from router_service.core.messages import Json, as_list, parse_conversation, unwrap_tool
-from router_service.core.selection import Verified
-from router_service.core.verification import Candidate, VerificationState
+from router_service.apis.answers import ParsedAnswer, WrittenCall
+from router_service.apis.conversation import Json, as_list, parse_conversation, unwrap_tool
+from router_service.artifact import CANARIES, SHIPPED
+from router_service.policies.selection import Verified
 from router_service.router import Router
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import Candidate, VerificationState
 
 MAX_CANDIDATES = 3
 

@@ -18,16 +18,16 @@ from pathlib import Path
 import orjson
 
 from router_service.access import permitted_listen_host, warn_about_open_redis
-from router_service.core.artifact import MANIFEST, read_manifest
+from router_service.apis.parts import Message, Request, Text
+from router_service.apis.registry import write_request
+from router_service.apis.writing import Target
+from router_service.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, SwitchcraftError
 from router_service.core.keys import without_keys
-from router_service.dialects.parts import Message, Request, Text
-from router_service.dialects.requests import write_request
-from router_service.dialects.writing import Target
-from router_service.http.server import open_listeners
-from router_service.lifecycle.engine import EngineBuilder, make_planner
-from router_service.lifecycle.reloading import load_first_router
 from router_service.requests.pool import Pool, pool_notes
+from router_service.runtime.engine import EngineBuilder, make_planner
+from router_service.runtime.reloading import load_first_router
+from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 

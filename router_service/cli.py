@@ -14,7 +14,7 @@ from router_service.core.addresses import read_port
 from router_service.core.errors import SwitchcraftError
 
 if TYPE_CHECKING:
-    from router_service.core.artifact import Artifact
+    from router_service.artifact import Artifact
 
 # Each command imports what it needs, so that `--help` does not load the model's runtime.
 
@@ -204,7 +204,8 @@ def _port(text: str) -> int:
 
 def serve_command(arguments: argparse.Namespace) -> int:
     """Run the gateway."""
-    from router_service.http.server import ServeOptions, serve  # noqa: PLC0415
+    from router_service.serving.serve import serve  # noqa: PLC0415
+    from router_service.serving.server import ServeOptions  # noqa: PLC0415
 
     serve(ServeOptions(arguments.config, arguments.host, arguments.port, arguments.log_format))
     return 0
@@ -230,9 +231,9 @@ def check_command(arguments: argparse.Namespace) -> int:
 
 def route_command(arguments: argparse.Namespace) -> int:
     """Print a decision for each request body on standard input."""
-    from router_service.core.artifact import SHIPPED  # noqa: PLC0415
-    from router_service.core.selection import Policy, Verified  # noqa: PLC0415
+    from router_service.artifact import SHIPPED  # noqa: PLC0415
     from router_service.offline import decide_lines  # noqa: PLC0415
+    from router_service.policies.selection import Policy, Verified  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
 
     if sys.stdin.isatty():
@@ -308,7 +309,7 @@ def _count(text: str) -> int:
 
 def advise_command(arguments: argparse.Namespace) -> int:
     """Show which pools of models to use."""
-    from router_service.core.advice import advise, arms_of  # noqa: PLC0415
+    from router_service.measurement.advice import advise, arms_of  # noqa: PLC0415
     from router_service.offline import explain_advice  # noqa: PLC0415
 
     artifact = _artifact_of(arguments)
@@ -329,12 +330,12 @@ def advise_command(arguments: argparse.Namespace) -> int:
 
 def _artifact_of(arguments: argparse.Namespace) -> Artifact:
     """Return the artifact of `--artifact` or `--config`, with the configuration's figures."""
-    from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
+    from router_service.artifact import SHIPPED, Artifact  # noqa: PLC0415
 
     if arguments.config is None:
         return Artifact.load(arguments.artifact or SHIPPED)
-    from router_service.lifecycle.engine import EngineBuilder  # noqa: PLC0415
-    from router_service.lifecycle.reloading import load_first_router  # noqa: PLC0415
+    from router_service.runtime.engine import EngineBuilder  # noqa: PLC0415
+    from router_service.runtime.reloading import load_first_router  # noqa: PLC0415
     from router_service.settings import read_settings  # noqa: PLC0415
 
     settings = read_settings(arguments.config)

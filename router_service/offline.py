@@ -7,24 +7,24 @@ from functools import partial
 
 import orjson
 
-from router_service.core.advice import Advice, PoolFigures
-from router_service.core.answer_features import Question
-from router_service.core.answers import parse_answer
-from router_service.core.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
-from router_service.core.capabilities import read_requirements
-from router_service.core.errors import InvalidRequestError, PolicyError
-from router_service.core.goals import goal_point, goal_policy, pareto_front, parse_goal
-from router_service.core.held_out import verified_points
-from router_service.core.messages import (
+from router_service.apis.answers import parse_answer
+from router_service.apis.capabilities import read_requirements
+from router_service.apis.conversation import (
     Json,
     as_list,
     decode_object,
     parse_conversation,
     wrong_type,
 )
-from router_service.core.selection import VERIFIED, Policy, Verified
-from router_service.core.verification import Candidate, VerificationState, why_unverifiable
+from router_service.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
+from router_service.core.errors import InvalidRequestError, PolicyError
+from router_service.measurement.advice import Advice, PoolFigures
+from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
+from router_service.measurement.held_out import verified_points
+from router_service.policies.selection import VERIFIED, Policy, Verified
 from router_service.router import Decision, Router
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import Candidate, VerificationState, why_unverifiable
 
 CHAT_PATH = "/chat/completions"
 

@@ -23,19 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from router_service.core.answer_features import (
-    Candidates,
-    Question,
-    decode_calls,
-    read_answer,
-    unconfirmed_arguments,
-)
-from router_service.core.artifact import NO_VERIFIER, SHIPPED, Artifact
-from router_service.core.errors import ArtifactError, PolicyError
-from router_service.core.familiarity import Familiarity
-from router_service.core.goals import goal_policy, parse_goal
-from router_service.core.held_out import describe_pool, verified_points
-from router_service.core.messages import (
+from router_service.apis.conversation import (
     Conversation,
     Json,
     ToolSpec,
@@ -43,8 +31,8 @@ from router_service.core.messages import (
     decode_object,
     parse_conversation,
 )
-from router_service.core.model import Classifier, Execution, Graph, has_cuda
-from router_service.core.packing import PackedView, PackedViewer, Packer
+from router_service.artifact import NO_VERIFIER, SHIPPED, Artifact
+from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.resources import (
     Cache,
     StageName,
@@ -52,7 +40,9 @@ from router_service.core.resources import (
     shared_cache,
     stop_if_abandoned,
 )
-from router_service.core.selection import (
+from router_service.measurement.goals import goal_policy, parse_goal
+from router_service.measurement.held_out import describe_pool, verified_points
+from router_service.policies.selection import (
     DEFAULT,
     LEAST_PRICE_USD,
     VERIFIED,
@@ -67,8 +57,18 @@ from router_service.core.selection import (
     ranking,
     select,
 )
-from router_service.core.verification import Step, UnverifiedReason, VerificationState
-from router_service.core.verifier import StepTerms, Verifier
+from router_service.predictor.familiarity import Familiarity
+from router_service.predictor.model import Classifier, Execution, Graph, has_cuda
+from router_service.predictor.packing import PackedView, PackedViewer, Packer
+from router_service.verifier.answer_features import (
+    Candidates,
+    Question,
+    decode_calls,
+    read_answer,
+    unconfirmed_arguments,
+)
+from router_service.verifier.graphs import StepTerms, Verifier
+from router_service.verifier.steps import Step, UnverifiedReason, VerificationState
 
 PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""

@@ -1,7 +1,7 @@
 """Spans of one request: the request, its decision with its stages, and calls to upstreams.
 
 Names and attributes follow the semantic conventions 1.37.0 for HTTP and generative AI; our own
-attributes begin with `switchcraft.`. No span contains content. `telemetry.tracing` exports spans.
+attributes begin with `switchcraft.`. No span contains content. `telemetry.otlp` exports spans.
 """
 
 from __future__ import annotations

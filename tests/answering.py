@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import httpx
 from starlette.types import Receive, Scope, Send
 
-from router_service.dialects.parts import Dialect
-from router_service.http.app import create_app
+from router_service.apis.parts import Dialect
+from router_service.serving.app import create_app
 from router_service.settings import Settings, UpstreamSettings
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.gateways import NO_RETRIES

@@ -11,16 +11,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from router_service.core.answer_features import (
+from router_service.apis.answers import ParsedAnswer, WrittenCall
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.verifier.answer_features import (
     CANDIDATE_FEATURES,
     CandidateAnswer,
     Question,
     decode_calls,
     read_answer,
 )
-from router_service.core.answers import ParsedAnswer, WrittenCall
-from router_service.core.messages import Json, parse_conversation
-from router_service.core.verifier import VerifierSpec
+from router_service.verifier.graphs import VerifierSpec
 
 FORECAST: Json = {
     "type": "object",

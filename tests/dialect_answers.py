@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 
 Json = Any
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from router_service.core.answer_features import Question
-from router_service.core.artifact import (
+from router_service.apis.conversation import Conversation
+from router_service.artifact import (
     CANARIES,
     NO_VERIFIER,
     TOKENIZER,
@@ -21,20 +21,20 @@ from router_service.core.artifact import (
     Provenance,
 )
 from router_service.core.errors import PolicyError
-from router_service.core.familiarity import FamiliaritySpec
-from router_service.core.messages import Conversation
-from router_service.core.model import Execution
-from router_service.core.packing import PackedView, PackingSpec
 from router_service.core.resources import Cache, Timer
-from router_service.core.selection import (
+from router_service.policies.selection import (
     ArmProfile,
     Policy,
     Price,
     Verified,
 )
-from router_service.core.verification import Step, UnverifiedReason, VerificationState
-from router_service.core.verifier import VerifierSpec
+from router_service.predictor.familiarity import FamiliaritySpec
+from router_service.predictor.model import Execution
+from router_service.predictor.packing import PackedView, PackingSpec
 from router_service.router import Decision, Prediction, decide_among
+from router_service.verifier.answer_features import Question
+from router_service.verifier.graphs import VerifierSpec
+from router_service.verifier.steps import Step, UnverifiedReason, VerificationState
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
 PRICES = {"small": 1.0, "medium": 2.0, "large": 10.0}

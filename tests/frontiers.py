@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Measure, VersusBest
+from router_service.artifact import SHIPPED, Artifact, FrontierPoint, Measure, VersusBest
 
 BEST = 0.85
 

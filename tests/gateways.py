@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from router_service.http.app import create_app
 from router_service.requests.planning import POLICY_HEADER, DecidingRouter
+from router_service.serving.app import create_app
 from router_service.settings import (
     BreakerSettings,
     RetrySettings,

@@ -10,14 +10,14 @@ from typing import Any
 
 import httpx
 
-from router_service.core.decision_log import (
+from router_service.core.decision_record import (
     Line,
     LoggedDecision,
     LoggedEvidence,
     LoggedFeedback,
     read_line,
 )
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import DecisionLogSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter

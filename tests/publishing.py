@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
-from router_service.core.selection import is_verified
+from router_service.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
+from router_service.policies.selection import is_verified
 from tests.artifacts import REFERENCE_POOL
 
 

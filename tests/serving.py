@@ -16,9 +16,9 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from router_service.http.accepting import AcceptingServer
 from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
 from router_service.sandbox.app import ThreadServer
+from router_service.serving.accepting import AcceptingServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
 WAIT_S = 30.0

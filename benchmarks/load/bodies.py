@@ -13,7 +13,7 @@ import orjson
 
 from benchmarks.load.client import PATH
 from benchmarks.load.upstream import DELAYED, PACED
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 
 MODEL = "gpt-4o-mini"

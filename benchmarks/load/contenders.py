@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.load.bodies import MODEL, ROUTED
 from benchmarks.load.processes import Program, free_port
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.artifact import SHIPPED, Artifact
 
 KEY = "sk-none"
 PRICE = {"input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7}

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmarks.load.client import Record
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 
 DIRECT = "direct"
 """The upstream itself, whose latency is subtracted from the others'."""

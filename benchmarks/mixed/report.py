@@ -13,7 +13,7 @@ from scipy import stats
 from benchmarks.mixed.disturbances import Disturbance
 from benchmarks.mixed.traffic import Outcome
 from benchmarks.mixed.watching import Probe, Sample
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 
 MAX_SLOPE_MB = 1.0
 """Most growth of resident memory per 10,000 requests, after the warm-up."""

@@ -15,7 +15,7 @@ import orjson
 
 from benchmarks.load import bodies
 from benchmarks.mixed.client import Answer, Manner, frame, frame_chunked
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 PINNED, EMBEDDER, RESCUED = "pinned", "embedder", "rescued"

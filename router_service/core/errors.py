@@ -1,6 +1,6 @@
 """The error classes of the service and of training.
 
-Each error has its facts as attributes. Only `http.errors` turns errors into HTTP responses.
+Each error has its facts as attributes. Only `http.error_responses` turns errors into responses.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.access import Access, is_loopback
 from router_service.core.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
-from router_service.http.errors import INFO, error_response
+from router_service.http.error_responses import INFO, error_response
 from router_service.requests.exchange import RequestInfo
 from router_service.telemetry.metrics import Metrics
 

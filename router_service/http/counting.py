@@ -8,10 +8,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from router_service.apis.conversation import decode_object
+from router_service.apis.responses.chat_form import find_references
 from router_service.core.errors import SwitchcraftError, UpstreamError
-from router_service.core.messages import decode_object
-from router_service.core.responses import find_references
-from router_service.http.errors import ErrorFormat, refuse
+from router_service.http.error_responses import ErrorFormat, refuse
 from router_service.http.schemas import ANSWERS, COUNT, MESSAGES_ERRORS, messages_request
 from router_service.http.transfer import (
     RawHeaders,
@@ -23,12 +23,12 @@ from router_service.http.transfer import (
     send_whole,
     unless_client_leaves,
 )
-from router_service.lifecycle.engine import Engine
 from router_service.requests.exchange import Ending
-from router_service.requests.planning import COUNT_TOKENS, ParsedRequest, parse_request
+from router_service.requests.parsing import COUNT_TOKENS, ParsedRequest, parse_request
 from router_service.requests.pool import native_models
-from router_service.upstream.answers import StartedAnswer
+from router_service.runtime.engine import Engine
 from router_service.upstream.retries import UpstreamRequest
+from router_service.upstream.streams import StartedAnswer
 
 ESTIMATED: RawHeaders = [
     (b"content-type", b"application/json"),

@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import StageName, Timer
-from router_service.core.verification import VerificationLimits
-from router_service.http.errors import refuse, status_of
+from router_service.http.error_responses import refuse, status_of
 from router_service.http.relay import AnswerRelay
 from router_service.http.schemas import (
     ANSWER,
@@ -36,22 +35,22 @@ from router_service.http.transfer import (
     upstream_path,
 )
 from router_service.http.verified import VerifiedRelay, read_limits, read_verified_goals
-from router_service.lifecycle.overload import Drain
-from router_service.requests.conversations import read_session_header
+from router_service.requests.deciding import plan_request
 from router_service.requests.exchange import Ending, Exchange
-from router_service.requests.planning import (
+from router_service.requests.limits import Drain
+from router_service.requests.parsing import (
     CHAT,
     MESSAGES,
-    POLICY_HEADER,
     RESPONSES,
     Endpoint,
-    PolicyHeaders,
-    plan_request,
+    read_session_header,
     unrouted,
 )
+from router_service.requests.planning import POLICY_HEADER, PolicyHeaders
 from router_service.requests.verification import check_limits
 from router_service.upstream.retries import UpstreamRequest
 from router_service.upstream.translation import Translation
+from router_service.verifier.steps import VerificationLimits
 
 BETA = "beta=true"
 """Query of the Anthropic client's beta requests."""

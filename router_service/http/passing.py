@@ -14,6 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from router_service.apis.conversation import Reference, as_text, decode_object
+from router_service.apis.responses.chat_form import find_references
 from router_service.core.errors import (
     InvalidRequestError,
     NotServedError,
@@ -23,9 +25,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.core.messages import Reference, as_text, decode_object
-from router_service.core.responses import find_references
-from router_service.http.errors import (
+from router_service.http.error_responses import (
     ErrorFormat,
     error_response,
     refuse,
@@ -46,11 +46,11 @@ from router_service.http.transfer import (
     unless_client_leaves,
     upstream_path,
 )
-from router_service.lifecycle.engine import Engine
-from router_service.lifecycle.gateway import Gateway
 from router_service.requests.exchange import CLIENT_LEFT, Ending
 from router_service.requests.ownership import MAX_NOTED_BYTES
-from router_service.requests.planning import unrouted
+from router_service.requests.parsing import unrouted
+from router_service.runtime.engine import Engine
+from router_service.runtime.gateway import Gateway
 from router_service.settings import Model
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import REPEATABLE_PATHS

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from router_service.core.errors import InvalidRequestError, OverloadedError
-from router_service.http.errors import code_of, error_body, retry_after
+from router_service.http.error_responses import code_of, error_body, retry_after
 from router_service.telemetry.logs import log_request
 
 MIN_READ_BYTES = 16 * 1024

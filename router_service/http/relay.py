@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from starlette.types import Send
 
-from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
+from router_service.apis.answers import Usage, fix_surrogates, parse_answer, read_usage
+from router_service.apis.api_errors import AnswerError
+from router_service.apis.conversation import Json
 from router_service.core.errors import OverloadedError, UpstreamError, UpstreamRefusedError
-from router_service.core.messages import Json
-from router_service.dialects.errors import AnswerError
-from router_service.http.errors import (
+from router_service.http.error_responses import (
     ErrorFormat,
     error_body,
     refused_body,
@@ -22,17 +22,17 @@ from router_service.http.errors import (
     upstream_error_body,
 )
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
-from router_service.lifecycle.gateway import Gateway
 from router_service.requests.exchange import Ending, Exchange, answer_cost_usd
+from router_service.runtime.gateway import Gateway
 from router_service.store.records import UpstreamObject
-from router_service.upstream.answers import (
+from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
+from router_service.upstream.retries import RetryingClient, UpstreamRequest
+from router_service.upstream.streams import (
     CHARACTERS_PER_TOKEN,
     EventReader,
     StartedAnswer,
     identity_of,
 )
-from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
-from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
 JSON_TYPE = (b"content-type", b"application/json")
 

@@ -19,10 +19,10 @@ from router_service.core.errors import (
     InvalidRequestError,
     UnsupportedEncodingError,
 )
-from router_service.http.errors import INFO
-from router_service.lifecycle.gateway import Gateway
+from router_service.http.error_responses import INFO
+from router_service.requests.deciding import AT_ONCE_BYTES
 from router_service.requests.exchange import RequestInfo
-from router_service.requests.planning import AT_ONCE_BYTES
+from router_service.runtime.gateway import Gateway
 from router_service.settings import ServerSettings
 from router_service.upstream.client import DEADLINE_HEADER
 

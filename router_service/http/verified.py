@@ -11,13 +11,13 @@ from dataclasses import replace
 from starlette.types import Message, Send
 
 from router_service.core.errors import Failure, InvalidRequestError, UpstreamError
-from router_service.core.verification import VerificationLimits
-from router_service.http.errors import ErrorFormat, error_body, status_of
+from router_service.http.error_responses import ErrorFormat, error_body, status_of
 from router_service.http.relay import JSON_TYPE, AnswerRelay, cost_headers
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
 from router_service.requests.exchange import CandidateExchange, Ending, Exchange
 from router_service.requests.verification import Verification
 from router_service.settings import VerificationSettings
+from router_service.verifier.steps import VerificationLimits
 
 MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
 MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
@@ -114,7 +114,8 @@ class VerifiedRelay:
                 exchange,
                 relay.upstreams,
                 relay.request,
-                relay.gateway,
+                relay.gateway.decisions,
+                relay.gateway.drain,
                 self._limits,
                 self._deliver,
             )

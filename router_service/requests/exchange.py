@@ -11,17 +11,16 @@ from enum import StrEnum
 
 import orjson
 
-from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
-from router_service.core.decision_log import CandidateRecord, DecisionRecord
+from router_service.apis.answers import NO_USAGE, ParsedAnswer, Usage
+from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
-from router_service.core.explanations import (
+from router_service.policies.explanations import (
     arm_label,
     explain_candidate,
     explain_choice,
     explain_record,
 )
-from router_service.core.selection import Reason
-from router_service.core.verification import UnverifiedReason
+from router_service.policies.selection import Reason
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
 from router_service.settings import Model
@@ -30,13 +29,14 @@ from router_service.telemetry.history import NO_POLICY, TrafficHistory
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
-from router_service.upstream.answers import (
+from router_service.upstream.client import ReserveMemory, unlimited
+from router_service.upstream.retries import Attempt
+from router_service.upstream.streams import (
     CHARACTERS_PER_TOKEN,
     AnswerIdentity,
     StartedAnswer,
 )
-from router_service.upstream.client import ReserveMemory, unlimited
-from router_service.upstream.retries import Attempt
+from router_service.verifier.steps import UnverifiedReason
 
 UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
 

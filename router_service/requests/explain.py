@@ -12,16 +12,14 @@ from threading import Lock
 
 from pydantic import BaseModel, ConfigDict
 
-from router_service.core.advice import Advice, advise
-from router_service.core.answer_features import Question
-from router_service.core.artifact import FrontierPoint
+from router_service.apis.conversation import as_list
+from router_service.artifact import FrontierPoint
 from router_service.core.errors import NothingToRouteError
-from router_service.core.explanations import explain_choice
-from router_service.core.held_out import single_accuracies, verified_points
-from router_service.core.messages import as_list
-from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
-from router_service.core.selection import (
+from router_service.measurement.advice import Advice, advise
+from router_service.measurement.held_out import single_accuracies, verified_points
+from router_service.policies.explanations import explain_choice
+from router_service.policies.selection import (
     VERIFIED,
     NamedPolicy,
     Policy,
@@ -29,18 +27,13 @@ from router_service.core.selection import (
     Verified,
     parse_policy,
 )
-from router_service.core.verification import VerificationState
-from router_service.requests.planning import (
-    DecidingRouter,
-    Endpoint,
-    GatewayReason,
-    ParsedRequest,
-    Planner,
-    PolicyHeaders,
-    parse_request,
-)
+from router_service.predictor.packing import PackedView
+from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
+from router_service.requests.planning import DecidingRouter, GatewayReason, Planner, PolicyHeaders
 from router_service.requests.pool import Pool
 from router_service.router import Choice, Decision, Prediction, choices
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import VerificationState
 
 
 @dataclass(frozen=True, slots=True)

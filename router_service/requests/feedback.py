@@ -17,8 +17,16 @@ from typing import Literal
 import anyio.to_thread
 import orjson
 
-from router_service.core.answers import ParsedAnswer, WrittenCall
-from router_service.core.decision_log import (
+from router_service.apis.answers import ParsedAnswer, WrittenCall
+from router_service.apis.conversation import Json, as_list, unwrap_tool
+from router_service.apis.responses.chat_form import to_chat_messages
+from router_service.checker.tool_checks import (
+    CallChecker,
+    CallValidity,
+    latest_tool_results,
+    parameters_by_tool,
+)
+from router_service.core.decision_record import (
     AnswerContent,
     Content,
     DecisionRecord,
@@ -28,16 +36,9 @@ from router_service.core.decision_log import (
     LoggedFeedback,
 )
 from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
-from router_service.core.messages import Json, as_list, unwrap_tool
-from router_service.core.responses import to_chat_messages
-from router_service.core.tool_checks import (
-    CallChecker,
-    CallValidity,
-    latest_tool_results,
-    parameters_by_tool,
-)
 from router_service.requests.exchange import Exchange
-from router_service.requests.planning import RESPONSES, Endpoint, GatewayReason
+from router_service.requests.parsing import RESPONSES, Endpoint
+from router_service.requests.planning import GatewayReason
 from router_service.settings import ADMIN, DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog

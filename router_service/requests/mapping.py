@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
-from router_service.core.artifact import Manifest
+from router_service.artifact import Manifest
 from router_service.settings import Deployment, Model, Settings
 from router_service.settings.deployments import PROVIDERS
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from router_service.apis.conversation import Json, Reference
+from router_service.apis.responses.chat_form import CONTINUATION_FIELDS
 from router_service.core.errors import (
     ForbiddenError,
     ObjectNotFoundError,
     ResponseNotFoundError,
     StoreError,
 )
-from router_service.core.messages import Json, Reference
-from router_service.core.responses import CONTINUATION_FIELDS
 from router_service.settings import ADMIN
 from router_service.store.records import GuardedStore, MemoryStore, UpstreamObject
 

@@ -1,57 +1,35 @@
-"""Plan a request: which models may answer it, in which order, and why.
-
-`plan_request` performs all steps: it parses the body, predicts and chooses.
-"""
+"""Plan a request: which models may answer it, in which order, and why."""
 
 from __future__ import annotations
 
 import logging
 import random
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import partial
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from router_service.core.answer_features import Question
-from router_service.core.anthropic import parse_messages_request, to_chat_body
-from router_service.core.artifact import Artifact
-from router_service.core.caching import choose_in_conversation, costs_over
-from router_service.core.capabilities import Feature, Requirements, read_requirements
+from router_service.apis.conversation import (
+    Conversation,
+)
+from router_service.artifact import Artifact
 from router_service.core.errors import (
-    InvalidRequestError,
     ModelNotFoundError,
     ResponseElsewhereError,
     ResponseNotFoundError,
 )
-from router_service.core.familiarity import BEST, ROUTE
-from router_service.core.goals import name_policy
-from router_service.core.messages import (
-    ChatRequest,
-    Conversation,
-    Json,
-    decode_object,
-    parse_chat_request,
-    read_model,
-    read_stream,
-)
-from router_service.core.model import Execution
-from router_service.core.packing import PackedView
 from router_service.core.resources import (
     Cache,
     Stage,
-    StageName,
     Timer,
-    shared_cache,
-    stop_if_abandoned,
 )
-from router_service.core.responses import find_references, parse_responses_request
-from router_service.core.risk import Risk
-from router_service.core.selection import (
+from router_service.measurement.goals import name_policy
+from router_service.policies.caching import choose_in_conversation, costs_over
+from router_service.policies.risk import Risk
+from router_service.policies.selection import (
     DEFAULT,
     NamedPolicy,
     Policy,
@@ -59,26 +37,21 @@ from router_service.core.selection import (
     Threshold,
     Verified,
 )
-from router_service.core.strict_json import loads, loads_exactly
-from router_service.core.verification import (
+from router_service.predictor.familiarity import BEST, ROUTE
+from router_service.predictor.model import Execution
+from router_service.predictor.packing import PackedView
+from router_service.requests.parsing import ParsedRequest
+from router_service.requests.pool import Pool, capable_models, untranslatable
+from router_service.requests.turns import ConversationTurn
+from router_service.router import Decision, Prediction, explored
+from router_service.settings import Model, RouterSettings
+from router_service.store.records import UpstreamObject
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import (
     Step,
     UnverifiedReason,
     VerificationState,
-    why_unverifiable,
 )
-from router_service.dialects.parts import Dialect
-from router_service.dialects.requests import obstacles, read_request
-from router_service.requests.conversations import ConversationTurn, read_session
-from router_service.requests.pool import Pool, capable_models, untranslatable
-from router_service.router import Decision, Prediction, explored
-from router_service.settings import Deployment, Model, RouterSettings
-from router_service.store.records import UpstreamObject
-from router_service.upstream.bodies import BodyTemplate
-
-if TYPE_CHECKING:
-    from router_service.lifecycle.engine import Engine
-    from router_service.lifecycle.gateway import Gateway
-
 
 _log = logging.getLogger("switchcraft.planning")
 
@@ -87,15 +60,6 @@ POLICY_HEADER = "x-switchcraft-policy"
 MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 """Policy of unfamiliar requests that the most accurate arm answers. Its rule holds at familiarity
 0, where all probabilities are base rates; above it, the planner moves the choice to that arm."""
-
-AT_ONCE_BYTES = 16 * 1024
-"""Largest body that is parsed on the event loop; larger ones are parsed in a thread. Parsing this
-much takes 0.2 ms. A thread would not help: the switch to it takes as long, and so does the event
-loop's wait for the interpreter lock while the thread parses."""
-
-
-MAX_NAMED_FIELDS = 8
-"""Most fields of a request that an error names as reasons why a model cannot get the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,238 +73,6 @@ class PolicyHeaders:
 
 
 NO_HEADERS = PolicyHeaders()
-
-
-async def plan_request(  # noqa: PLR0913
-    gateway: Gateway,
-    engine: Engine,
-    endpoint: Endpoint,
-    body: bytes,
-    *,
-    caller: str | None = None,
-    headers: PolicyHeaders = NO_HEADERS,
-    session: str | None = None,
-    timer: Timer | None = None,
-) -> Plan:
-    """Parse a request body, predict, choose, and return the plan.
-
-    Only the model's prediction and the parsing of large bodies run in a thread. So a small request
-    that names its model, or whose prediction is cached, needs no thread. `caller` is the name of
-    the client's key, `headers` say which policy it wants, and `session` names the conversation.
-
-    Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, PolicyError,
-    NoCapableModelError, ResponseNotFoundError or ResponseElsewhereError), OverloadedError and
-    StoreError.
-    """
-    started_s = time.perf_counter()
-    timer = timer or Timer(time.perf_counter)
-    releases, viewer = engine.releases, engine.viewer(caller)
-
-    def prepare() -> tuple[Plan, Prediction | None]:
-        request = parse_request(endpoint, body)
-        timer.end(StageName.PARSE)
-        plan = releases.prepare(request, headers)
-        router = plan.planner.router
-        return plan, router.cached(request.chat.conversation) if plan.arms else None
-
-    def prepare_and_predict() -> tuple[Plan, Prediction | None]:
-        timer.end(StageName.QUEUE)
-        plan, prediction = prepare()
-        if plan.arms and prediction is None:
-            return releases.predict(plan, timer)
-        return plan, prediction
-
-    def predict() -> tuple[Plan, Prediction | None]:
-        timer.end(StageName.QUEUE)
-        return releases.predict(plan, timer)
-
-    if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
-        references = await gateway.decisions.run(
-            caller, len(body), lambda: find_references(decode_object(body))
-        )
-        await gateway.ownership.check_references(viewer, references)
-    if len(body) > AT_ONCE_BYTES:
-        plan, prediction = await gateway.decisions.run(caller, len(body), prepare_and_predict)
-    else:
-        plan, prediction = prepare()
-        if plan.arms and prediction is None:
-            plan, prediction = await gateway.decisions.run(caller, len(body), predict)
-    if plan.request.chat.continues is not None:
-        held = await gateway.ownership.holder(viewer, plan.request.chat.continues)
-        plan = plan.planner.continued(plan, held)
-    elif plan.arms and prediction is not None:
-        plan = plan.planner.adapt(plan, prediction)
-        if engine.settings.router.conversations.enabled and plan.verified is None:
-            turn = await gateway.conversations.begin(plan.request, session, caller)
-            plan = replace(plan, conversation=turn)
-        plan = releases.choose(plan, prediction)
-        timer.end(StageName.SELECT)
-    elif plan.verified is not None:
-        plan = replace(plan, verified=None, unverified=UnverifiedReason.ROUTER_FAILED)
-    seconds = time.perf_counter() - started_s
-    gateway.metrics.decision_seconds.observe(seconds)
-    if seconds > engine.settings.router.latency_budget_s:
-        gateway.metrics.decisions_over_budget.inc()
-    return replace(plan, stages=tuple(timer.stages))
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One endpoint of the API; `path` is relative to `/v1` and to an upstream's base URL."""
-
-    path: str
-    parse: Callable[[Mapping[str, Json]], ChatRequest]
-    """Parses a body that `read` returned; raises InvalidRequestError."""
-    dialect: Dialect | None = None
-    """The API, if requests can be translated to another one."""
-    is_json: bool = True
-    """Whether a successful answer is one JSON object or a stream of them; speech is neither."""
-
-    @property
-    def is_routed(self) -> bool:
-        """Whether requests may name the router as their model. If not, they name a pool model."""
-        return self.dialect is not None
-
-    def read(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Return a decoded body in the form that `core` reads: a chat or a Responses request.
-
-        Raises InvalidRequestError.
-        """
-        return to_chat_body(body) if self.dialect is Dialect.MESSAGES else body
-
-
-CHAT = Endpoint(Dialect.CHAT.path, parse_chat_request, Dialect.CHAT)
-RESPONSES = Endpoint(Dialect.RESPONSES.path, parse_responses_request, Dialect.RESPONSES)
-MESSAGES = Endpoint(Dialect.MESSAGES.path, parse_messages_request, Dialect.MESSAGES)
-COUNT_TOKENS = Endpoint(f"{MESSAGES.path}/count_tokens", parse_chat_request, Dialect.MESSAGES)
-
-API_NAMES = {
-    Dialect.CHAT: Feature.CHAT,
-    Dialect.RESPONSES: Feature.RESPONSES,
-    Dialect.MESSAGES: Feature.MESSAGES,
-}
-
-_JSON_PATHS = {"/embeddings", "/completions"}
-
-
-def parse_unrouted_request(body: Mapping[str, Json]) -> ChatRequest:
-    """Parse only `model` and `stream`; raises InvalidRequestError."""
-    return ChatRequest(read_model(body), read_stream(body), Conversation(turns=()))
-
-
-def unrouted(path: str) -> Endpoint:
-    """Return an endpoint whose requests must name a model of the pool."""
-    return Endpoint(path, parse_unrouted_request, is_json=path in _JSON_PATHS)
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
-    """A request body, parsed once and then used by all releases and logs."""
-
-    endpoint: Endpoint
-    chat: ChatRequest
-    requirements: Requirements
-    body: BodyTemplate
-    """The body as the client sent it; each deployment gets it with its own name of the model."""
-    session: str | None
-    """The name that the body gives to the conversation, if any."""
-    _obstacles: dict[Dialect, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    """Fields that each API cannot express; empty until a request has to be translated."""
-
-    def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
-        """Return descriptions of what keeps the request from being sent to a deployment.
-
-        Raises InvalidRequestError if it would have to be translated, but is malformed.
-        """
-        dialect = self.endpoint.dialect
-        if dialect is None or self.target_of(deployment) is not None:
-            return ()
-        name = API_NAMES[dialect]
-        lost = self._lost(deployment.dialects[0]) if deployment.dialects else ()
-        shown = [f"the field {path!r} of {name}" for path in lost[:MAX_NAMED_FIELDS]]
-        more = (f"{len(lost) - len(shown)} more fields",) if len(lost) > len(shown) else ()
-        return (*shown, *more) or (name,)
-
-    def target_of(self, deployment: Deployment) -> Dialect | None:
-        """Return the API in which a deployment gets the request, or None if it cannot get it.
-
-        That is the client's API, or else the first of the deployment's that can express it.
-        """
-        dialect = self.endpoint.dialect
-        if dialect in deployment.dialects:
-            return dialect
-        return next((target for target in deployment.dialects if not self._lost(target)), None)
-
-    def _lost(self, target: Dialect) -> tuple[str, ...]:
-        """Return the fields that an API cannot express; reads the whole body at the first use."""
-        if not self._obstacles and self.endpoint.dialect is not None:
-            body = loads_exactly(self.body.with_model("-"))
-            request = read_request(body, self.endpoint.dialect)
-            if "thread" in request.lost:  # Anthropic's clients then send the whole conversation
-                raise InvalidRequestError(
-                    "Not every model that may answer keeps conversations ('thread'). Send the whole"
-                    " conversation without 'thread'.",
-                    param="thread",
-                    code="thread_unsupported_request",
-                )
-            self._obstacles.update((other, obstacles(request, other)) for other in Dialect)
-        return self._obstacles[target]
-
-    def decoded(self) -> Mapping[str, Json]:
-        """Decode the body again, and return it in the form that `core` reads."""
-        return self.endpoint.read(loads(self.body.with_model("")))
-
-    @property
-    def unverifiable(self) -> UnverifiedReason | None:
-        """Why the answer cannot be verified, or None if it can be; decodes the body again."""
-        return why_unverifiable(
-            self.decoded(),
-            self.chat.conversation,
-            self.requirements.features,
-            is_continued=self.chat.continues is not None,
-        )
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the body as the client sent it; not stored, because only logs need it."""
-        return sha256(self.body.body).hexdigest()
-
-    @property
-    def has_cache_markers(self) -> bool:
-        """Whether the body has `cache_control`, which some providers need to cache a prompt."""
-        return b'"cache_control"' in self.body.body
-
-    @property
-    def conversation_id(self) -> str:
-        """Hash of the conversation's opening: 32 hexadecimal digits, the same at every turn."""
-        opening = "\0".join(self.chat.conversation.opening).encode(errors="surrogatepass")
-        return sha256(opening).hexdigest()[:32]
-
-
-_PARSED_BYTES = 2_000
-"""Approximate memory of a parsed request without its body and texts. Tools are shared."""
-_parsed: Cache[tuple[Endpoint, bytes], ParsedRequest] = shared_cache(
-    "requests", max_bytes=6 * 2**20
-)
-"""Cache of parsed requests. A client that retries, or that samples several answers, sends the same
-body again; parsing takes 0.15 ms."""
-
-
-def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
-    """Return the parsed body, from the cache if it is there; raises InvalidRequestError."""
-    request = _parsed.get((endpoint, body))
-    if request is None:
-        raw = decode_object(body)
-        stop_if_abandoned()
-        decoded = endpoint.read(raw)
-        stop_if_abandoned()
-        chat = endpoint.parse(decoded)
-        stop_if_abandoned()
-        requirements = read_requirements(decoded, chat.conversation, endpoint.path)
-        template, session = BodyTemplate.of(body), read_session(raw)
-        request = ParsedRequest(endpoint, chat, requirements, template, session)
-        _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))
-    return request
 
 
 class GatewayReason(StrEnum):

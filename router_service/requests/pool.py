@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
-from router_service.core.artifact import Manifest
-from router_service.core.caching import ArmTerms, cache_rule
-from router_service.core.capabilities import Requirements
+from router_service.apis.capabilities import Requirements
+from router_service.apis.parts import Dialect
+from router_service.artifact import Manifest
 from router_service.core.errors import NoCapableModelError, NothingToRouteError
-from router_service.core.explanations import arm_label
-from router_service.core.selection import ArmProfile, Price
-from router_service.dialects.parts import Dialect
+from router_service.policies.caching import ArmTerms, cache_rule
+from router_service.policies.explanations import arm_label
+from router_service.policies.selection import ArmProfile, Price
 from router_service.prices import Listing, look_up
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
 from router_service.settings import Deployment, Model, Settings

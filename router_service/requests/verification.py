@@ -12,10 +12,10 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from router_service.core.answer_features import Question
-from router_service.core.answers import parse_answer, read_usage
+from router_service.apis.answers import parse_answer, read_usage
+from router_service.apis.conversation import as_list
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -24,28 +24,26 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.core.messages import as_list
-from router_service.core.verification import (
+from router_service.requests.exchange import CandidateExchange, Ending, Exchange
+from router_service.requests.limits import DecisionQueue, Drain
+from router_service.requests.planning import Plan
+from router_service.settings import Model
+from router_service.tracing import ResponseInfo
+from router_service.upstream.retries import RetryingClient, UpstreamRequest
+from router_service.upstream.streams import (
+    CHARACTERS_PER_TOKEN,
+    MAX_HELD_BYTES,
+    StartedAnswer,
+    identity_of,
+)
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import (
     Candidate,
     Step,
     UnverifiedReason,
     VerificationLimits,
     VerificationState,
 )
-from router_service.requests.exchange import CandidateExchange, Ending, Exchange
-from router_service.requests.planning import Plan
-from router_service.settings import Model
-from router_service.tracing import ResponseInfo
-from router_service.upstream.answers import (
-    CHARACTERS_PER_TOKEN,
-    MAX_HELD_BYTES,
-    StartedAnswer,
-    identity_of,
-)
-from router_service.upstream.retries import RetryingClient, UpstreamRequest
-
-if TYPE_CHECKING:
-    from router_service.lifecycle.gateway import Gateway
 
 DELIVERY_S = 0.1
 """Time before the client's deadline, or before the end of a graceful shutdown, at which the best
@@ -76,12 +74,13 @@ class Verification:
     The router decides after each step. Limits end the verification with the best candidate so far.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         exchange: Exchange,
         upstreams: RetryingClient,
         request: UpstreamRequest,
-        gateway: Gateway,
+        decisions: DecisionQueue,
+        drain: Drain,
         limits: VerificationLimits,
         deliver: Callable[[CandidateExchange], Awaitable[None]],
     ) -> None:
@@ -106,8 +105,8 @@ class Verification:
         headers = request.client_headers
         headers = {name: headers[name] for name in headers if name != "idempotency-key"}
         self._request = replace(request, client_headers=headers)
-        self._decisions = gateway.decisions
-        self._drain = gateway.drain
+        self._decisions = decisions
+        self._drain = drain
         self._limits = limits
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()

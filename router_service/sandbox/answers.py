@@ -18,8 +18,8 @@ from typing import Final
 
 import orjson
 
+from router_service.apis.conversation import ChatRequest, Json, Role, parse_chat_request
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import ChatRequest, Json, Role, parse_chat_request
 from router_service.sandbox.filling import READ_CHARACTERS, fill, mapping
 
 NAME_WEIGHT = 3

@@ -25,8 +25,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from router_service.apis.conversation import Json, decode_object, read_model
 from router_service.core.errors import InvalidRequestError, NotFoundError, SwitchcraftError
-from router_service.core.messages import Json, decode_object, read_model
 from router_service.sandbox.completions import chat, completions, embeddings
 from router_service.sandbox.messages import count_message_tokens, messages
 from router_service.sandbox.responses import Responses

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from router_service.apis.conversation import Json, read_model, read_stream
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json, read_model, read_stream
 from router_service.sandbox.answers import (
     Kind,
     SandboxAnswer,

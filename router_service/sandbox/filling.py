@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import jsonschema_rs
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 
 T = TypeVar("T")
 Schema = Mapping[str, Json]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import orjson
 
-from router_service.core.anthropic import parse_messages_request, to_chat_body
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json, parse_conversation
 from router_service.sandbox.answers import (
     SandboxAnswer,
     SandboxUsage,

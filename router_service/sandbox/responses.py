@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
+from router_service.apis.conversation import Json
+from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
 from router_service.core.errors import InvalidRequestError, NotFoundError
-from router_service.core.messages import Json
-from router_service.core.responses import parse_responses_request, to_chat_messages
 from router_service.sandbox.answers import (
     Kind,
     SandboxAnswer,

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Send
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json
 
 HEADER = "x-sandbox"
 """Request header that asks for faults; as a response header it marks a sandbox answer."""

@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 from pydantic import SecretStr
 
+from router_service.apis.capabilities import Capabilities
+from router_service.apis.parts import Dialect
 from router_service.core.addresses import check_http_address
-from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
-from router_service.dialects.parts import Dialect
 from router_service.settings.litellm import (
     File,
     ModelEntry,

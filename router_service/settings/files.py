@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import ConfigError, ConfigProblem
-from router_service.core.messages import Json
 
 MAX_NODES = 100_000
 """Largest number of values in a file. Aliases may repeat values exponentially; the settings of

@@ -20,11 +20,16 @@ from pydantic import (
     model_validator,
 )
 
+from router_service.apis.capabilities import Capabilities, Feature
+from router_service.apis.conversation import Json
+from router_service.apis.parts import Dialect
 from router_service.core.addresses import host_in_address
-from router_service.core.capabilities import Capabilities, Feature
-from router_service.core.messages import Json
-from router_service.core.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, LongPromptPrice, Price
-from router_service.dialects.parts import Dialect
+from router_service.policies.selection import (
+    SECONDS_PER_HOUR,
+    TOKENS_PER_MTOK,
+    LongPromptPrice,
+    Price,
+)
 from router_service.settings.values import (
     ClientKey,
     Count,

@@ -19,10 +19,10 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from router_service.apis.conversation import Json
 from router_service.core.addresses import check_proxy_address, read_port
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import HIDDEN
-from router_service.core.messages import Json
 from router_service.settings.deployments import known_aliases, override, read_models
 from router_service.settings.files import line_of, read_file
 from router_service.settings.litellm import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 from router_service.settings.litellm import (
     Costs,
     File,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import ConfigProblem
-from router_service.core.messages import Json
 from router_service.settings.litellm import Fallbacks, File, ModelInfo, Params, Section
 
 _UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"

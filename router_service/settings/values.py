@@ -28,24 +28,24 @@ from pydantic import (
     model_validator,
 )
 
+from router_service.apis.capabilities import Capabilities
+from router_service.apis.conversation import Json, ToolSpec
+from router_service.apis.parts import Dialect
+from router_service.artifact import SHIPPED, find_artifact
 from router_service.core.addresses import (
     MAX_PORT,
     check_http_address,
     check_redis_address,
     read_port,
 )
-from router_service.core.artifact import SHIPPED, find_artifact
-from router_service.core.caching import SwitchRule
-from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError, ConfigProblem
-from router_service.core.familiarity import BEST
 from router_service.core.keys import begins_like_key, digest_of
-from router_service.core.messages import Json, ToolSpec
-from router_service.core.risk import Risk, RiskRules
-from router_service.core.selection import Price
-from router_service.core.verification import VerificationLimits
-from router_service.dialects.parts import Dialect
+from router_service.policies.caching import SwitchRule
+from router_service.policies.risk import Risk, RiskRules
+from router_service.policies.selection import Price
+from router_service.predictor.familiarity import BEST
 from router_service.settings.files import line_of
+from router_service.verifier.steps import VerificationLimits
 
 NEVER_FORWARDED = frozenset(
     "authorization api-key x-api-key cookie proxy-authorization openai-organization openai-project "
@@ -435,7 +435,7 @@ class ConversationSettings(Frozen):
 
     @cached_property
     def rule(self) -> SwitchRule:
-        """When a conversation may change its arm, as `core.caching` reads it."""
+        """When a conversation may change its arm, as `policies.caching` reads it."""
         return SwitchRule(
             self.expected_requests, self.budget_share, self.budget_usd, self.correct_answer_usd
         )

@@ -18,7 +18,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic_core import to_json
 
-from router_service.core.decision_log import StoredRecord
+from router_service.core.decision_record import StoredRecord
 from router_service.core.errors import StoreError
 from router_service.core.releases import MAX_POINTER_BYTES, POINTER_FILE
 from router_service.core.resources import ENTRY_BYTES

@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Generic
 
-from router_service.core.decision_log import StoredRecord
+from router_service.core.decision_record import StoredRecord
 from router_service.core.errors import ConfigError, StoreError
 from router_service.settings import ServerSettings
 from router_service.store.records import (

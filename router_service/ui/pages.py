@@ -14,18 +14,18 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
-from router_service.core.advice import Advice
-from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
-from router_service.core.goals import pareto_front
-from router_service.core.held_out import HELD_OUT
-from router_service.core.model import Execution
-from router_service.core.selection import ArmProfile, Verified
+from router_service.artifact import Encoder, FrontierPoint, Measure, Provenance
 from router_service.http.auth import UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
-from router_service.lifecycle.engine import Engine
+from router_service.measurement.advice import Advice
+from router_service.measurement.goals import pareto_front
+from router_service.measurement.held_out import HELD_OUT
+from router_service.policies.selection import ArmProfile, Verified
+from router_service.predictor.model import Execution
 from router_service.requests.explain import Explained
 from router_service.requests.mapping import Basis, UnroutedModel
-from router_service.requests.planning import CHAT, MESSAGES, RESPONSES
+from router_service.requests.parsing import CHAT, MESSAGES, RESPONSES
+from router_service.runtime.engine import Engine
 from router_service.ui.steps import PlaygroundAnswer
 
 FOLDER = Path(__file__).parent / "web"

@@ -11,11 +11,11 @@ import json
 
 from starlette.types import Message, Receive, Scope, Send
 
-from router_service.core.answer_features import Question, decode_calls, read_answer, relate
-from router_service.core.decision_log import CandidateRecord
-from router_service.core.messages import as_list
+from router_service.apis.conversation import as_list
+from router_service.core.decision_record import CandidateRecord
 from router_service.http.inference import RoutedAnswer
 from router_service.requests.exchange import CandidateExchange, Exchange, candidate_record
+from router_service.verifier.answer_features import Question, decode_calls, read_answer, relate
 
 STEPS_HEADER = "x-switchcraft-steps"
 

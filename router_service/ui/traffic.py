@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service import __version__
-from router_service.core.decision_log import CandidateRecord, DecisionRecord
+from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import HistoryUnavailableError, NotFoundError
-from router_service.core.explanations import ExplainedDecision, explain_record
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.transfer import gateway_of, info_of
+from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.requests.exchange import MAX_RECENT
 from router_service.settings import ADMIN
 from router_service.telemetry.history import (

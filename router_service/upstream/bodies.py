@@ -14,9 +14,9 @@ from functools import lru_cache
 import httpx
 import orjson
 
-from router_service.core.answers import read_usage
+from router_service.apis.answers import read_usage
+from router_service.apis.conversation import Json, as_list
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json, as_list
 from router_service.core.strict_json import exact_integer, has_long_integers, loads
 
 MAX_KEYS = 10_000

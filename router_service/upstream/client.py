@@ -20,6 +20,7 @@ import httpx
 from pydantic import SecretStr
 
 from router_service import __version__
+from router_service.apis.parts import Dialect
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -27,7 +28,6 @@ from router_service.core.errors import (
     OverlongError,
     UpstreamError,
 )
-from router_service.dialects.parts import Dialect
 from router_service.settings import Deployment, Timeouts
 from router_service.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import orjson
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json
 from router_service.upstream.bodies import key_pattern, top_level
 
 CHAT = "/chat/completions"

@@ -18,16 +18,15 @@ from functools import partial
 from hashlib import sha256
 from types import TracebackType
 
+from router_service.apis.parts import Dialect
 from router_service.core.errors import (
     DeadlineError,
     Failure,
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.dialects.parts import Dialect
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.tracing import UNTRACED, Trace
-from router_service.upstream.answers import StartedAnswer, read_whole, start_stream
 from router_service.upstream.bodies import (
     REPEATABLE_PATHS,
     BodyTemplate,
@@ -44,6 +43,7 @@ from router_service.upstream.client import (
     unlimited,
 )
 from router_service.upstream.parameters import add_parameters
+from router_service.upstream.streams import StartedAnswer, read_whole, start_stream
 from router_service.upstream.translation import (
     ProofMemory,
     Translation,

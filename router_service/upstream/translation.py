@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from router_service.core.errors import Failure, OverloadedError, UpstreamError
-from router_service.core.messages import Json
-from router_service.core.strict_json import loads_exactly
-from router_service.dialects.answers import AnswerTranslator
-from router_service.dialects.encoding import encode
-from router_service.dialects.foreign import SEAL, unseal
-from router_service.dialects.parts import Dialect, Request
-from router_service.dialects.requests import (
+from router_service.apis.conversation import Json
+from router_service.apis.encoding import encode
+from router_service.apis.foreign import SEAL, unseal
+from router_service.apis.parts import Dialect, Request
+from router_service.apis.registry import (
     read_request,
     with_fitting_call_ids,
     without_foreign_thinking,
     write_request,
 )
-from router_service.dialects.writing import Target
+from router_service.apis.translators import AnswerTranslator
+from router_service.apis.writing import Target
+from router_service.core.errors import Failure, OverloadedError, UpstreamError
+from router_service.core.strict_json import loads_exactly
 from router_service.settings import Deployment, Model
 from router_service.upstream.bodies import BodyTemplate
 from router_service.upstream.client import ReserveMemory

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.matrix import NAMES
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import ARMS, deployment, gateway

@@ -13,8 +13,8 @@ from benchmarks.conversations import (
     strategies,
     usd_at,
 )
-from router_service.core.caching import OPENAI, ArmTerms
-from router_service.core.selection import Drift, Price, Utility
+from router_service.policies.caching import OPENAI, ArmTerms
+from router_service.policies.selection import Drift, Price, Utility
 
 
 def terms(usd_per_mtok: float) -> ArmTerms:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import BreakerSettings, RetrySettings, Settings, UpstreamSettings
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served

@@ -12,7 +12,7 @@ from typing import Any
 import anthropic
 import openai
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 
 SYSTEM = "You help."
 MAX_TOKENS = 4096

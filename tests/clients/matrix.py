@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import orjson
 
-from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.conversations import CONVERSATIONS, STOPS, SYSTEM, TOOLS, Conversation, Heard
 from tests.providers.answers import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Written
 from tests.providers.app import ERROR_MESSAGE, Fault, Play, Provider

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 from tests.clients import matrix
 from tests.clients.matrix import CELLS, SCRIPTS, Case, Cell, Matrix, play
 from tests.providers.app import Provider

@@ -8,8 +8,8 @@ import anthropic
 import pytest
 from anthropic import beta_tool
 
-from router_service.dialects.parts import Dialect
-from router_service.http.app import create_app
+from router_service.apis.parts import Dialect
+from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.serving import Sandbox, served

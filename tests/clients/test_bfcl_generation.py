@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from router_service.core.artifact import SHIPPED
-from router_service.http.app import create_app
+from router_service.artifact import SHIPPED
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.clients.installed import INSTALL_S, installed
 from tests.serving import Sandbox, served

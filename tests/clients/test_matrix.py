@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 from tests.clients import matrix
 from tests.clients.matrix import CELLS, SCRIPTS, Case, Cell, Matrix, play
 from tests.providers.app import Provider

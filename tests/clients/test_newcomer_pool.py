@@ -22,13 +22,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from router_service.artifact import SHIPPED, FrontierPoint, read_manifest
 from router_service.check import Status, check
-from router_service.core.artifact import SHIPPED, FrontierPoint, read_manifest
-from router_service.core.calls.toolbox import Call
-from router_service.core.familiarity import LIMIT
-from router_service.http.app import create_app
-from router_service.lifecycle.engine import EngineBuilder
-from router_service.lifecycle.reloading import load_first_router
+from router_service.checker.toolbox import Call
+from router_service.predictor.familiarity import LIMIT
+from router_service.runtime.engine import EngineBuilder
+from router_service.runtime.reloading import load_first_router
+from router_service.serving.app import create_app
 from router_service.settings import Settings, load_settings
 from switchcraft_training.checking import check_answer
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from router_service.dialects.parts import Text
+from router_service.apis.parts import Text
 from tests.clients import matrix
 from tests.clients.conversations import MAX_TOKENS, SYSTEM, THINKING_TOKENS, TOOLS, Heard
 from tests.clients.installed import INSTALL_S, installed

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings
 from tests.bodies import ASK, TOOLS
 from tests.fakes import FakeRouter

@@ -20,11 +20,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from router_service.core.artifact import Manifest
-from router_service.core.messages import parse_conversation
-from router_service.core.simulation import Simulation, VerifiedAnswers
-from router_service.http.app import create_app
+from router_service.apis.conversation import parse_conversation
+from router_service.artifact import Manifest
+from router_service.measurement.simulation import Simulation, VerifiedAnswers
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import DecisionLogSettings, Settings
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.data.outcomes import CheckedAnswers

@@ -10,7 +10,7 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
 from tests.clients.conversations import CONVERSATIONS
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import deployment, gateway

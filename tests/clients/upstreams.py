@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.fakes import FakeRouter
 from tests.serving import scripted, served

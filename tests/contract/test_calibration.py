@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.core.artifact import SHIPPED, Artifact, Manifest, file_hashes, save_manifest
+from router_service.artifact import SHIPPED, Artifact, Manifest, file_hashes, save_manifest
 from router_service.core.errors import ArtifactError
-from router_service.core.model import IDENTITY, Classifier, Platt
-from router_service.core.packing import Packer
+from router_service.predictor.model import IDENTITY, Classifier, Platt
+from router_service.predictor.packing import Packer
 from router_service.router import Router
 from switchcraft_training.config import load_config
 from switchcraft_training.models.export import write_canaries

@@ -18,8 +18,8 @@ import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from router_service.core.artifact import CANARIES, SHIPPED, Artifact
-from router_service.core.selection import label_policy
+from router_service.artifact import CANARIES, SHIPPED, Artifact
+from router_service.core.decision_record import label_policy
 from switchcraft_training.datasets import bfcl
 
 README = Path(__file__).parents[2] / "README.md"

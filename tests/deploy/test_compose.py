@@ -18,7 +18,7 @@ import redis
 import yaml
 
 from router_service.access import Access
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.keys import is_weak
 from router_service.requests.pool import Pool

@@ -165,7 +165,7 @@ def test_installed_gateway_serves(programs: Path, tmp_path: Path) -> None:
 
 def test_installed_gateway_publishes(programs: Path, tmp_path: Path) -> None:
     """The same image publishes an artifact to a volume, so that a job needs no other image."""
-    artifact = "import router_service.core.artifact as a; print(a.SHIPPED)"
+    artifact = "import router_service.artifact as a; print(a.SHIPPED)"
     shipped = run(f"{programs}/python -c '{artifact}'", tmp_path).strip()
     volume = tmp_path / "volume"
     run(f"{programs}/switchcraft-train publish {shipped} --to {volume}", tmp_path)

@@ -17,9 +17,9 @@ import yaml
 
 from deploy import alerts
 from router_service.access import Access, permitted_listen_host
-from router_service.core.artifact import SHIPPED, Artifact
-from router_service.http.server import ServeOptions
+from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
+from router_service.serving.server import ServeOptions
 from router_service.settings import Settings, load_settings, read_settings
 from router_service.telemetry.metrics import Metrics
 from tests.clients.installed import installed

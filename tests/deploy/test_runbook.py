@@ -58,7 +58,7 @@ SHOWN = {
 
 LOGGED = {
     "RouterFails": "requests/planning.py",
-    "CanaryWithdrawn": "lifecycle/reloading.py",
+    "CanaryWithdrawn": "runtime/reloading.py",
 }
 """The modules that write the log lines which the other commands look for."""
 

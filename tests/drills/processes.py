@@ -22,7 +22,7 @@ import pytest
 import redis
 import yaml
 
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.artifact import SHIPPED, Artifact
 from tests.bodies import CHAT, TOOLS
 
 START_TIMEOUT_S = 60.0

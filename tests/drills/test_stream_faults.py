@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from router_service.dialects.parts import Dialect, Text
+from router_service.apis.parts import Dialect, Text
 from router_service.settings import Timeouts
 from tests.clients.conversations import PARAMETERS
 from tests.gateways import NO_RETRIES

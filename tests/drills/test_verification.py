@@ -18,8 +18,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from router_service.http.app import create_app
-from router_service.lifecycle.engine import Engine
+from router_service.runtime.engine import Engine
+from router_service.serving.app import create_app
 from router_service.settings import Settings, Timeouts
 from tests.bodies import BODY, CHAT
 from tests.fakes import VerifyingRouter

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router_service.core.artifact import MANIFEST, NO_VERIFIER, sha256
+from router_service.artifact import MANIFEST, NO_VERIFIER, sha256
 from router_service.core.releases import Canary, Publication, Release
-from router_service.lifecycle.overload import SHUTTING_DOWN
+from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
 from router_service.sandbox.app import run_in_thread
 from switchcraft_training.publishing.releases import open_pointer

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from router_service.apis.parts import Dialect
+from router_service.apis.translators import AnswerTranslator
 from router_service.core.errors import UpstreamError
-from router_service.dialects.answers import AnswerTranslator
-from router_service.dialects.parts import Dialect
 from router_service.settings import Timeouts
-from router_service.upstream.answers import MAX_EVENT_BYTES, EventReader
 from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import HttpResponse
+from router_service.upstream.streams import MAX_EVENT_BYTES, EventReader
 from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
 
@@ -231,8 +231,8 @@ TARGET = Target(
     mutate=_mutate,
     tokens=(*TOKENS, *WORDS),
     measured=(
-        "router_service/upstream/answers.py",
-        "router_service/core/answers.py",
+        "router_service/upstream/streams.py",
+        "router_service/apis/answers.py",
     ),
     runs=500,
 )

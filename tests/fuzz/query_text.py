@@ -39,7 +39,7 @@ TARGET = Target(
     check=check_query,
     mutate=of_lines(TOKENS),
     tokens=TOKENS,
-    measured=("router_service/core/text_features.py",),
+    measured=("router_service/predictor/text_features.py",),
     max_bytes=512,
     runs=100,
 )

@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import orjson
 from tokenizers import Tokenizer
 
-from router_service.core.artifact import SHIPPED, TOKENIZER
-from router_service.core.capabilities import read_requirements
-from router_service.core.errors import InvalidRequestError
-from router_service.core.features import FEATURES, MAX_QUERY_CHARS, extract
-from router_service.core.messages import (
+from router_service.apis.capabilities import read_requirements
+from router_service.apis.conversation import (
     ChatRequest,
     Conversation,
     Json,
@@ -24,8 +21,11 @@ from router_service.core.messages import (
     decode_object,
     parse_chat_request,
 )
-from router_service.core.packing import Packer, PackingSpec
-from router_service.core.responses import parse_responses_request
+from router_service.apis.responses.chat_form import parse_responses_request
+from router_service.artifact import SHIPPED, TOKENIZER
+from router_service.core.errors import InvalidRequestError
+from router_service.predictor.features import FEATURES, MAX_QUERY_CHARS, extract
+from router_service.predictor.packing import Packer, PackingSpec
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Target, expect, randomness
 
@@ -239,11 +239,11 @@ TARGET = Target(
     mutate=of_json(TOKENS),
     tokens=TOKENS,
     measured=(
-        "router_service/core/messages.py",
-        "router_service/core/responses.py",
-        "router_service/core/capabilities.py",
-        "router_service/core/packing.py",
-        "router_service/core/features.py",
+        "router_service/apis/conversation.py",
+        "router_service/apis/responses/chat_form.py",
+        "router_service/apis/capabilities.py",
+        "router_service/predictor/packing.py",
+        "router_service/predictor/features.py",
     ),
     runs=2_000,
 )

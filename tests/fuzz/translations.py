@@ -12,23 +12,23 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from router_service.core.answers import parse_answer
-from router_service.core.errors import InvalidRequestError
-from router_service.core.strict_json import loads_exactly
-from router_service.dialects.answers import AnswerTranslator
-from router_service.dialects.encoding import encode
-from router_service.dialects.errors import AnswerError, ForeignAnswerError
-from router_service.dialects.parts import Dialect, Request
-from router_service.dialects.requests import (
+from router_service.apis.answers import parse_answer
+from router_service.apis.api_errors import AnswerError, ForeignAnswerError
+from router_service.apis.encoding import encode
+from router_service.apis.parts import Dialect, Request
+from router_service.apis.registry import (
     obstacles,
     read_request,
     with_fitting_call_ids,
     without_foreign_thinking,
     write_request,
 )
-from router_service.dialects.writing import Target
-from router_service.http.errors import ErrorFormat, error_body
-from router_service.requests.planning import CHAT, MESSAGES, RESPONSES, parse_request
+from router_service.apis.translators import AnswerTranslator
+from router_service.apis.writing import Target
+from router_service.core.errors import InvalidRequestError
+from router_service.core.strict_json import loads_exactly
+from router_service.http.error_responses import ErrorFormat, error_body
+from router_service.requests.parsing import CHAT, MESSAGES, RESPONSES, parse_request
 from router_service.upstream.bodies import UnreadableError, read_json
 from tests.fuzz.events import read_stream
 from tests.fuzz.mutation import of_json
@@ -176,17 +176,17 @@ TARGET = FuzzTarget(
     mutate=of_json(TOKENS),
     tokens=TOKENS,
     measured=(
-        "router_service/dialects/answers.py",
-        "router_service/dialects/chat.py",
-        "router_service/dialects/chat_answers.py",
-        "router_service/dialects/foreign.py",
-        "router_service/dialects/messages.py",
-        "router_service/dialects/messages_answers.py",
-        "router_service/dialects/reading.py",
-        "router_service/dialects/requests.py",
-        "router_service/dialects/responses.py",
-        "router_service/dialects/responses_answers.py",
-        "router_service/dialects/writing.py",
+        "router_service/apis/translators.py",
+        "router_service/apis/chat/request.py",
+        "router_service/apis/chat/answer.py",
+        "router_service/apis/foreign.py",
+        "router_service/apis/messages/request.py",
+        "router_service/apis/messages/answer.py",
+        "router_service/apis/reading.py",
+        "router_service/apis/registry.py",
+        "router_service/apis/responses/request.py",
+        "router_service/apis/responses/answer.py",
+        "router_service/apis/writing.py",
     ),
     runs=1_500,
 )

@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
-from router_service.http.app import create_app
 from router_service.http.protocol import BoundedProtocol
-from router_service.http.server import uvicorn_config
+from router_service.serving.app import create_app
+from router_service.serving.server import uvicorn_config
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.fakes import FakeRouter
 from tests.hostile.target import Target, running_target

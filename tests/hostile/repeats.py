@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 
 Json = Any
 MakeBody = Callable[[int], dict[str, Json]]

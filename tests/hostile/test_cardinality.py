@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Scope
 
 from router_service.core.keys import new_key
-from router_service.http.app import create_app
-from router_service.lifecycle.gateway import Gateway
+from router_service.runtime.gateway import Gateway
+from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter

@@ -14,16 +14,18 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.core.artifact import SHIPPED
+from router_service.artifact import SHIPPED
 from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import new_key
-from router_service.core.selection import Reason
-from router_service.http.app import create_app
 from router_service.http.protocol import BoundedProtocol
-from router_service.http.server import uvicorn_config
-from router_service.lifecycle.gateway import Gateway
-from router_service.requests.planning import CHAT, RESPONSES, Endpoint, Plan, plan_request
+from router_service.policies.selection import Reason
+from router_service.requests.deciding import plan_request
+from router_service.requests.parsing import CHAT, RESPONSES, Endpoint
+from router_service.requests.planning import Plan
 from router_service.router import Router
+from router_service.runtime.gateway import Gateway
+from router_service.serving.app import create_app
+from router_service.serving.server import uvicorn_config
 from router_service.settings import KeySettings, Settings
 from tests.bodies import ASK, BODY, TOOLS
 from tests.bodies import CHAT as CHAT_PATH

@@ -15,24 +15,24 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.core.answer_features import Question
-from router_service.core.answers import AnswerAccumulator, parse_answer
-from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import as_list
-from router_service.core.strict_json import loads_exactly
-from router_service.core.tool_checks import latest_tool_results, parameters_by_tool
-from router_service.dialects.answers import AnswerTranslator
-from router_service.dialects.errors import ForeignAnswerError
-from router_service.dialects.parts import Dialect, Request
-from router_service.dialects.requests import (
+from router_service.apis.answers import AnswerAccumulator, parse_answer
+from router_service.apis.api_errors import ForeignAnswerError
+from router_service.apis.conversation import as_list
+from router_service.apis.parts import Dialect, Request
+from router_service.apis.registry import (
     obstacles,
     read_request,
     with_fitting_call_ids,
     without_foreign_thinking,
     write_request,
 )
-from router_service.dialects.writing import Target
-from router_service.requests.planning import CHAT, MESSAGES, RESPONSES, parse_request
+from router_service.apis.translators import AnswerTranslator
+from router_service.apis.writing import Target
+from router_service.checker.tool_checks import latest_tool_results, parameters_by_tool
+from router_service.core.errors import InvalidRequestError
+from router_service.core.strict_json import loads_exactly
+from router_service.requests.parsing import CHAT, MESSAGES, RESPONSES, parse_request
+from router_service.verifier.answer_features import Question
 from tests.fuzz.events import read_stream
 from tests.fuzz.requests import packer
 from tests.hostile.forms import IS_LONG

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 from tests.answering import MODELS, PATHS, Peers, peers
 from tests.fuzz import entries, events, requests, translations
 from tests.fuzz.mutation import of_json

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from router_service.core.keys import new_key
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import (
     BreakerSettings,
     Deployment,

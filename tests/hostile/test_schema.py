@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.fakes import FakeRouter
 from tests.hostile.conftest import ADMIN_KEY

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from router_service.access import permitted_listen_host
 from router_service.core.errors import SwitchcraftError
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import (
     Deployment,
     KeySettings,

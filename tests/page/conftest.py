@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from router_service.core.artifact import SHIPPED
-from router_service.http.app import create_app
+from router_service.artifact import SHIPPED
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.clients.installed import installed
 from tests.page.watching import Problems

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.core.keys import new_key
-from router_service.http.app import create_app
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
 from tests.bodies import BODY
 from tests.clients.installed import INSTALL_S

@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Page, expect
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
-from router_service.http.app import create_app
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import HistorySettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.page.watching import Problems

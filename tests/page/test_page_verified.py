@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from router_service.core.artifact import FrontierPoint, Measure
-from router_service.core.verifier import VerifierSpec
-from router_service.http.app import create_app
+from router_service.artifact import FrontierPoint, Measure
 from router_service.sandbox.app import run_in_thread
+from router_service.serving.app import create_app
 from router_service.settings import VerificationSettings
+from router_service.verifier.graphs import VerifierSpec
 from tests.clients.installed import INSTALL_S
 from tests.fakes import VerifyingRouter
 from tests.gateways import sandbox_settings

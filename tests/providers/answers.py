@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from router_service.dialects.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
 
 Written = Text | Thinking | ToolUse
 PIECE_CHARACTERS = 5

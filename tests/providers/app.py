@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from router_service.dialects.parts import Dialect, Thinking
+from router_service.apis.parts import Dialect, Thinking
 from tests.providers.answers import Reply, Written, event
 from tests.providers.requests import ProviderRequest, RejectedError, read
 

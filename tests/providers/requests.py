@@ -18,7 +18,7 @@ from anthropic.types.beta import message_create_params as messages_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as responses_params
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 
 KNOWN_FIELDS = {
     Dialect.CHAT: set(get_type_hints(chat_params.CompletionCreateParamsStreaming)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.artifact import (
+from router_service.artifact import (
     MANIFEST,
     SHIPPED,
     Manifest,
@@ -15,7 +15,7 @@ from router_service.core.artifact import (
     read_manifest,
     save_manifest,
 )
-from router_service.core.selection import ArmProfile, Price
+from router_service.policies.selection import ArmProfile, Price
 from tests.candidates import write_verifier
 
 

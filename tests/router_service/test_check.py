@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from router_service.artifact import SHIPPED, read_manifest
 from router_service.check import Finding, Status, check
 from router_service.cli import main
-from router_service.core.artifact import SHIPPED, read_manifest
 from router_service.sandbox.app import run_in_thread
 
 MANIFEST = read_manifest(SHIPPED / "manifest.json")

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from router_service.cli import main
-from router_service.core.artifact import (
+from router_service.artifact import (
     CANARIES,
     SHIPPED,
     Artifact,
@@ -24,9 +23,10 @@ from router_service.core.artifact import (
     Measure,
     VersusBest,
 )
-from router_service.core.held_out import describe_pool
-from router_service.core.selection import Price
+from router_service.cli import main
+from router_service.measurement.held_out import describe_pool
 from router_service.offline import explain_goal, list_policies
+from router_service.policies.selection import Price
 from tests.fakes import manifest as fake_manifest
 
 ROOT = Path(__file__).parents[2]

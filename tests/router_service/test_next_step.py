@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
+from router_service.apis.answers import ParsedAnswer
+from router_service.apis.conversation import Conversation, Json
+from router_service.artifact import SHIPPED, Artifact
 from router_service.cli import main
-from router_service.core.answers import ParsedAnswer
-from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import PolicyError
-from router_service.core.messages import Conversation, Json
 from router_service.core.resources import Timer
-from router_service.core.selection import Verified
-from router_service.core.verification import (
+from router_service.offline import decide_lines
+from router_service.policies.selection import Verified
+from router_service.router import Prediction, Router
+from router_service.verifier.steps import (
     NO_LIMITS,
     Candidate,
     Step,
@@ -28,8 +30,6 @@ from router_service.core.verification import (
     VerificationLimits,
     VerificationState,
 )
-from router_service.offline import decide_lines
-from router_service.router import Prediction, Router
 from tests.candidates import answer, ask, message, request
 
 QUESTION = ask("Forecast for Oslo?")

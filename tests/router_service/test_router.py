@@ -10,10 +10,7 @@ from itertools import count
 
 import pytest
 
-from router_service.core.artifact import Artifact
-from router_service.core.errors import ArtifactError, PolicyError
-from router_service.core.features import extract
-from router_service.core.messages import (
+from router_service.apis.conversation import (
     Conversation,
     Parameter,
     Role,
@@ -21,9 +18,10 @@ from router_service.core.messages import (
     ToolSpec,
     Turn,
 )
-from router_service.core.model import Platt
+from router_service.artifact import Artifact
+from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.resources import SHARED_CACHES, CacheCounts, Timer
-from router_service.core.selection import (
+from router_service.policies.selection import (
     Drift,
     Policy,
     Price,
@@ -34,6 +32,8 @@ from router_service.core.selection import (
     parse_policy,
     select,
 )
+from router_service.predictor.features import extract
+from router_service.predictor.model import Platt
 from router_service.router import Decision, Router, choices, explored
 from tests.artifacts import REFERENCE_POOL
 from tests.publishing import without_verifier

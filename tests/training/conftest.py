@@ -109,7 +109,7 @@ def encoder_folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def few_draws() -> Iterator[None]:
     """Draw fewer resamples in a module whose tests do not depend on the width of intervals."""
-    from router_service.core import statistics  # noqa: PLC0415
+    from router_service.measurement import statistics  # noqa: PLC0415
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "BOOTSTRAP_DRAWS", 200)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
 

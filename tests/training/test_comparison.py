@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.toolbox import Call, ExpectedCall
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import OneOf
+from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.cli import main
 from switchcraft_training.comparison import PeerChecker, labelled_question, peer_questions
 from switchcraft_training.datasets.rows import write_rows

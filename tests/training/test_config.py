@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from router_service.core.errors import ConfigError
-from router_service.core.features import FEATURES
+from router_service.predictor.features import FEATURES
 from switchcraft_training.config import PACKAGE, RunConfig, dump_config, find_config, load_config
 
 REFERENCE = Path("configs/reference-pool.yaml")

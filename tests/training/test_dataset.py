@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.checker.toolbox import ExpectedCall
 from router_service.core.errors import ConfigError
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, load_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from router_service.core.familiarity import LIMIT, Familiarity, FamiliaritySpec
+from router_service.predictor.familiarity import LIMIT, Familiarity, FamiliaritySpec
 from switchcraft_training.familiarity import describe, distances, quantiles
 
 RNG = np.random.default_rng(1)

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper, save
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from router_service.core.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact, sha256
+from router_service.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact, sha256
 from router_service.core.errors import StorageError
 from router_service.sandbox.app import run_in_thread
 from switchcraft_training.cli import main

@@ -12,9 +12,9 @@ import httpx
 import pytest
 import yaml
 
-from router_service.core.artifact import SHIPPED
-from router_service.http.app import create_app
+from router_service.artifact import SHIPPED
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings
 from switchcraft_training.cli import main
 from switchcraft_training.publishing.releases import open_pointer

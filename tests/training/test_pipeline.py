@@ -13,12 +13,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, Manifest, read_manifest
-from router_service.core.calls.toolbox import ExpectedCall
-from router_service.core.goals import find_point, parse_goal
-from router_service.core.held_out import describe_pool
-from router_service.core.messages import Json
-from router_service.core.selection import Verified
+from router_service.apis.conversation import Json
+from router_service.artifact import MANIFEST, SHIPPED, Artifact, Manifest, read_manifest
+from router_service.checker.toolbox import ExpectedCall
+from router_service.measurement.goals import find_point, parse_goal
+from router_service.measurement.held_out import describe_pool
+from router_service.policies.selection import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, load_config

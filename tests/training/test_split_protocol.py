@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
-from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, read_manifest
+from router_service.apis.conversation import Conversation, parse_conversation
+from router_service.artifact import MANIFEST, SHIPPED, Artifact, read_manifest
 from router_service.core.errors import ConfigError
-from router_service.core.held_out import Figures
-from router_service.core.measurement import frontier_rules
-from router_service.core.messages import Conversation, parse_conversation
-from router_service.core.model import Classifier
-from router_service.core.packing import Packer
+from router_service.measurement.held_out import Figures
+from router_service.measurement.rules import frontier_rules
+from router_service.predictor.model import Classifier
+from router_service.predictor.packing import Packer
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from router_service.core.artifact import Measure
+from router_service.artifact import Measure
 from router_service.core.errors import ConfigError
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig

@@ -12,9 +12,9 @@ import sklearn.ensemble  # noqa: F401 - loads the library whose threads are limi
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from router_service.core.calls.toolbox import Call
-from router_service.core.simulation import JudgedAnswers, Simulation
-from router_service.core.verifier import GAIN_FEATURES
+from router_service.checker.toolbox import Call
+from router_service.measurement.simulation import JudgedAnswers, Simulation
+from router_service.verifier.graphs import GAIN_FEATURES
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.corruptions import corrupt_answers
 from switchcraft_training.models.verifier import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from router_service.core.artifact import MANIFEST, read_manifest
+from router_service.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, DataError, SwitchcraftError
 from switchcraft_training.checking import command as checking
 from switchcraft_training.datasets import command as datasets

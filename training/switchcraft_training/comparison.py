@@ -20,10 +20,10 @@ from typing import Final
 import orjson
 from tqdm import tqdm
 
-from router_service.core.calls.comparison import IsParaphrase, OneOf
-from router_service.core.calls.toolbox import Call
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import IsParaphrase, OneOf
+from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.checking import TEXT_PROBLEMS, Verdict, check_answer, paraphrase_check
 from switchcraft_training.datasets.bfcl import PACKAGE, Recording, RepeatedRuns, open_recording
 from switchcraft_training.datasets.bfcl.format import (

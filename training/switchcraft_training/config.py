@@ -9,12 +9,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from router_service.core.artifact import Knowledge
+from router_service.artifact import Knowledge
 from router_service.core.errors import ConfigError, PolicyError
-from router_service.core.goals import parse_goal
-from router_service.core.model import Probability
-from router_service.core.packing import PackingSpec
-from router_service.core.selection import (
+from router_service.measurement.goals import parse_goal
+from router_service.policies.selection import (
     DEFAULT,
     VERIFIED,
     Price,
@@ -22,6 +20,8 @@ from router_service.core.selection import (
     is_verified,
     parse_policy,
 )
+from router_service.predictor.model import Probability
+from router_service.predictor.packing import PackingSpec
 
 PACKAGE = Path(__file__).parent
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from router_service.core import calls as core_calls
-from router_service.core.calls.comparison import IsParaphrase
+from router_service import checker
+from router_service.checker.comparison import IsParaphrase
 from router_service.core.errors import ConfigError, DataError
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
@@ -159,7 +159,7 @@ def _outcomes_sha256(
         benchmark = "none"
     files = source_sha256(source, data)
     folders = [PACKAGE / name for name in ("checking", "datasets", "decisions", "labelling")]
-    folders.append(Path(core_calls.__file__).parent)
+    folders.append(Path(checker.__file__).parent)
     code = [tree_sha256(folder, "*.py") for folder in folders]
     how = (source.format, source.weak_evidence, config.checking.paraphrases, dict(source.arms))
     facts = (*how, files, code, benchmark, RECORDED, *arms)

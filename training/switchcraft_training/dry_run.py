@@ -23,9 +23,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from router_service.apis.conversation import parse_conversation
 from router_service.core.errors import ConfigError, DataError, SwitchcraftError
-from router_service.core.messages import parse_conversation
-from router_service.core.packing import Packer
+from router_service.predictor.packing import Packer
 from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers

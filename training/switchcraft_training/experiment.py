@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from router_service.apis.conversation import parse_conversation
 from router_service.core.errors import ConfigError
-from router_service.core.goals import parse_goal
-from router_service.core.held_out import Figures
-from router_service.core.measurement import Costs, Kind, Outcomes, route
-from router_service.core.messages import parse_conversation
-from router_service.core.model import IDENTITY, Calibration, Classifier, sigmoid
-from router_service.core.packing import Packed, Packer
-from router_service.core.selection import ArmProfile
-from router_service.core.statistics import mean_auc
-from router_service.core.words import Ids
+from router_service.measurement.goals import parse_goal
+from router_service.measurement.held_out import Figures
+from router_service.measurement.rules import Costs, Kind, Outcomes, route
+from router_service.measurement.statistics import mean_auc
+from router_service.policies.selection import ArmProfile
+from router_service.predictor.model import IDENTITY, Calibration, Classifier, sigmoid
+from router_service.predictor.packing import Packed, Packer
+from router_service.predictor.words import Ids
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views

@@ -15,9 +15,9 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from router_service.core.artifact import MANIFEST, Artifact, Manifest, read_manifest, save_manifest
+from router_service.artifact import MANIFEST, Artifact, Manifest, read_manifest, save_manifest
 from router_service.core.errors import UnbalancedFoldsError
-from router_service.core.familiarity import FamiliaritySpec, Sizes
+from router_service.predictor.familiarity import FamiliaritySpec, Sizes
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Floats
 from switchcraft_training.dataset import load_dataset, require_measured_rows

@@ -23,10 +23,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from router_service.core.artifact import TOKENIZER, Encoder, Manifest, Provenance
-from router_service.core.held_out import HeldOut
-from router_service.core.model import Calibration, Classifier
-from router_service.core.selection import select_rows
+from router_service.artifact import TOKENIZER, Encoder, Manifest, Provenance
+from router_service.measurement.held_out import HeldOut
+from router_service.policies.selection import select_rows
+from router_service.predictor.model import Calibration, Classifier
 from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import Grouping, RunConfig, dump_config
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap

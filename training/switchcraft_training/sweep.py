@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router_service.core.artifact import Artifact, Manifest
+from router_service.artifact import Artifact, Manifest
 from router_service.core.errors import ArtifactError, ConfigError, SwitchcraftError
 from switchcraft_training import pipeline
 from switchcraft_training.cluster import connecting, describe_ray_error

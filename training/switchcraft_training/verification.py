@@ -20,8 +20,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from router_service.core.answer_features import Candidates
-from router_service.core.artifact import (
+from router_service.artifact import (
     MANIFEST,
     Artifact,
     Manifest,
@@ -29,12 +28,11 @@ from router_service.core.artifact import (
     read_manifest,
     save_manifest,
 )
-from router_service.core.calls.toolbox import Call
+from router_service.checker.toolbox import Call
 from router_service.core.errors import ConfigError
-from router_service.core.held_out import HELD_OUT, HeldOut, read_judgements
-from router_service.core.measurement import Bench, Entry, best_single, prices_in_usd
-from router_service.core.selection import Verified
-from router_service.core.simulation import (
+from router_service.measurement.held_out import HELD_OUT, HeldOut, read_judgements
+from router_service.measurement.rules import Bench, Entry, best_single, prices_in_usd
+from router_service.measurement.simulation import (
     MAX_CANDIDATES,
     PRICES,
     JudgedAnswers,
@@ -44,7 +42,9 @@ from router_service.core.simulation import (
     count_judgements,
     quantize,
 )
-from router_service.core.verifier import GAIN_FEATURES, Verifier, VerifierSpec
+from router_service.policies.selection import Verified
+from router_service.verifier.answer_features import Candidates
+from router_service.verifier.graphs import GAIN_FEATURES, Verifier, VerifierSpec
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.learned import LearnedQueries

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from router_service.apis.api_errors import ForeignAnswerError
+from router_service.apis.encoding import UnwritableError
+from router_service.apis.parts import Dialect
 from router_service.core import errors
 from router_service.core.errors import Failure, SwitchcraftError, UpstreamError
-from router_service.dialects.encoding import UnwritableError
-from router_service.dialects.errors import ForeignAnswerError
-from router_service.dialects.parts import Dialect
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = (ROOT / "router_service", ROOT / "training" / "switchcraft_training")

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.fakes import FakeRouter
 from tests.serving import ONE_TRY, Sandbox, served

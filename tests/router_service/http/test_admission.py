@@ -18,13 +18,13 @@ import openai
 import pytest
 from pydantic import SecretStr
 
+from router_service.apis.conversation import Conversation
 from router_service.core.errors import OverloadedError
 from router_service.core.keys import new_key
-from router_service.core.messages import Conversation
 from router_service.core.resources import Timer
-from router_service.http.app import create_app
-from router_service.lifecycle.overload import Slots
+from router_service.requests.limits import Slots
 from router_service.router import Prediction
+from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter

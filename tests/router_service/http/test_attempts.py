@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from router_service.http.app import create_app
 from router_service.router import Prediction
 from router_service.sandbox.app import run_in_thread
+from router_service.serving.app import create_app
 from router_service.settings import (
     BreakerSettings,
     Deployment,

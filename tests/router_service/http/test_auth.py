@@ -19,8 +19,8 @@ from router_service.access import (
 )
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed
-from router_service.http.app import create_app
 from router_service.http.auth import PUBLIC_PATHS, is_page_file
+from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter

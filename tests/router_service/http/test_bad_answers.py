@@ -17,10 +17,10 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings
-from router_service.upstream.answers import MAX_HELD_BYTES, MAX_WHOLE_BYTES
 from router_service.upstream.client import MAX_PASSED_HEADERS
+from router_service.upstream.streams import MAX_HELD_BYTES, MAX_WHOLE_BYTES
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import ONE_TRY, WAIT_S, served, wait_for

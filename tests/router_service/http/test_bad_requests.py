@@ -12,11 +12,11 @@ import openai
 import pytest
 from anthropic.types.shared import ErrorType
 
+from router_service.apis.parts import Dialect
 from router_service.core import errors
-from router_service.core.selection import Policy, Verified
-from router_service.dialects.parts import Dialect
-from router_service.http.app import create_app
-from router_service.http.errors import ErrorFormat, error_response, status_of
+from router_service.http.error_responses import ErrorFormat, error_response, status_of
+from router_service.policies.selection import Policy, Verified
+from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter

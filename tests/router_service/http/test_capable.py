@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.core.capabilities import Capabilities, Feature
+from router_service.apis.capabilities import Capabilities, Feature
 from router_service.settings import RouterSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter

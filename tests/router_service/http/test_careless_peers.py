@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router_service.dialects.parts import Dialect
+from router_service.apis.parts import Dialect
 from tests.answering import MODELS, Peers, peers
 from tests.dialect_answers import CASES, events, whole
 

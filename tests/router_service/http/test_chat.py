@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings, Timeouts, UpstreamSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.core.selection import Price
-from router_service.http.app import create_app
+from router_service.policies.selection import Price
+from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, CHAT
 from tests.fakes import FakeRouter

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from router_service.core.messages import Conversation
+from router_service.apis.conversation import Conversation
 from router_service.core.resources import Timer
-from router_service.http.app import create_app
 from router_service.router import Prediction
+from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from router_service.core.decision_log import LoggedEvidence
+from router_service.core.decision_record import LoggedEvidence
 from router_service.settings import KeySettings, RouterSettings, ServerSettings
 from tests.bodies import ASK, BODY, CHAT, WEATHER
 from tests.logs import LoggingGateway, logging_gateway

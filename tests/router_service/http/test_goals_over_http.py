@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.http.app import create_app
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings, VerificationSettings
 from tests.bodies import BODY
 from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier

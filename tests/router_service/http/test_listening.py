@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.http.server import log_address, open_listeners, unsupported_table
+from router_service.serving.serve import unsupported_table
+from router_service.serving.server import log_address, open_listeners
 from router_service.settings import ServerSettings, Settings, read_settings
 
 FREE = "stop the program that uses the port, or choose another port; 0 takes any free port"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import (
     BreakerSettings,
     KeySettings,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter

@@ -10,9 +10,9 @@ import anthropic
 import httpx
 import pytest
 
+from router_service.apis.parts import Dialect
 from router_service.core.errors import ConfigError
-from router_service.dialects.parts import Dialect
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import (
     Deployment,
     KeySettings,

@@ -14,10 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.core.errors import ConfigError
-from router_service.core.selection import Price
-from router_service.http.app import create_app
-from router_service.http.server import sandbox_for
+from router_service.policies.selection import Price
 from router_service.requests.pool import Pool
+from router_service.serving.app import create_app
+from router_service.serving.serve import sandbox_for
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from router_service.telemetry.logs import FIELDS
 from tests.bodies import BODY, CHAT

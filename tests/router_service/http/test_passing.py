@@ -25,8 +25,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from router_service.core.errors import ConfigError, InvalidRequestError
-from router_service.http.app import create_app
 from router_service.http.transfer import segments_of, upstream_path
+from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.fakes import FakeRouter
 from tests.serving import ONE_TRY, Sandbox, served

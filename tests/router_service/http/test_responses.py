@@ -13,9 +13,9 @@ import openai
 import pytest
 from pydantic import SecretStr
 
-from router_service.core.selection import Price
-from router_service.http.app import create_app
+from router_service.policies.selection import Price
 from router_service.sandbox.app import run_in_thread
+from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from tests.bodies import ASK, CHAT, TOOLS
 from tests.fakes import FakeRouter

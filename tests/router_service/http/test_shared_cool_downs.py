@@ -9,7 +9,7 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from router_service.http.app import create_app
+from router_service.serving.app import create_app
 from router_service.settings import BreakerSettings, ServerSettings, Settings, UpstreamSettings
 from tests.bodies import CHAT
 from tests.fakes import FakeRouter

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.dialects.parts import Dialect
-from router_service.http.app import create_app
+from router_service.apis.parts import Dialect
 from router_service.sandbox.app import run_in_thread
 from router_service.sandbox.messages import SIGNATURE
+from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.router_service.http.test_messages_api import ASKED, MESSAGES

@@ -13,8 +13,8 @@ import openai
 import orjson
 import pytest
 
-from router_service.dialects.parts import Dialect
-from router_service.http.app import create_app
+from router_service.apis.parts import Dialect
+from router_service.serving.app import create_app
 from tests.answering import settings_of
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter, VerifyingRouter

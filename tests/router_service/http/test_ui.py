@@ -10,11 +10,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.core.artifact import SHIPPED
+from router_service.artifact import SHIPPED
 from router_service.core.keys import new_key
-from router_service.http.app import create_app
 from router_service.requests.exchange import MAX_RECENT
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
 from router_service.ui.pages import FOLDER
 from router_service.ui.steps import MAX_HEADER, STEPS_HEADER

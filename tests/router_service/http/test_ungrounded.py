@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.artifact import SHIPPED
+from router_service.artifact import SHIPPED
 from router_service.router import Router
 from router_service.settings import Settings
 from tests.bodies import CHAT

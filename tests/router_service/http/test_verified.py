@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.core.artifact import NO_VERIFIER, Artifact
-from router_service.core.messages import Conversation
+from router_service.apis.conversation import Conversation
+from router_service.artifact import NO_VERIFIER, Artifact
 from router_service.core.resources import Timer
 from router_service.requests.planning import POLICY_HEADER
 from router_service.router import Prediction, Router

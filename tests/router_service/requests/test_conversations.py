@@ -8,30 +8,26 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.core.answers import Usage
-from router_service.core.caching import ConversationState, NextRequest
-from router_service.core.messages import parse_chat_request
-from router_service.core.selection import Reason, choose_once
-from router_service.lifecycle.engine import Shadow, make_planner
-from router_service.requests.conversations import (
-    Conversations,
-    conversation_key,
-    has_stalled,
-    is_in_tool_loop,
-    read_session,
-    read_session_header,
-)
-from router_service.requests.planning import (
+from router_service.apis.answers import Usage
+from router_service.apis.conversation import parse_chat_request
+from router_service.policies.caching import ConversationState, NextRequest
+from router_service.policies.selection import Reason, choose_once
+from router_service.requests.conversations import Conversations
+from router_service.requests.parsing import (
     CHAT,
     MESSAGES,
     RESPONSES,
     Endpoint,
     ParsedRequest,
-    Plan,
-    PolicyHeaders,
     parse_request,
+    read_session,
+    read_session_header,
 )
+from router_service.requests.planning import Plan, PolicyHeaders
 from router_service.requests.pool import Pool
+from router_service.requests.trials import Shadow
+from router_service.requests.turns import conversation_key, has_stalled, is_in_tool_loop
+from router_service.runtime.engine import make_planner
 from router_service.settings import ConversationSettings, RiskSettings, Settings
 from router_service.store.records import GuardedStore, MemoryStore
 from router_service.store.redis import RedisStore

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.core.answers import Usage
-from router_service.core.decision_log import DecisionRecord
-from router_service.core.selection import Price
-from router_service.lifecycle.engine import make_planner
+from router_service.apis.answers import Usage
+from router_service.core.decision_record import DecisionRecord
+from router_service.policies.selection import Price
 from router_service.requests.exchange import (
     Ending,
     Exchange,
@@ -20,8 +19,10 @@ from router_service.requests.exchange import (
     RequestInfo,
     answer_cost_usd,
 )
-from router_service.requests.planning import CHAT, Track, parse_request
+from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.planning import Track
 from router_service.requests.pool import Pool
+from router_service.runtime.engine import make_planner
 from router_service.settings import Deployment, HistorySettings, Model, Settings
 from router_service.store.records import GuardedStore, MemoryStore
 from router_service.telemetry.history import TrafficHistory

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from router_service.core.artifact import Manifest
+from router_service.artifact import Manifest
 from router_service.core.errors import ConfigError
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
 from router_service.settings import Settings, load_settings

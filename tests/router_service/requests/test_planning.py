@@ -10,20 +10,15 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import InvalidRequestError, OverloadedError
 from router_service.core.resources import StageName
-from router_service.lifecycle.gateway import Gateway
-from router_service.lifecycle.overload import DecisionQueue
-from router_service.requests.planning import (
-    AT_ONCE_BYTES,
-    CHAT,
-    DecidingRouter,
-    GatewayReason,
-    Plan,
-    plan_request,
-)
+from router_service.requests.deciding import AT_ONCE_BYTES, plan_request
+from router_service.requests.limits import DecisionQueue
+from router_service.requests.parsing import CHAT
+from router_service.requests.planning import DecidingRouter, GatewayReason, Plan
 from router_service.router import Router
+from router_service.runtime.gateway import Gateway
 from router_service.settings import Settings
 from tests.bodies import BODY
 from tests.fakes import FakeRouter

@@ -8,11 +8,12 @@ import orjson
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.core.risk import Risk
-from router_service.core.selection import Reason
-from router_service.lifecycle.engine import make_planner
-from router_service.requests.planning import CHAT, Plan, PolicyHeaders, parse_request
+from router_service.policies.risk import Risk
+from router_service.policies.selection import Reason
+from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.planning import Plan, PolicyHeaders
 from router_service.requests.pool import Pool
+from router_service.runtime.engine import make_planner
 from router_service.settings import RiskSettings, Settings
 from tests.fakes import FakeRouter
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from router_service.access import permitted_listen_host
+from router_service.artifact import SHIPPED
 from router_service.check import check
-from router_service.core.artifact import SHIPPED
 from router_service.core.errors import ConfigError
-from router_service.lifecycle.engine import make_planner
 from router_service.requests.planning import DecidingRouter
 from router_service.requests.pool import UNPRICED, Pool
 from router_service.router import Router
+from router_service.runtime.engine import make_planner
 from router_service.settings import read_settings
 from tests.fakes import FakeRouter
 

@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json
 from router_service.sandbox.answers import SandboxAnswer, encode_prompt, make_answer, read_request
 
 

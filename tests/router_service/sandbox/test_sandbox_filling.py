@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 from router_service.sandbox.filling import fill
 
 QUERY = 'Pay 12.5 to "Ann Lee" and 3 to "Bo" in Berlin, mail ann@example.org on 2025-03-04.'

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import redis
 
-from router_service.core.decision_log import DecisionRecord
+from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import ConfigError, StoreError
 from router_service.store.records import (
     FIRST_PAUSE_S,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.decision_log import LoggedFeedback, read_line
+from router_service.core.decision_record import LoggedFeedback, read_line
 from router_service.settings import DecisionLogSettings
 from router_service.telemetry import decision_log
 from router_service.telemetry.decision_log import RETRY_S, BackgroundWorker, DecisionLog

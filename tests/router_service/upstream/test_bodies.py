@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.answers import (
+from router_service.apis.answers import (
     ParsedAnswer,
     parse_answer,
     read_usage,

@@ -13,10 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from router_service.core.answers import Usage
+from router_service.apis.answers import Usage
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Deployment, Timeouts
-from router_service.upstream.answers import EventReader
 from router_service.upstream.client import (
     MAX_RETRY_AFTER_S,
     NEVER_SENT,
@@ -27,6 +26,7 @@ from router_service.upstream.client import (
     read_retry_after,
     translate_error,
 )
+from router_service.upstream.streams import EventReader
 from tests.serving import Sandbox, scripted
 
 BODY = b'{"model":"m", "messages":[{"role":"user","content":"hi"}],"temperature":1e0}'

@@ -15,10 +15,9 @@ from unittest.mock import patch
 
 import pytest
 
-from router_service.core.capabilities import Capabilities
+from router_service.apis.capabilities import Capabilities
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings, Timeouts
-from router_service.upstream.answers import BEGINNING_HOLD_S, StartedAnswer
 from router_service.upstream.bodies import BodyTemplate
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
@@ -32,6 +31,7 @@ from router_service.upstream.retries import (
     RetryingClient,
     UpstreamRequest,
 )
+from router_service.upstream.streams import BEGINNING_HOLD_S, StartedAnswer
 from tests.router_service.upstream.test_breaker import Clock
 
 

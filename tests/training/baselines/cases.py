@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from router_service.core.packing import PackingSpec
-from router_service.core.words import Ids
+from router_service.predictor.packing import PackingSpec
+from router_service.predictor.words import Ids
 from switchcraft_training.baselines.inputs import Views
 from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats, Table

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsRegressor
 
-from router_service.core.measurement import Choices
-from router_service.core.statistics import mean_auc
+from router_service.measurement.rules import Choices
+from router_service.measurement.statistics import mean_auc
 from switchcraft_training.baselines.base import (
     Baseline,
     HeldOutResult,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from router_service.core.errors import ConfigError, DataError
-from router_service.core.measurement import Choices
+from router_service.measurement.rules import Choices
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import (
     CHAT_FITTING,

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import DistilBertConfig, DistilBertModel
 
-from router_service.core.words import Ids
+from router_service.predictor.words import Ids
 from switchcraft_training.baselines.inputs import EncoderEmbedder, turns
 from switchcraft_training.config import load_config
 from switchcraft_training.models.encoders import PretrainedEncoder

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import OneOf
+from router_service.checker.toolbox import Call, ExpectedCall
 from router_service.core.errors import SchemaError
-from router_service.core.messages import Json
 from switchcraft_training.checking import check
 from switchcraft_training.records import Expected
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from router_service.core.calls.defaults import documented_defaults
-from router_service.core.calls.schema import Schema
+from router_service.checker.defaults import documented_defaults
+from router_service.checker.schema import Schema
 
 
 @pytest.mark.parametrize(

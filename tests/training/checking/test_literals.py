@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.calls.literals import parse_literal
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.literals import parse_literal
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import check
 from switchcraft_training.records import Expected
 

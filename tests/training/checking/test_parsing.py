@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.calls.toolbox import Call
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 from switchcraft_training.checking import parse_native, parse_text
 
 ROOTS = Call("algebra.roots", {"a": 1, "b": -3})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call, ExpectedCall
 from router_service.core.errors import SchemaError
-from router_service.core.messages import Json
 from switchcraft_training.checking import check
 from switchcraft_training.records import Expected
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.calls.canonical import canonical, same_text
-from router_service.core.calls.toolbox import Call, ExpectedCall
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.canonical import canonical, same_text
+from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import (
     DEFAULT_ENCODER_PACKAGE,
     ParaphraseDetector,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.calls.comparison import ErrorCode, OneOf
-from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.checker.comparison import ErrorCode, OneOf
+from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import CORRECT_FROM, check, check_answer, parse_text
 from switchcraft_training.records import Answer, Example, Expected
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from router_service.core.calls.toolbox import Call
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.checker.toolbox import Call
 from router_service.core.errors import RowError
-from router_service.core.messages import Json, parse_conversation
 from switchcraft_training.checking import check
 from switchcraft_training.datasets.rows import RowErrorHandler, decode_row, encode_row
 from switchcraft_training.records import Judged

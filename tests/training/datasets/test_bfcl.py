@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.toolbox import Call
+from router_service.apis.conversation import parse_conversation
+from router_service.checker.comparison import OneOf
+from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
-from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import check_answer
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from router_service.core.calls.toolbox import Call
+from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import package_data

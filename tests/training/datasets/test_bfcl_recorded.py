@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.calls.toolbox import Call
+from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
 from switchcraft_training.checking import check_answer
 from switchcraft_training.datasets import bfcl

@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.core.calls.comparison import OneOf
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.checker.comparison import OneOf
 from router_service.core.errors import DataError
-from router_service.core.messages import Json, parse_conversation
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,

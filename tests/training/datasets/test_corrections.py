@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.checker.comparison import OneOf
+from router_service.checker.toolbox import ExpectedCall
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.calls.toolbox import Call
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 from switchcraft_training.checking import check
 from switchcraft_training.cli import main
 from switchcraft_training.datasets import xlam

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from router_service.apis.conversation import parse_conversation
 from router_service.core.errors import DataError
-from router_service.core.messages import parse_conversation
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes
 from switchcraft_training.dataset import load_dataset

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 from switchcraft_training.datasets.python_syntax import (
     read_json,
     read_literal,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 from switchcraft_training.datasets import xlam
 from tests.training.datasets.published import calls_of, messages_of, read, write_array
 

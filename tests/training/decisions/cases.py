@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from router_service.core.decision_log import (
+from router_service.core.decision_record import (
     Content,
     LoggedCall,
     LoggedDecision,

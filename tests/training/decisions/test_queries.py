@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.decision_log import (
+from router_service.core.decision_record import (
     AnswerContent,
     CandidateRecord,
     Content,

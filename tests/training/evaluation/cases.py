@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from router_service.core.artifact import (
+from router_service.artifact import (
     LEARNED,
     LEARNED_TOOLS,
     SHIPPED,
@@ -17,8 +17,8 @@ from router_service.core.artifact import (
     file_hashes,
     save_manifest,
 )
-from router_service.core.model import sigmoid
-from router_service.core.selection import Price
+from router_service.policies.selection import Price
+from router_service.predictor.model import sigmoid
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run

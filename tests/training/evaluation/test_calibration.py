@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from router_service.core.model import IDENTITY, Isotonic, Platt, Temperature, logit, sigmoid
+from router_service.predictor.model import IDENTITY, Isotonic, Platt, Temperature, logit, sigmoid
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.calibration import (
     MAX_KNOTS,

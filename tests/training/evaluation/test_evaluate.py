@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from router_service.core.measurement import best_single, oracle, route
-from router_service.core.statistics import (
+from router_service.measurement.rules import best_single, oracle, route
+from router_service.measurement.statistics import (
     BOOTSTRAP_BLOCKS,
     BOOTSTRAP_DRAWS,
     auc_measure,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from router_service.core.errors import PolicyError
-from router_service.core.goals import find_point, parse_goal
-from router_service.core.measurement import Bench, Entry
+from router_service.measurement.goals import find_point, parse_goal
+from router_service.measurement.rules import Bench, Entry
 from switchcraft_training.evaluation.frontier import (
     aiq,
     apgr,

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from playwright.sync_api import sync_playwright
 
-from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.calls.toolbox import ExpectedCall
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.artifact import SHIPPED, Artifact
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.cli import main
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap, digests_of
 from switchcraft_training.datasets.rows import write_rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.core.simulation import VerifiedAnswers
+from router_service.measurement.simulation import VerifiedAnswers
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.report import (
     Report,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.calls.toolbox import Call
+from router_service.checker.toolbox import Call
 from router_service.core.errors import (
     ConfigError,
     DataError,

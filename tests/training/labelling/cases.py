@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.checker.toolbox import ExpectedCall
 from router_service.sandbox.app import create_sandbox
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import write_rows

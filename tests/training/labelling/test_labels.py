@@ -8,8 +8,8 @@ import numpy as np
 import orjson
 import pytest
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.data.table import Table
 from switchcraft_training.datasets.rows import write_rows

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import DistilBertConfig, DistilBertModel
 
-from router_service.core.packing import Packed
+from router_service.predictor.packing import Packed
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.encoders import PretrainedEncoder

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from router_service.core.calls.toolbox import Call, Toolbox
+from router_service.checker.toolbox import Call, Toolbox
 from switchcraft_training.models.corruptions import Corruption, Subject, corrupt
 
 TOOLS = [

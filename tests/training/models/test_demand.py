@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from router_service.core.packing import Packed
+from router_service.predictor.packing import Packed
 from switchcraft_training.data.table import Table, concatenate
 from switchcraft_training.models.branches import fit_demand, held_out_demand
 from switchcraft_training.models.optimization import feature_tensor

@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from router_service.core.errors import ConfigError
-from router_service.core.words import Ids
+from router_service.predictor.words import Ids
 from switchcraft_training.config import DistilledConfig, EncoderConfig
 from switchcraft_training.models.distillation import distil
 from switchcraft_training.models.encoders import PretrainedEncoder

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LogisticRegression
 
-from router_service.core.words import Ids
+from router_service.predictor.words import Ids
 from switchcraft_training.models.branches import (
     BUCKETS,
     INVERSE_PENALTY,

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from router_service.core.model import Classifier
+from router_service.predictor.model import Classifier
 from switchcraft_training.models.export import export_int8, full_precision
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import predict, train_router

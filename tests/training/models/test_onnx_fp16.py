@@ -11,7 +11,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from router_service.core.model import Classifier, Graph, batches_by_length, pad_rows
+from router_service.predictor.model import Classifier, Graph, batches_by_length, pad_rows
 from switchcraft_training.models.export import export_fp16, export_int8
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import predict, train_router

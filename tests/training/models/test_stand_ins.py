@@ -10,10 +10,10 @@ import pytest
 import torch
 from sentencepiece import SentencePieceTrainer
 
+from router_service.apis.conversation import parse_conversation
 from router_service.core.errors import ConfigError
-from router_service.core.messages import parse_conversation
-from router_service.core.model import Classifier
-from router_service.core.packing import Packed, Packer, PackingSpec
+from router_service.predictor.model import Classifier
+from router_service.predictor.packing import Packed, Packer, PackingSpec
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
 from switchcraft_training.models.export import (
     attend_to_all_tokens,

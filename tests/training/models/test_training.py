@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from router_service.core.model import sigmoid
+from router_service.predictor.model import sigmoid
 from switchcraft_training.data.table import Table
 from switchcraft_training.evaluation.metrics import macro_f1, micro_f1
 from switchcraft_training.models.checkpoints import Epoch, best_epoch

@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from router_service.core.artifact import (
+from router_service.artifact import (
     MANIFEST,
     SHIPPED,
     Measure,
@@ -23,18 +23,18 @@ from router_service.core.artifact import (
     read_manifest,
     save_manifest,
 )
-from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.checker.toolbox import Call, ExpectedCall
 from router_service.core.errors import ConfigError
-from router_service.core.measurement import Bench
-from router_service.core.model import Graph
-from router_service.core.selection import Price
-from router_service.core.simulation import (
+from router_service.measurement.rules import Bench
+from router_service.measurement.simulation import (
     STEPS_PER_UNIT,
     JudgedAnswers,
     Simulation,
     VerifiedAnswers,
 )
-from router_service.core.verifier import GAIN_FEATURES, Verifier
+from router_service.policies.selection import Price
+from router_service.predictor.model import Graph
+from router_service.verifier.graphs import GAIN_FEATURES, Verifier
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers

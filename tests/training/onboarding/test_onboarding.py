@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import yaml
 
-from router_service.core.answer_features import Question
-from router_service.core.artifact import SHIPPED, Artifact, file_hashes, save_manifest
-from router_service.core.calls.toolbox import ExpectedCall
-from router_service.core.held_out import HELD_OUT, HeldOut, describe_pool, single_accuracies
-from router_service.core.messages import Conversation, Json, parse_conversation
-from router_service.core.selection import Price, Verified
-from router_service.core.verification import Candidate, VerificationState
+from router_service.apis.conversation import Conversation, Json, parse_conversation
+from router_service.artifact import SHIPPED, Artifact, file_hashes, save_manifest
+from router_service.checker.toolbox import ExpectedCall
+from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool, single_accuracies
 from router_service.offline import list_policies
+from router_service.policies.selection import Price, Verified
 from router_service.router import Router
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import Candidate, VerificationState
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.models import branches

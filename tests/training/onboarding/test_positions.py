@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from router_service.core.model import sigmoid
+from router_service.predictor.model import sigmoid
 from switchcraft_training.data.table import Floats
 from switchcraft_training.onboarding.positions import (
     AnsweredQueries,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from router_service.core.artifact import (
+from router_service.artifact import (
     MANIFEST,
     SHIPPED,
     Artifact,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from router_service.core.measurement import Choices
-from router_service.core.statistics import Estimate
+from router_service.measurement.rules import Choices
+from router_service.measurement.statistics import Estimate
 from switchcraft_training.replay.estimators import (
     LoggedChoices,
     PolicyEstimate,

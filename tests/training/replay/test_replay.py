@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.decision_log import CandidateRecord, Content
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.artifact import SHIPPED, Artifact
+from router_service.core.decision_record import CandidateRecord, Content
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.data.learned import LearnedQueries

@@ -12,18 +12,18 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from router_service.core.answer_features import Question
-from router_service.core.artifact import Artifact
-from router_service.core.decision_log import (
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.artifact import Artifact
+from router_service.core.decision_record import (
     AnswerContent,
     CandidateRecord,
     Content,
     LoggedCall,
     LoggedDecision,
 )
-from router_service.core.messages import Json, parse_conversation
-from router_service.core.selection import Verified
+from router_service.policies.selection import Verified
 from router_service.router import Prediction, Router
+from router_service.verifier.answer_features import Question
 from switchcraft_training.cli import main
 from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.decisions.log import DecisionLog, read_log

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router_service.core.measurement import Choices, route
+from router_service.measurement.rules import Choices, route
 from switchcraft_training.data.table import Floats
 from switchcraft_training.replay.estimators import LoggedChoices, Reward
 

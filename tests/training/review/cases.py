@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.datasets.corrections import row_sha256
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.datasets.corrections import Truth, TruthCall, truth_of
 from switchcraft_training.records import Judged
 from switchcraft_training.review.truths import (

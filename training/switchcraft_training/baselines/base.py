@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from router_service.core.measurement import Choices, route
+from router_service.measurement.rules import Choices, route
 from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.records import Example

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import ConfigError
-from router_service.core.measurement import Choices
-from router_service.core.messages import Json
+from router_service.measurement.rules import Choices
 from switchcraft_training.baselines.base import Chooser, profiled_costs_usd
 from switchcraft_training.baselines.inputs import Embedder, Views
 from switchcraft_training.baselines.predictors import Fitting, MatrixFactorization

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from router_service.core.messages import Conversation, parse_conversation
-from router_service.core.packing import Packer, PackingSpec, signature
-from router_service.core.words import Ids
+from router_service.apis.conversation import Conversation, parse_conversation
+from router_service.predictor.packing import Packer, PackingSpec, signature
+from router_service.predictor.words import Ids
 from switchcraft_training.data.table import Floats
 from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.frozen import row_inputs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router_service.core.measurement import Choices
+from router_service.measurement.rules import Choices
 from switchcraft_training.baselines.base import Chooser, profiled_costs_usd
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.records import Example

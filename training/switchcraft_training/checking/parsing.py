@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from router_service.core.calls.toolbox import Call
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 
 _FENCE = re.compile(r"```\w*\n(.*?)\n?\s*```", re.DOTALL)
 _BLOCK = re.compile(r"<(tool_call|function_call)>(.*?)</\1>", re.DOTALL)

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import orjson
 
-from router_service.core.calls.comparison import IsParaphrase
-from router_service.core.calls.toolbox import Call, ExpectedCall, Tool, Toolbox, tool_from_json
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import IsParaphrase
+from router_service.checker.toolbox import Call, ExpectedCall, Tool, Toolbox, tool_from_json
 from router_service.core.errors import SchemaError
-from router_service.core.messages import Json
 from switchcraft_training.checking.command import EXAMPLE_LINE
 from switchcraft_training.checking.verdicts import check
 from switchcraft_training.records import Expected

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.calls.canonical import canonical
-from router_service.core.calls.comparison import IsParaphrase
+from router_service.checker.canonical import canonical
+from router_service.checker.comparison import IsParaphrase
 
 Embed = Callable[[str], NDArray[np.float32]]
 """Returns the embedding of a text, a vector of length 1."""

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router_service.core.calls.comparison import (
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import (
     CheckError,
     Comparer,
     ErrorCode,
     IsParaphrase,
     can_pair_all,
 )
-from router_service.core.calls.toolbox import Call, CallComparison, ExpectedCall, Toolbox
-from router_service.core.messages import Json
+from router_service.checker.toolbox import Call, CallComparison, ExpectedCall, Toolbox
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.records import Answer, Example, Expected
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.messages import Role, read_turns, with_paths
+from router_service.apis.conversation import Role, read_turns, with_paths
 from switchcraft_training.records import Example
 
 NEAR_FROM: Final = 0.75

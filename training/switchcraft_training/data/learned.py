@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from router_service.core.artifact import LEARNED, LEARNED_TOOLS, Artifact
+from router_service.artifact import LEARNED, LEARNED_TOOLS, Artifact
 from router_service.core.errors import ArtifactError
 from switchcraft_training.data.duplicates import (
     SAME_TOOLS_AGREEMENT,

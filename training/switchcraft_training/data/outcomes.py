@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from router_service.core.calls.comparison import IsParaphrase
+from router_service.checker.comparison import IsParaphrase
 from switchcraft_training.checking import check_answer
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.progress import track

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import UnbalancedFoldsError
-from router_service.core.messages import Json
 from switchcraft_training.config import DistinctWithin, Grouping
 from switchcraft_training.data.duplicates import (
     Groups,

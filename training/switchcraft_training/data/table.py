@@ -11,9 +11,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.measurement import Choices, pick
-from router_service.core.packing import Packed
-from router_service.core.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
+from router_service.measurement.rules import Choices, pick
+from router_service.policies.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
+from router_service.predictor.packing import Packed
 from switchcraft_training.records import Example
 
 Floats = NDArray[np.float64]

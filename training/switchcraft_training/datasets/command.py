@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from router_service.core.calls.comparison import Comparer
-from router_service.core.calls.defaults import documented_defaults
-from router_service.core.calls.toolbox import Call, ExpectedCall, Toolbox
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import Comparer
+from router_service.checker.defaults import documented_defaults
+from router_service.checker.toolbox import Call, ExpectedCall, Toolbox
 from router_service.core.errors import ConfigError, DataError, RowError, SchemaError
-from router_service.core.messages import Json
 from switchcraft_training.checking import check
 from switchcraft_training.config import DistinctWithin
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys

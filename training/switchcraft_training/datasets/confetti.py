@@ -19,9 +19,9 @@ from typing import Final
 
 import orjson
 
-from router_service.core.calls.toolbox import Call
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.datasets.bfcl.format import convert_functions, read_truth
 from switchcraft_training.datasets.conversations import Turn, to_messages, to_name
 from switchcraft_training.datasets.python_syntax import read_json

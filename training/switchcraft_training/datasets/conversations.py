@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 import orjson
 
-from router_service.core.calls.toolbox import Call, ExpectedCall
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.datasets.rows import NothingToJudgeError
 from switchcraft_training.records import Example, Expected, Judged
 

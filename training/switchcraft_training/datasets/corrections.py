@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Self, TypeAlias
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.datasets.rows import ROW_ERRORS, decode_row, encode_row, read_lines
 from switchcraft_training.records import Example, Judged
 

@@ -21,8 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from router_service.core.calls.toolbox import Call
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 from switchcraft_training.datasets.conversations import (
     Conversation,
     Tools,

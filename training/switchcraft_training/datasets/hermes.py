@@ -19,9 +19,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from router_service.core.calls.toolbox import Call
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.datasets.conversations import (
     Conversation,
     Tools,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 from switchcraft_training.datasets.rows import read_lines
 from switchcraft_training.records import Example, Outcome
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 
 _DECODER: Final = json.JSONDecoder(strict=False)
 """Accepts line breaks inside JSON strings, because some published arguments are lines of code."""

@@ -19,10 +19,10 @@ from typing import BinaryIO, Final, TypeVar, cast
 
 import orjson
 
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import OneOf
+from router_service.checker.toolbox import ExpectedCall
 from router_service.core.errors import DataError, InvalidRequestError, RowError
-from router_service.core.messages import Json
 from router_service.core.strict_json import check_integers
 from switchcraft_training.records import Example, Expected, Judged
 

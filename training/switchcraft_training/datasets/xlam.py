@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from router_service.core.calls.toolbox import Call
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 from switchcraft_training.datasets.conversations import expect, to_name, to_tools
 from switchcraft_training.datasets.python_syntax import read_json, read_type
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_array

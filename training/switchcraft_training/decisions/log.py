@@ -24,7 +24,8 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from router_service.core.decision_log import (
+from router_service.apis.conversation import Json
+from router_service.core.decision_record import (
     Line,
     LoggedDecision,
     LoggedEvidence,
@@ -32,7 +33,6 @@ from router_service.core.decision_log import (
     read_line,
 )
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.datasets.rows import (
     FILE_ERRORS,
     ROW_ERRORS,

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.calls.comparison import IsParaphrase
-from router_service.core.calls.toolbox import Call, ExpectedCall
-from router_service.core.decision_log import LoggedDecision
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.checker.comparison import IsParaphrase
+from router_service.checker.toolbox import Call, ExpectedCall
+from router_service.core.decision_record import LoggedDecision
 from router_service.core.errors import SwitchcraftError
-from router_service.core.messages import Json, parse_conversation
 from switchcraft_training.checking import check_answer
 from switchcraft_training.data.splits import key_of
 from switchcraft_training.datasets.rows import (

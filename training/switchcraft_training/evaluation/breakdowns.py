@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.artifact import Measure
-from router_service.core.measurement import Choices, best_single, oracle
-from router_service.core.messages import parse_conversation
-from router_service.core.selection import Price
-from router_service.core.statistics import Estimate, mean_measure
+from router_service.apis.conversation import parse_conversation
+from router_service.artifact import Measure
+from router_service.measurement.rules import Choices, best_single, oracle
+from router_service.measurement.statistics import Estimate, mean_measure
+from router_service.policies.selection import Price
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import Entrant
 from switchcraft_training.evaluation.metrics import bootstrap, paired_interval

@@ -11,8 +11,9 @@ from scipy.optimize import minimize, minimize_scalar
 from sklearn.isotonic import IsotonicRegression
 from sklearn.model_selection import GroupKFold
 
-from router_service.core.artifact import Measure
-from router_service.core.model import (
+from router_service.artifact import Measure
+from router_service.measurement.statistics import auc_measure, mean_measure
+from router_service.predictor.model import (
     IDENTITY,
     NEAREST,
     Calibration,
@@ -24,7 +25,6 @@ from router_service.core.model import (
     logit,
     sigmoid,
 )
-from router_service.core.statistics import auc_measure, mean_measure
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import (
     CALIBRATION_BINS,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from router_service.core.artifact import Measure
-from router_service.core.held_out import Figures
-from router_service.core.measurement import (
+from router_service.artifact import Measure
+from router_service.measurement.held_out import Figures
+from router_service.measurement.rules import (
     KINDS,
     Bench,
     Choices,
@@ -21,8 +21,8 @@ from router_service.core.measurement import (
     route,
     sweep,
 )
-from router_service.core.selection import Price, choosing_name, is_verified
-from router_service.core.statistics import auc_measure
+from router_service.measurement.statistics import auc_measure
+from router_service.policies.selection import Price, choosing_name, is_verified
 from switchcraft_training.data.table import Flags, Floats, Table
 from switchcraft_training.evaluation.calibration import CalibrationStudy
 from switchcraft_training.evaluation.metrics import expected_calibration_error

@@ -14,10 +14,10 @@ from itertools import pairwise
 import numpy as np
 from sklearn.model_selection import GroupKFold
 
-from router_service.core.artifact import FrontierPoint, Measure
+from router_service.artifact import FrontierPoint, Measure
 from router_service.core.errors import PolicyError
-from router_service.core.goals import Goal, find_point, parse_goal
-from router_service.core.measurement import (
+from router_service.measurement.goals import Goal, find_point, parse_goal
+from router_service.measurement.rules import (
     Bench,
     Choices,
     Costs,
@@ -27,7 +27,7 @@ from router_service.core.measurement import (
     frontier_rules,
     route,
 )
-from router_service.core.statistics import Estimate, auc_measure, mean_measure
+from router_service.measurement.statistics import Estimate, auc_measure, mean_measure
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import Experiment
 from switchcraft_training.evaluation.metrics import bootstrap, brier_measure, calibration_measure

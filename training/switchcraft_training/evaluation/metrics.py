@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.artifact import Measure
-from router_service.core.statistics import (
+from router_service.artifact import Measure
+from router_service.measurement.statistics import (
     Estimate,
     estimate,
     interval_of,

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from router_service.core.artifact import Measure
-from router_service.core.goals import pareto_front
-from router_service.core.measurement import KINDS, Entry, Kind
+from router_service.artifact import Measure
+from router_service.measurement.goals import pareto_front
+from router_service.measurement.rules import KINDS, Entry, Kind
 from switchcraft_training.config import Grouping
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import (

@@ -15,10 +15,10 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from router_service.core.artifact import Provenance
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.artifact import Provenance
 from router_service.core.errors import ConfigError, DataError
-from router_service.core.measurement import Entry
-from router_service.core.messages import Json, parse_conversation
+from router_service.measurement.rules import Entry
 from router_service.router import Router
 from switchcraft_training.config import Grouping, RunConfig
 from switchcraft_training.data.learned import TrainingOverlap, digests_of

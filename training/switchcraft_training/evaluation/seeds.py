@@ -20,7 +20,7 @@ from matplotlib.ticker import PercentFormatter
 from rich.console import Console
 from rich.table import Table
 
-from router_service.core.artifact import Manifest, Measure
+from router_service.artifact import Manifest, Measure
 from switchcraft_training.config import RunConfig
 from switchcraft_training.evaluation.plots import (
     BLUE,

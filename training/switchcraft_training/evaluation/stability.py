@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router_service.core.artifact import Measure
-from router_service.core.measurement import Bench, Entry, best_single, oracle, route
-from router_service.core.statistics import auc_measure, mean_measure
+from router_service.artifact import Measure
+from router_service.measurement.rules import Bench, Entry, best_single, oracle, route
+from router_service.measurement.statistics import auc_measure, mean_measure
 from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run
 from switchcraft_training.evaluation.metrics import paired_interval, ratio_interval
 

@@ -10,12 +10,12 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.answer_features import CANDIDATE_FEATURES
-from router_service.core.artifact import Interval, Measure
-from router_service.core.measurement import Bench, Entry, Kind, best_single, oracle, route, sweep
-from router_service.core.selection import Verified
-from router_service.core.simulation import VerifiedAnswers
-from router_service.core.statistics import auc_measure, interval_of, mean_measure, resamples
+from router_service.artifact import Interval, Measure
+from router_service.measurement.rules import Bench, Entry, Kind, best_single, oracle, route, sweep
+from router_service.measurement.simulation import VerifiedAnswers
+from router_service.measurement.statistics import auc_measure, interval_of, mean_measure, resamples
+from router_service.policies.selection import Verified
+from router_service.verifier.answer_features import CANDIDATE_FEATURES
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import calibration_measure
 from switchcraft_training.models.corruptions import Corruption

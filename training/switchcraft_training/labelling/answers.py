@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from router_service.core.calls.toolbox import Call
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.checking import ParsedAnswer, parse_native
 from switchcraft_training.datasets.rows import FILE_ERRORS, ROW_ERRORS, read_rows
 from switchcraft_training.records import Answer, Judged

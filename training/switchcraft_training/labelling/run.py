@@ -25,8 +25,8 @@ from tenacity import (
 )
 from tqdm import tqdm
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import SwitchcraftError
-from router_service.core.messages import Json
 from switchcraft_training.labelling.answers import (
     FailureCode,
     QuestionKey,

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import openai
 from pydantic import BaseModel, Field, ValidationError
 
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
 from switchcraft_training.labelling.answers import (
     FailureCode,
     Remedy,

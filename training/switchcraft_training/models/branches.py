@@ -24,7 +24,7 @@ from sklearn.tree._tree import Tree
 from torch import Tensor, nn
 from torch.nn import functional
 
-from router_service.core.words import Ids
+from router_service.predictor.words import Ids
 from switchcraft_training.config import MAX_FOREST_MB, TrainingConfig
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.optimization import (

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
 
-from router_service.core.answer_features import (
+from router_service.apis.conversation import Json, parse_conversation, unwrap_tool
+from router_service.checker.schema import ANY_SCHEMA, JsonType, Schema
+from router_service.checker.toolbox import Call, Toolbox
+from router_service.core.errors import SchemaError
+from router_service.verifier.answer_features import (
     CandidateAnswer,
     Candidates,
     Question,
     read_answer,
     relate,
 )
-from router_service.core.calls.schema import ANY_SCHEMA, JsonType, Schema
-from router_service.core.calls.toolbox import Call, Toolbox
-from router_service.core.errors import SchemaError
-from router_service.core.messages import Json, parse_conversation, unwrap_tool
 from switchcraft_training.records import Example
 
 PLACEHOLDERS = (

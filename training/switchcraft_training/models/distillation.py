@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.errors import ConfigError
-from router_service.core.words import Ids
+from router_service.predictor.words import Ids
 from switchcraft_training.config import DistilledConfig, EncoderConfig
 from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.frozen import row_inputs, weights_sha256

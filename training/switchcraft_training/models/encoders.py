@@ -26,7 +26,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from router_service.core.errors import ConfigError
-from router_service.core.packing import PackingSpec
+from router_service.predictor.packing import PackingSpec
 from switchcraft_training.models.optimization import WIDTH_STEP
 
 _BERT_TO_DISTILBERT = (

@@ -22,7 +22,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from router_service.core.artifact import (
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.artifact import (
     CANARIES,
     SCHEMA_VERSION,
     TOKENIZER,
@@ -32,11 +33,11 @@ from router_service.core.artifact import (
     file_hashes,
     save_manifest,
 )
-from router_service.core.familiarity import FamiliaritySpec
-from router_service.core.goals import parse_goal
-from router_service.core.held_out import Figures
-from router_service.core.messages import Json, parse_conversation
-from router_service.core.model import (
+from router_service.measurement.goals import parse_goal
+from router_service.measurement.held_out import Figures
+from router_service.policies.selection import ArmProfile
+from router_service.predictor.familiarity import FamiliaritySpec
+from router_service.predictor.model import (
     BATCHING_KEY,
     DEMAND,
     IDENTITY,
@@ -44,8 +45,7 @@ from router_service.core.model import (
     Calibration,
     Classifier,
 )
-from router_service.core.packing import Packer
-from router_service.core.selection import ArmProfile
+from router_service.predictor.packing import Packer
 from switchcraft_training.config import RunConfig
 from switchcraft_training.models.branches import FOREST_OPERATOR
 from switchcraft_training.models.model import RouterModel, weighted_mean

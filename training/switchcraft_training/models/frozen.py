@@ -19,7 +19,7 @@ from transformers import DistilBertModel, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
 from router_service.core.errors import ConfigError
-from router_service.core.words import Ids
+from router_service.predictor.words import Ids
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import is_main_process, padded
 from switchcraft_training.progress import track

@@ -24,7 +24,11 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import GroupKFold
 
-from router_service.core.answer_features import (
+from router_service.apis.conversation import parse_conversation
+from router_service.checker.toolbox import Call
+from router_service.measurement.simulation import MAX_CANDIDATES
+from router_service.predictor.model import Calibration, Floats
+from router_service.verifier.answer_features import (
     CANDIDATE_FEATURES,
     Beliefs,
     Candidates,
@@ -32,11 +36,7 @@ from router_service.core.answer_features import (
     candidate_features,
     read_answer,
 )
-from router_service.core.calls.toolbox import Call
-from router_service.core.messages import parse_conversation
-from router_service.core.model import Calibration, Floats
-from router_service.core.simulation import MAX_CANDIDATES
-from router_service.core.verifier import (
+from router_service.verifier.graphs import (
     GAIN_FEATURES,
     ArmBeliefs,
     Columns,

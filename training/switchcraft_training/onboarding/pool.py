@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import orjson
 
-from router_service.core.artifact import (
+from router_service.apis.conversation import parse_conversation
+from router_service.artifact import (
     CANARIES,
     Artifact,
     Manifest,
@@ -28,11 +29,10 @@ from router_service.core.artifact import (
     save_manifest,
 )
 from router_service.core.errors import ArtifactError, ConfigError, DataError
-from router_service.core.held_out import HELD_OUT, HeldOut, describe_pool
-from router_service.core.messages import parse_conversation
-from router_service.core.model import Calibration, logit, sigmoid
-from router_service.core.packing import Packer
-from router_service.core.selection import ArmProfile, Price
+from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
+from router_service.policies.selection import ArmProfile, Price
+from router_service.predictor.model import Calibration, logit, sigmoid
+from router_service.predictor.packing import Packer
 from router_service.router import Router
 from switchcraft_training.data.table import Floats, profile_arms
 from switchcraft_training.models.export import Line, export_onnx, record_canaries

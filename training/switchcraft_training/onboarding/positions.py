@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from router_service.core.model import sigmoid
+from router_service.predictor.model import sigmoid
 from switchcraft_training.data.table import Floats
 
 Rows = NDArray[np.int64]

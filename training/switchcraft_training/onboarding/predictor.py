@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 
-from router_service.core.model import (
+from router_service.policies.selection import Price
+from router_service.predictor.model import (
     Calibration,
     Isotonic,
     Knots,
@@ -18,7 +19,6 @@ from router_service.core.model import (
     logit,
     sigmoid,
 )
-from router_service.core.selection import Price
 from switchcraft_training.config import ArmConfig, Branch, RunConfig
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.models.branches import fit_lexical

@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from router_service.core.artifact import Artifact
+from router_service.apis.conversation import parse_conversation
+from router_service.artifact import Artifact
 from router_service.core.errors import ConfigError, DataError
-from router_service.core.messages import parse_conversation
-from router_service.core.packing import Packer
+from router_service.predictor.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes

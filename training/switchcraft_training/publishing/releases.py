@@ -16,8 +16,8 @@ from typing import Protocol
 from redis import Redis
 from redis.exceptions import RedisError, WatchError
 
+from router_service.artifact import MANIFEST, Artifact, sha256
 from router_service.core.addresses import check_redis_address
-from router_service.core.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import PublicationError
 from router_service.core.releases import (
     POINTER_FILE,

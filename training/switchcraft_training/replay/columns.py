@@ -12,19 +12,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.answer_features import Question
-from router_service.core.decision_log import LoggedDecision
+from router_service.apis.conversation import parse_conversation
+from router_service.core.decision_record import LoggedDecision
 from router_service.core.errors import DataError
-from router_service.core.messages import parse_conversation
-from router_service.core.selection import (
+from router_service.policies.selection import (
     Policy,
     Reason,
     Verified,
     most_probable,
     select,
 )
-from router_service.core.verification import UnverifiedReason
 from router_service.router import Prediction, Router
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import UnverifiedReason
 from switchcraft_training.data.learned import LearnedTools, digests_of
 from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog

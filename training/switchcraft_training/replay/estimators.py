@@ -41,8 +41,8 @@ from typing import Literal
 
 import numpy as np
 
-from router_service.core.measurement import Choices
-from router_service.core.statistics import BOOTSTRAP_DRAWS, Estimate, ratio
+from router_service.measurement.rules import Choices
+from router_service.measurement.statistics import BOOTSTRAP_DRAWS, Estimate, ratio
 from switchcraft_training.data.table import Flags, Floats
 
 ENOUGH_TRIED = 20

@@ -34,12 +34,12 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from router_service.core.answer_features import Question, decode_calls, read_answer, relate
-from router_service.core.answers import ParsedAnswer, WrittenCall
-from router_service.core.decision_log import AnswerContent, Content, LoggedDecision
-from router_service.core.selection import Verified
-from router_service.core.verification import Candidate, Step, VerificationState
+from router_service.apis.answers import ParsedAnswer, WrittenCall
+from router_service.core.decision_record import AnswerContent, Content, LoggedDecision
+from router_service.policies.selection import Verified
 from router_service.router import Prediction, Router
+from router_service.verifier.answer_features import Question, decode_calls, read_answer, relate
+from router_service.verifier.steps import Candidate, Step, VerificationState
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import (
     check_decision,

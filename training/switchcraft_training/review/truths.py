@@ -15,11 +15,11 @@ import referencing.exceptions
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.schema import TYPE_WORDS, JsonType, Schema
-from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import OneOf
+from router_service.checker.schema import TYPE_WORDS, JsonType, Schema
+from router_service.checker.toolbox import Call, ExpectedCall
 from router_service.core.errors import SchemaError
-from router_service.core.messages import Json
 from switchcraft_training.checking import check
 from switchcraft_training.datasets.corrections import Truth, first_problem, with_truth
 from switchcraft_training.datasets.rows import ROW_ERRORS

@@ -16,9 +16,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import SwitchcraftError, UpstreamError
-from router_service.core.messages import Json
-from router_service.core.selection import Price
+from router_service.policies.selection import Price
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
     Change,

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from router_service.core.calls.comparison import OneOf
-from router_service.core.calls.toolbox import ExpectedCall
+from router_service.apis.conversation import Json
+from router_service.checker.comparison import OneOf
+from router_service.checker.toolbox import ExpectedCall
 from router_service.core.errors import ConfigError, DataError
-from router_service.core.messages import Json
 from switchcraft_training.checking import python_value
 from switchcraft_training.datasets.conversations import check_offered
 from switchcraft_training.records import Expected

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-from router_service.core.calls.toolbox import Call, ExpectedCall
-from router_service.core.messages import Json
+from router_service.apis.conversation import Json
+from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.datasets.bfcl.format import (
     LeaderboardFile,
     convert_functions,

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from router_service.apis.conversation import Json
 from router_service.core.errors import DataError
-from router_service.core.messages import Json
 from switchcraft_training.checking import ParsedAnswer, parse_native, parse_text
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,

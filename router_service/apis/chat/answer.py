@@ -1,0 +1,466 @@
+"""Answers of OpenAI's Chat Completions API: reader and writer, whole and in events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from typing import Literal
+
+import orjson
+
+from router_service.apis.answers import Usage, read_usage
+from router_service.apis.api_errors import AnswerError, ForeignAnswerError, write_error
+from router_service.apis.building import build
+from router_service.apis.conversation import Json, as_text
+from router_service.apis.encoding import encode
+from router_service.apis.foreign import read_text, seal
+from router_service.apis.parts import (
+    Answer,
+    Dialect,
+    Event,
+    Finished,
+    PartEnded,
+    PartGrew,
+    PartProved,
+    PartStarted,
+    Started,
+    Stop,
+    Text,
+    Thinking,
+    ToolUse,
+)
+
+_STOPS = {
+    "stop": Stop.END,
+    "length": Stop.LENGTH,
+    "model_length": Stop.LENGTH,  # Mistral: the context window
+    "tool_calls": Stop.CALLS,
+    "function_call": Stop.CALLS,
+    "content_filter": Stop.FILTER,
+}
+_REASONS = {
+    Stop.END: "stop",
+    Stop.SEQUENCE: "stop",
+    Stop.CALLS: "tool_calls",
+    Stop.LENGTH: "length",
+    Stop.FILTER: "content_filter",
+    Stop.REFUSAL: "content_filter",
+}
+
+_Kind = Literal["text", "refusal", "thinking"]
+_STARTS: dict[_Kind, Text | Thinking] = {
+    "text": Text(""),
+    "refusal": Text("", is_refusal=True),
+    "thinking": Thinking("", origin=Dialect.CHAT),
+}
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that is still arriving."""
+
+    index: int | None = None
+    """Place of the part, once the name is known and the part has begun."""
+    id: str = ""
+    name: str = ""
+    is_custom: bool = False
+    arguments: StringIO = field(default_factory=StringIO)
+    has_ended: bool = False
+
+    def is_complete(self) -> bool:
+        """Return whether nothing but white space can follow the arguments."""
+        if self.is_custom or self.has_ended:
+            return False
+        try:
+            return isinstance(orjson.loads(self.arguments.getvalue()), dict)
+        except orjson.JSONDecodeError:
+            return False
+
+
+class ChatReader:
+    """Reader of one answer. Its text and its calls arrive without ends, and calls may overlap."""
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        """Set `stops` to the request's stop texts. vLLM says with which one an answer ended."""
+        self._stops = frozenset(stops)
+        self._events: list[Event] = []
+        self._next = 0
+        """The place of the next part."""
+        self._open: tuple[_Kind, int] | None = None
+        """The text or thinking that has not ended."""
+        self._calls: dict[int | str, _Call] = {}
+        """The latest call at each place."""
+        self._open_calls: list[_Call] = []
+        """The calls since the last end, of which some may have ended."""
+        self._last: _Call | None = None
+        """The last call that has begun."""
+        self._has_started = False
+        self._has_refused = False
+        self._has_finished = False
+        self._stop: Stop | None = None
+        self._stop_text: str | None = None
+        self._usage: Usage | None = None
+
+    def whole(self, value: Json) -> Answer:
+        """Read a whole answer as if it was one event; raise ForeignAnswerError."""
+        fields = value if isinstance(value, dict) else {}
+        choices = fields.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        choice = first if isinstance(first, dict) else {}
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            raise _foreign("has no choice with a message")
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            objects = [call for call in calls if isinstance(call, dict)]
+            numbered = [{**call, "index": index} for index, call in enumerate(objects)]
+            message = {**message, "tool_calls": numbered}
+        event = {**fields, "choices": [{**choice, "index": 0, "delta": message}]}
+        events = self.feed(event)
+        self._stop = self._stop or Stop.END  # some servers give no reason
+        return build([*events, *self.end()])
+
+    def feed(self, event: Json) -> Sequence[Event]:
+        """Read one event; raise ForeignAnswerError."""
+        choices = event.get("choices") if isinstance(event, dict) else None
+        if not isinstance(choices, list):
+            if not isinstance(event, dict) or event.get("error") or "usage" not in event:
+                raise _foreign("has an event without choices")
+            choices = []
+        self._events = []
+        self._usage = read_usage(event) or self._usage
+        for choice in choices:
+            if not isinstance(choice, dict) or choice.get("index", 0) != 0:
+                continue
+            if not self._has_started:
+                self._has_started = True
+                head = read_text(event.get("id")), read_text(event.get("model"))
+                self._events.append(Started(*head))
+            delta = choice.get("delta")
+            if isinstance(delta, dict):
+                self._read_delta(delta)
+            if isinstance(reason := choice.get("finish_reason"), str):
+                self._read_stop(reason, choice.get("stop_reason"))
+        return self._events
+
+    def end(self) -> Sequence[Event]:
+        """Return the events that complete the answer; raise ForeignAnswerError."""
+        if self._has_finished:
+            return ()
+        if self._stop is None:
+            raise _foreign("ended before it was complete")
+        self._has_finished = True
+        self._events = []
+        self._end_parts()
+        stop = self._stop
+        if stop is Stop.END and self._calls:
+            stop = Stop.CALLS  # some servers write `stop` in spite of calls
+        elif stop is Stop.END and self._has_refused:
+            stop = Stop.REFUSAL
+        return [*self._events, Finished(stop, self._stop_text, self._usage)]
+
+    def _read_delta(self, delta: dict[str, Json]) -> None:
+        self._read_thinking(delta)
+        content = delta.get("content")
+        if isinstance(content, str):
+            self._grow("text", content)
+        elif isinstance(content, list):
+            self._read_content(content)
+        if isinstance(refusal := delta.get("refusal"), str) and refusal:
+            self._has_refused = True
+            self._grow("refusal", refusal)
+        calls, legacy = delta.get("tool_calls"), delta.get("function_call")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                place = call.get("index", call.get("id")) or 0
+                self._read_call(place if isinstance(place, int | str) else 0, call)
+        if isinstance(legacy, dict):
+            self._read_call("function_call", {"function": legacy})
+
+    def _read_thinking(self, delta: dict[str, Json]) -> None:
+        """Read the reasoning of DeepSeek and vLLM (`reasoning_content`) or of OpenRouter."""
+        text = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(text, str) and text:
+            self._grow("thinking", text)
+        details = delta.get("reasoning_details")
+        for detail in details if isinstance(details, list) else ():
+            if not isinstance(detail, dict):
+                continue
+            own = detail.get("text") or detail.get("summary")
+            if isinstance(own, str) and not (isinstance(text, str) and text):
+                self._grow("thinking", own)
+            signature, hidden = detail.get("signature"), detail.get("data")
+            if isinstance(signature, str) and signature:
+                if self._open is None or self._open[0] != "thinking":
+                    self._start("thinking")
+                if self._open:
+                    self._events.append(PartProved(self._open[1], read_text(signature)))
+            if isinstance(hidden, str) and hidden:
+                self._end_open()
+                part = Thinking("", read_text(hidden), is_hidden=True, origin=Dialect.CHAT)
+                self._events += [PartStarted(self._next, part), PartEnded(self._next)]
+                self._next += 1
+
+    def _read_content(self, content: list[Json]) -> None:
+        """Read content that is a list of parts, as Mistral writes it."""
+        for part in content:
+            match part:
+                case {"type": "text", "text": str(text)}:
+                    self._grow("text", text)
+                case {"type": "thinking", "thinking": str(text)}:
+                    self._grow("thinking", text)
+                case {"type": "thinking", "thinking": list(inner)}:
+                    for each in inner:
+                        if isinstance(each, dict) and isinstance(each.get("text"), str):
+                            self._grow("thinking", each["text"])
+                case {"type": "refusal", "refusal": str(text)}:
+                    self._has_refused = True
+                    self._grow("refusal", text)
+                case _:
+                    kind = part.get("type") if isinstance(part, dict) else None
+                    problem = f"has content of the type {kind!r:.50}, which cannot be translated"
+                    raise _foreign(problem)
+
+    def _grow(self, kind: _Kind, text: str) -> None:
+        if not text:
+            return
+        if self._open is None or self._open[0] != kind:
+            self._start(kind)
+        if self._open is not None:
+            self._events.append(PartGrew(self._open[1], text))
+
+    def _start(self, kind: _Kind) -> None:
+        self._end_open()
+        self._open = kind, self._next
+        self._events.append(PartStarted(self._next, _STARTS[kind]))
+        self._next += 1
+
+    def _end_open(self) -> None:
+        if self._open is not None:
+            self._events.append(PartEnded(self._open[1]))
+            self._open = None
+
+    def _read_call(self, place: int | str, fields: dict[str, Json]) -> None:
+        inner = fields.get("function", fields.get("custom"))
+        inner = inner if isinstance(inner, dict) else {}
+        call_id, name = as_text(fields.get("id")), as_text(inner.get("name"))
+        call = self._calls.get(place)
+        if call is None or (call_id and name and call.id and call_id != call.id):
+            # Some servers send several calls with the index 0.
+            call = self._calls[place] = _Call()
+            self._open_calls.append(call)
+        call.id, call.name = call.id or call_id, call.name or name
+        call.is_custom = call.is_custom or "custom" in fields
+        text = inner.get("arguments", inner.get("input"))
+        if isinstance(text, dict):  # some servers send the object instead of its text
+            text = encode(text).decode()
+        text = text if isinstance(text, str) else ""
+        if call.index is None and call.name:
+            self._end_open()
+            # The last call has ended if it is complete. Then the next one need not wait for it.
+            last, self._last = self._last, call
+            if last is not None and last.is_complete():
+                self._end_call(last)
+            call.index, self._next = self._next, self._next + 1
+            start = ToolUse(call.id, call.name, "", is_custom=call.is_custom)
+            self._events.append(PartStarted(call.index, start))
+            if early := call.arguments.getvalue():
+                self._events.append(PartGrew(call.index, early))
+        if not text or (call.has_ended and text.isspace()):
+            return
+        if call.has_ended:
+            raise _foreign("continues the arguments of a call that was complete")
+        call.arguments.write(text)
+        if call.index is not None:
+            self._events.append(PartGrew(call.index, text))
+
+    def _end_call(self, call: _Call) -> None:
+        if call.index is None:
+            raise _foreign("has a call without a name")
+        call.has_ended = True
+        if not call.arguments.getvalue() and not call.is_custom:
+            self._events.append(PartGrew(call.index, "{}"))
+        self._events.append(PartEnded(call.index))
+
+    def _end_parts(self) -> None:
+        self._end_open()
+        for call in self._open_calls:
+            if not call.has_ended:
+                self._end_call(call)
+        self._open_calls.clear()
+
+    def _read_stop(self, reason: str, stop_text: Json) -> None:
+        if reason == "error":  # Mistral and OpenRouter
+            raise _foreign("ended with an error")
+        self._stop = _STOPS.get(reason, Stop.END)
+        is_known = isinstance(stop_text, str) and stop_text in self._stops
+        if self._stop is Stop.END and is_known:
+            self._stop, self._stop_text = Stop.SEQUENCE, stop_text
+        self._end_parts()
+
+
+class ChatWriter:
+    """Writer of one answer."""
+
+    def __init__(self, model: str, created_s: int, *, wants_usage: bool) -> None:
+        self._model = model
+        self._created_s = created_s
+        self._wants_usage = wants_usage
+        self._id = ""
+        self._fields: dict[int, str | int] = {}
+        """The field of the message to which each part adds, or the place of a call."""
+        self._customs: set[int] = set()
+        self._thinking: dict[int, Thinking] = {}
+        self._calls = 0
+        self._proofs = 0
+        self._has_refused = False
+
+    def whole(self, answer: Answer) -> dict[str, Json]:
+        """Return a whole answer."""
+        texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
+        calls: list[Json] = []
+        details: list[Json] = []
+        for part in answer.parts:
+            match part:
+                case ToolUse():
+                    calls.append(_write_call(part))
+                case Thinking(text):
+                    texts["reasoning_content"].append(text)
+                    if part.proof:
+                        details.append(_write_proof(part, len(details)))
+                case Text(text, is_refusal):
+                    texts["refusal" if is_refusal else "content"].append(text)
+        joined = {name: "".join(pieces) or None for name, pieces in texts.items()}
+        reasoning = joined.pop("reasoning_content")
+        message: dict[str, Json] = {"role": "assistant", **joined}
+        if not calls and message["content"] is None and message["refusal"] is None:
+            message["content"] = ""
+        if reasoning is not None:
+            message["reasoning_content"] = reasoning
+        if details:
+            message["reasoning_details"] = details
+        if calls:
+            message["tool_calls"] = calls
+        has_refused = message["refusal"] is not None
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": _write_stop(answer.stop, has_refused=has_refused),
+        }
+        whole: dict[str, Json] = {
+            "id": answer.id,
+            "object": "chat.completion",
+            "created": self._created_s,
+            "model": self._model,
+            "choices": [choice],
+        }
+        return whole if answer.usage is None else {**whole, "usage": _write_usage(answer.usage)}
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events for one event."""
+        delta: dict[str, Json] = {}
+        match event:
+            case PartGrew(index, text):
+                delta = self._write_growth(index, text)
+            case PartStarted(index, part):
+                delta = self._start_part(index, part)
+            case PartProved(index, proof):
+                self._thinking[index] = replace(self._thinking[index], proof=proof)
+            case PartEnded(index):
+                thinking = self._thinking.pop(index, None)
+                if thinking is not None and thinking.proof:
+                    delta = {"reasoning_details": [_write_proof(thinking, self._proofs)]}
+                    self._proofs += 1
+            case Started(id):
+                self._id = id
+                delta = {"role": "assistant", "content": None}
+            case Finished(stop, _, usage):
+                reason = _write_stop(stop, has_refused=self._has_refused)
+                last = self._chunk({}, reason)
+                if self._wants_usage and usage is not None:
+                    last += self._event([], usage=_write_usage(usage))
+                return last + b"data: [DONE]\n\n"
+        return self._chunk(delta) if delta else b""
+
+    def error(self, error: AnswerError) -> bytes:
+        """Return the event that reports an error."""
+        return b"data: %b\n\n" % encode(write_error(error, Dialect.CHAT))
+
+    def _start_part(self, index: int, part: Text | Thinking | ToolUse) -> dict[str, Json]:
+        match part:
+            case ToolUse():
+                self._fields[index] = place = self._calls
+                self._calls += 1
+                if part.is_custom:
+                    self._customs.add(index)
+                return {"tool_calls": [{"index": place, **_write_call(part)}]}
+            case Thinking():
+                self._fields[index] = "reasoning_content"
+                self._thinking[index] = part
+            case Text(_, is_refusal):
+                self._fields[index] = "refusal" if is_refusal else "content"
+                self._has_refused = self._has_refused or is_refusal
+        return {}
+
+    def _write_growth(self, index: int, text: str) -> dict[str, Json]:
+        field = self._fields[index]
+        if isinstance(field, str):
+            return {field: text}
+        inner = {"function": {"arguments": text}}
+        if index in self._customs:
+            inner = {"custom": {"input": text}}
+        return {"tool_calls": [{"index": field, **inner}]}
+
+    def _chunk(self, delta: dict[str, Json], finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return self._event([choice])
+
+    def _event(self, choices: list[Json], usage: Json = None) -> bytes:
+        event = {
+            "id": self._id,
+            "object": "chat.completion.chunk",
+            "created": self._created_s,
+            "model": self._model,
+            "choices": choices,
+        }
+        if self._wants_usage:
+            event["usage"] = usage
+        return b"data: %b\n\n" % encode(event)
+
+
+def _write_call(call: ToolUse) -> dict[str, Json]:
+    if call.is_custom:
+        custom = {"name": call.name, "input": call.arguments}
+        return {"id": call.id, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _write_proof(thinking: Thinking, place: int) -> Json:
+    """Return an entry of OpenRouter's `reasoning_details`, in which clients send a proof back."""
+    proof = seal(thinking, Dialect.CHAT)
+    if thinking.is_hidden:
+        return {"type": "reasoning.encrypted", "data": proof, "index": place}
+    return {"type": "reasoning.text", "signature": proof, "index": place}
+
+
+def _write_stop(stop: Stop, *, has_refused: bool) -> str:
+    """Return the reason. OpenAI's refusals with a text end with `stop`, as every other text."""
+    return "stop" if stop is Stop.REFUSAL and has_refused else _REASONS[stop]
+
+
+def _write_usage(usage: Usage) -> dict[str, Json]:
+    prompt = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens}
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": prompt,
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def _foreign(problem: str) -> ForeignAnswerError:
+    return ForeignAnswerError(Dialect.CHAT, problem)

@@ -1,0 +1,359 @@
+"""Answers of Anthropic's Messages API: reader and writer, whole and in events."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from router_service.apis.answers import NO_USAGE, Usage, fix_surrogates, read_usage
+from router_service.apis.api_errors import AnswerError, ForeignAnswerError, write_error
+from router_service.apis.building import AnswerBuilder
+from router_service.apis.conversation import Json, as_text
+from router_service.apis.encoding import encode
+from router_service.apis.foreign import from_input, read_text, seal, to_input
+from router_service.apis.parts import (
+    Answer,
+    Dialect,
+    Event,
+    Finished,
+    PartEnded,
+    PartGrew,
+    PartProved,
+    PartStarted,
+    Started,
+    Stop,
+    Text,
+    Thinking,
+    ToolUse,
+)
+
+_STOPS = {
+    "end_turn": Stop.END,
+    "stop_sequence": Stop.SEQUENCE,
+    "tool_use": Stop.CALLS,
+    "max_tokens": Stop.LENGTH,
+    "model_context_window_exceeded": Stop.LENGTH,
+    # Only Anthropic can continue a paused turn. For other APIs, the answer is cut off.
+    "pause_turn": Stop.LENGTH,
+    "refusal": Stop.REFUSAL,
+}
+_REASONS = {
+    Stop.END: "end_turn",
+    Stop.SEQUENCE: "stop_sequence",
+    Stop.CALLS: "tool_use",
+    Stop.LENGTH: "max_tokens",
+    Stop.FILTER: "refusal",
+    Stop.REFUSAL: "refusal",
+}
+_WRITTEN_AS = {
+    Text: ("text_delta", "text"),
+    ToolUse: ("input_json_delta", "partial_json"),
+    Thinking: ("thinking_delta", "thinking"),
+}
+"""Types of the deltas of each part, and the field that has their text."""
+
+
+@dataclass(slots=True)
+class _Block:
+    part: Text | Thinking | ToolUse
+    has_text: bool = False
+    """Whether any text has arrived. A part with text begins only then, because Anthropic rejects
+    messages with empty texts."""
+
+
+class MessagesReader:
+    """Reader of one answer."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}  # the blocks that have not ended
+        self._next = 0
+        self._has_started = False
+        self._has_finished = False
+        self._stop: Stop | None = None
+        self._stop_text: str | None = None
+        self._explanation = ""
+        self._usage: Usage | None = None
+
+    def whole(self, value: Json) -> Answer:
+        """Read a whole answer; raise ForeignAnswerError."""
+        if not isinstance(value, dict) or value.get("type") != "message":
+            raise _foreign("is not a message")
+        content = value.get("content")
+        if not isinstance(content, list):
+            raise _foreign("has no list of content")
+        parts = [part for block in content if (part := _read_block(block)) != Text("")]
+        self._read_stop(value)
+        if self._explanation:
+            parts.append(Text(self._explanation, is_refusal=True))
+        head = read_text(value.get("id")), read_text(value.get("model"))
+        has_calls = any(isinstance(part, ToolUse) for part in parts)
+        stop = self._stop or (Stop.CALLS if has_calls else Stop.END)
+        return Answer(*head, tuple(parts), stop, self._stop_text, read_usage(value))
+
+    def feed(self, event: Json) -> Sequence[Event]:
+        """Read one event; raise ForeignAnswerError."""
+        if not isinstance(event, dict):
+            raise _foreign("has an event that is not an object")
+        events: Sequence[Event] = ()
+        match event.get("type"):
+            case "content_block_delta":
+                events = self._read_delta(event)
+            case "content_block_start":
+                events = self._start_block(event)
+            case "content_block_stop":
+                events = self._end_block(event.get("index"))
+            case "message_start":
+                message = event.get("message")
+                if self._has_started or not isinstance(message, dict):
+                    raise _foreign("has an invalid start")
+                self._has_started = True
+                self._usage = read_usage(event)
+                head = read_text(message.get("id")), read_text(message.get("model"))
+                events = (Started(*head, self._usage),)
+            case "message_delta":
+                delta = event.get("delta")
+                self._read_stop(delta if isinstance(delta, dict) else {})
+                self._usage = read_usage(event, self._usage) or self._usage
+            case "message_stop":
+                events = self.end()
+            case "ping":
+                pass
+            case kind:
+                # Anthropic adds types of events, which clients must ignore ("Streaming", other
+                # events).
+                if not isinstance(kind, str) or kind == "error" or not self._has_started:
+                    raise _foreign(f"has an unexpected event of the type {kind!r:.50}")
+        return events
+
+    def end(self) -> Sequence[Event]:
+        """Return the events that complete the answer; raise ForeignAnswerError."""
+        if self._has_finished:
+            return ()
+        if self._stop is None or not self._has_started:
+            raise _foreign("ended before it was complete")
+        self._has_finished = True
+        events: list[Event] = []
+        for index in list(self._blocks):
+            events += self._end_block(index)
+        if self._explanation:
+            refusal = Text("", is_refusal=True)
+            events += [
+                PartStarted(self._next, refusal),
+                PartGrew(self._next, self._explanation),
+                PartEnded(self._next),
+            ]
+        return [*events, Finished(self._stop, self._stop_text, self._usage)]
+
+    def _start_block(self, event: dict[str, Json]) -> Sequence[Event]:
+        index = event.get("index")
+        if type(index) is not int or index < self._next or not self._has_started:
+            raise _foreign("starts a block at an invalid place")
+        part = _read_block(event.get("content_block"))
+        # The input of a call is empty here, and deltas follow. A server that sends no deltas may
+        # have put the whole input here.
+        self._blocks[index] = _Block(part)
+        self._next = index + 1
+        if isinstance(part, ToolUse):
+            return (PartStarted(index, replace(part, arguments="")),)
+        if isinstance(part, Thinking):
+            started = PartStarted(index, replace(part, text=""))
+            return (started, PartGrew(index, part.text)) if part.text else (started,)
+        return self._grow(index, part.text)
+
+    def _read_delta(self, event: dict[str, Json]) -> Sequence[Event]:
+        index, delta = event.get("index"), event.get("delta")
+        block = self._blocks.get(index) if type(index) is int else None
+        if type(index) is not int or block is None or not isinstance(delta, dict):
+            raise _foreign("has a delta without a block")
+        kind = delta.get("type")
+        if kind == "signature_delta" and isinstance(block.part, Thinking):
+            return (PartProved(index, read_text(delta.get("signature"))),)
+        if kind == "citations_delta":
+            return ()  # the text is complete without them
+        expected, name = _WRITTEN_AS[type(block.part)]
+        text = delta.get(name)
+        if kind != expected or not isinstance(text, str):
+            raise _foreign(f"has an unexpected delta of the type {kind!r:.50}")
+        return self._grow(index, text)
+
+    def _grow(self, index: int, text: str) -> Sequence[Event]:
+        if not text:
+            return ()
+        block, grown = self._blocks[index], PartGrew(index, text)
+        is_first, block.has_text = not block.has_text, True
+        if is_first and isinstance(block.part, Text):
+            return (PartStarted(index, Text("")), grown)
+        return (grown,)
+
+    def _end_block(self, index: Json) -> Sequence[Event]:
+        block = self._blocks.pop(index, None) if type(index) is int else None
+        if block is None:
+            raise _foreign("ends a block that has not started")
+        if block.has_text or isinstance(block.part, Thinking):
+            return (PartEnded(index),)
+        if isinstance(block.part, ToolUse):
+            return (PartGrew(index, block.part.arguments), PartEnded(index))
+        return ()
+
+    def _read_stop(self, fields: dict[str, Json]) -> None:
+        reason, stop_text = fields.get("stop_reason"), fields.get("stop_sequence")
+        details = fields.get("stop_details")
+        if isinstance(reason, str):
+            self._stop = _STOPS.get(reason, Stop.END)
+        if isinstance(stop_text, str):
+            self._stop_text = fix_surrogates(stop_text)
+        if isinstance(details, dict) and self._stop is Stop.REFUSAL:
+            self._explanation = read_text(details.get("explanation"))
+
+
+class MessagesWriter:
+    """Writer of one answer. Its blocks follow each other, so the events of later parts wait."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._blocks = 0
+        """How many blocks have ended."""
+        self._current: int | None = None
+        """The part that is being written."""
+        self._part: Text | Thinking | ToolUse = Text("")
+        # The first part of a plain dict is found in time that grows with the parts removed before.
+        self._waiting = AnswerBuilder(parts=OrderedDict())
+        """The parts that began before the current one ended."""
+
+    def whole(self, answer: Answer) -> dict[str, Json]:
+        """Return a whole answer."""
+        content = [_write_block(part) for part in answer.parts]
+        message = _message(answer.id, self._model, content, answer.usage)
+        return message | _write_stop(answer.stop, answer.stop_text)
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events for one event."""
+        written = b""
+        match event:
+            case PartGrew() | PartProved() | PartEnded() if event.index != self._current:
+                self._waiting.add(event)
+            case PartStarted() if self._current is not None:
+                self._waiting.add(event)
+            case PartGrew(_, text):
+                kind, name = _WRITTEN_AS[type(self._part)]
+                delta = {"type": kind, name: text}
+                written = _event("content_block_delta", index=self._blocks, delta=delta)
+            case PartStarted(index, part):
+                self._current, self._part = index, part
+                block = _write_block(part)
+                if block["type"] == "thinking":
+                    block["signature"] = ""  # a delta before the end of the block has it
+                written = _event("content_block_start", index=self._blocks, content_block=block)
+            case PartProved(_, proof):
+                if isinstance(self._part, Thinking):
+                    self._part = replace(self._part, proof=proof)
+            case PartEnded():
+                written = self._end_block() + self._write_waiting()
+            case Started(id, _, usage):
+                written = _event("message_start", message=_message(id, self._model, [], usage))
+            case Finished(stop, stop_text, usage):
+                reason, counts = _write_stop(stop, stop_text), _write_usage(usage)
+                last = _event("message_delta", delta=reason, usage=counts)
+                written = last + _event("message_stop")
+        return written
+
+    def error(self, error: AnswerError) -> bytes:
+        """Return the event that reports an error."""
+        return _event(**write_error(error, Dialect.MESSAGES))
+
+    def _end_block(self) -> bytes:
+        written, place = b"", self._blocks
+        if isinstance(self._part, Thinking) and not self._part.is_hidden:
+            delta = {"type": "signature_delta", "signature": seal(self._part, Dialect.MESSAGES)}
+            written = _event("content_block_delta", index=place, delta=delta)
+        written += _event("content_block_stop", index=place)
+        self._blocks, self._current = place + 1, None
+        return written
+
+    def _write_waiting(self) -> bytes:
+        """Write the parts that waited, up to the first one that has not ended."""
+        written = []
+        while self._current is None and self._waiting.parts:
+            index = next(iter(self._waiting.parts))
+            partial = self._waiting.parts.pop(index)
+            written.append(self.write(PartStarted(index, partial.start)))
+            if text := partial.text.getvalue():
+                written.append(self.write(PartGrew(index, text)))
+            if partial.proof:
+                self.write(PartProved(index, partial.proof))
+            if partial.has_ended:
+                written.append(self._end_block())
+        return b"".join(written)
+
+
+def _read_block(block: Json) -> Text | Thinking | ToolUse:
+    fields = block if isinstance(block, dict) else {}
+    match fields.get("type"):
+        case "text":
+            return Text(read_text(fields.get("text")))
+        case "tool_use":
+            arguments = fields.get("input")
+            text = from_input(arguments if isinstance(arguments, dict) else {})
+            return ToolUse(as_text(fields.get("id")), as_text(fields.get("name")), text)
+        case "thinking":
+            proof = read_text(fields.get("signature"))
+            return Thinking(read_text(fields.get("thinking")), proof, origin=Dialect.MESSAGES)
+        case "redacted_thinking":
+            proof = read_text(fields.get("data"))
+            return Thinking("", proof, is_hidden=True, origin=Dialect.MESSAGES)
+        case kind:
+            raise _foreign(f"has a block of the type {kind!r:.50}, which cannot be translated")
+
+
+def _write_block(part: Text | Thinking | ToolUse) -> dict[str, Json]:
+    match part:
+        case Text(text):
+            return {"type": "text", "text": text}
+        case ToolUse(id, name, arguments):
+            return {"type": "tool_use", "id": id, "name": name, "input": to_input(arguments)}
+        case Thinking(is_hidden=True):
+            return {"type": "redacted_thinking", "data": seal(part, Dialect.MESSAGES)}
+        case Thinking(text):
+            signature = seal(part, Dialect.MESSAGES)
+            return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def _message(id: str, model: str, content: list[Json], usage: Usage | None) -> dict[str, Json]:  # noqa: A002
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _write_usage(usage),
+    }
+
+
+def _write_stop(stop: Stop, stop_text: str | None) -> dict[str, Json]:
+    return {"stop_reason": _REASONS[stop], "stop_sequence": stop_text}
+
+
+def _write_usage(usage: Usage | None) -> dict[str, Json]:
+    """Return token counts, which are required; unlike OpenAI's, `input_tokens` excludes caches."""
+    counts = usage or NO_USAGE
+    written: dict[str, Json] = {
+        "input_tokens": counts.uncached_tokens,
+        "cache_creation_input_tokens": counts.cache_write_tokens,
+        "cache_read_input_tokens": counts.cached_tokens,
+        "output_tokens": counts.completion_tokens,
+    }
+    if counts.reasoning_tokens:
+        written["output_tokens_details"] = {"thinking_tokens": counts.reasoning_tokens}
+    return written
+
+
+def _event(type: str, **fields: Json) -> bytes:  # noqa: A002
+    data = encode({"type": type, **fields})
+    return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
+
+
+def _foreign(problem: str) -> ForeignAnswerError:
+    return ForeignAnswerError(Dialect.MESSAGES, problem)

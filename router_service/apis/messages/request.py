@@ -1,0 +1,545 @@
+"""Requests of Messages (Anthropic's API reference: "Create a Message")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from router_service.apis import reading, writing
+from router_service.apis.conversation import Json, read_model, read_stream, wrong_type
+from router_service.apis.foreign import from_input, to_input, unseal, wrap_custom
+from router_service.apis.parts import (
+    Dialect,
+    Media,
+    Message,
+    OfferedTool,
+    OutputFormat,
+    Part,
+    Request,
+    Result,
+    Role,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolUse,
+)
+from router_service.apis.writing import IsForeign, Target
+from router_service.core.errors import InvalidRequestError
+
+DEFAULT_MAX_TOKENS = 8192
+"""Longest answer if neither the request nor the model's configuration has a limit, which Messages
+requires. Every current model of Anthropic allows at least as many."""
+
+_CARRIED = frozenset(
+    (
+        "model", "messages", "system", "stream", "tools", "tool_choice", "max_tokens",
+        "temperature", "top_p", "stop_sequences", "output_config", "output_format", "thinking",
+        # These change no answer, only caching, logs, the service level or the billing.
+        "metadata", "cache_control", "context_management", "service_tier", "diagnostics", "speed",
+        "user_profile_id", "workspace_id", "billing_policy", "fallback_credit_token", "fallbacks",
+        "anthropic_version", "anthropic_beta", "betas",
+    )
+)  # fmt: skip
+
+_BILLING_HEADER = "x-anthropic-billing-header:"
+"""Begins a system text of Claude Code that is not for the model, and that may differ with each
+request, so that no other provider could cache what follows it."""
+
+_MESSAGE_ROLES: Mapping[str, Role] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+}
+_ROLES = {
+    "tool_use": "assistant",
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+    "tool_result": "user",
+}
+_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
+_BUDGETS_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
+_LARGEST_BUDGET_TOKENS = 32768
+DOCUMENT_TYPES = frozenset({None, "application/pdf", "text/plain"})
+"""Types of documents that Anthropic reads, except those at an address."""
+
+MIN_BUDGET_TOKENS = 1024
+"""Fewest tokens of reasoning that Anthropic accepts as a budget."""
+
+_THINKS_BY_BUDGET = re.compile(r"claude-(\d|(opus|sonnet|haiku)-4(-[0-5](?!\d)|-\d{8}|@|$))")
+"""Models before Claude 4.6, which take a budget of tokens. Later ones take an effort instead."""
+
+_LACKS_SAMPLING = re.compile(r"claude-(?!(opus|sonnet)-4-6)")
+"""Together with `_THINKS_BY_BUDGET`: models after Claude 4.6 have no temperature and no `top_p`."""
+
+
+def read_request(body: Mapping[str, Json]) -> Request:
+    """Read a body. Raises InvalidRequestError, which names what is malformed."""
+    lost = reading.lost_fields(body, _CARRIED, {})
+    if body.get("max_tokens") is None:
+        missing = "max_tokens" not in body
+        raise wrong_type("max_tokens", "an integer", None, missing=missing)
+    messages: list[Message] = []
+    system = body.get("system")
+    if system is not None:
+        parts = _read_blocks(system, "system", lost)
+        shown = (
+            p for p in parts if not (isinstance(p, Text) and p.text.startswith(_BILLING_HEADER))
+        )
+        messages.append(Message("system", tuple(shown)))
+    items = reading.as_array(body.get("messages"), "messages")
+    if not items:
+        raise InvalidRequestError(
+            "'messages' is empty. Send at least one message.", param="messages", code="empty_array"
+        )
+    config = reading.optional_object(body, "output_config") or {}
+    effort = reading.optional_text(config, "effort", "output_config")
+    changes = _ToolChanges()
+    last_user = max(
+        (
+            i
+            for i, item in enumerate(items)
+            if isinstance(item, dict) and item.get("role") == "user"
+        ),
+        default=-1,
+    )
+    for index, item in enumerate(items):
+        path = f"messages[{index}]"
+        entry = reading.as_object(item, path)
+        role = reading.one_of(entry.get("role"), (*_MESSAGE_ROLES,), f"{path}.role")
+        if role == "system":
+            own = reading.optional_object(entry, "output_config", path) or {}
+            effort = reading.optional_text(own, "effort", f"{path}.output_config") or effort
+        content = entry.get("content")
+        if content is None and role == "system":  # it may only have an effort
+            continue
+        if entry.get("clear_at") == "next_user_message" and role == "system" and index < last_user:
+            _read_blocks(content, f"{path}.content", [])  # no part of the request any more
+            continue
+        parts = _read_blocks(content, f"{path}.content", lost, role=role, changes=changes)
+        messages.append(Message(_MESSAGE_ROLES[role], tuple(parts)))
+
+    thinking = reading.optional_object(body, "thinking") or {}
+    kinds = ("adaptive", "enabled", "between_tools", "disabled")
+    kind = reading.one_of(thinking.get("type", "disabled"), kinds, "thinking.type")
+    budget = None
+    if kind == "enabled":
+        budget = reading.optional_count(thinking, "budget_tokens", "thinking")
+        if effort is None and budget is not None:
+            effort = next((e for e, most in _BUDGETS_TOKENS.items() if budget <= most), "high")
+    choice, is_parallel = _read_choice(reading.optional_object(body, "tool_choice"), lost)
+    stops = reading.array(body, "stop_sequences")
+    if not all(isinstance(stop, str) for stop in stops):
+        raise wrong_type("stop_sequences", "an array of strings", stops)
+    return Request(
+        model=read_model(body),
+        messages=tuple(messages),
+        dialect=Dialect.MESSAGES,
+        stream=read_stream(body),
+        tools=_read_tools(body, lost, changes),
+        tool_choice=choice,
+        is_parallel=is_parallel,
+        max_tokens=reading.optional_count(body, "max_tokens"),
+        temperature=reading.optional_number(body, "temperature"),
+        top_p=reading.optional_number(body, "top_p"),
+        stop=tuple(stops),
+        output_format=_read_format(body, config, lost),
+        effort=effort,
+        shows_thinking=kind != "disabled" and thinking.get("display") != "omitted",
+        accepts_thinking=kind != "disabled",
+        thinking_tokens=budget,
+        lost=tuple(lost),
+    )
+
+
+class _ToolChanges:
+    """Tools that messages make available or withdraw, and inline definitions of tools."""
+
+    def __init__(self) -> None:
+        self.added: set[str] = set()
+        self.removed: set[str] = set()
+        self.definitions: list[tuple[str, Json]] = []
+
+    def add(self, name: str) -> None:
+        """Make a tool available."""
+        self.added.add(name)
+        self.removed.discard(name)
+
+
+def _read_blocks(
+    content: Json,
+    path: str,
+    lost: list[str],
+    *,
+    role: str = "system",
+    changes: _ToolChanges | None = None,
+) -> list[Part]:
+    if isinstance(content, str):
+        return [Text(content)]
+    if not isinstance(content, list):
+        raise wrong_type(path, "a string or an array", content)
+    parts: list[Part] = []
+    for index, entry in enumerate(content):
+        where = f"{path}[{index}]"
+        block = reading.as_object(entry, where)
+        kind = reading.text(block, "type", where)
+        if kind == "text":
+            parts.append(Text(reading.text(block, "text", where)))
+        elif kind in _ROLES:
+            if role != _ROLES[kind]:
+                raise InvalidRequestError(
+                    f"'{where}' is a {kind} block, which only a message with the role"
+                    f" '{_ROLES[kind]}' may have.",
+                    param=where,
+                    code="invalid_value",
+                )
+            parts.append(_read_exchange(block, kind, where, lost, changes))
+        elif kind in {"image", "document"}:
+            parts += _read_media(block, kind, where, lost)
+        elif kind == "search_result":
+            if (reading.optional_object(block, "citations", where) or {}).get("enabled"):
+                lost.append(f"{where}.citations")
+            texts = writing.texts_of(_read_blocks(block.get("content"), f"{where}.content", lost))
+            title, source = (reading.text(block, name, where) for name in ("title", "source"))
+            parts.append(Text(writing.join_texts((f"{title} ({source})", *texts))))
+        elif kind == "tool_reference" and role == "result" and changes is not None:
+            name = reading.identifier(block, "tool_name", where)
+            changes.add(name)
+            parts.append(Text(f"The tool {name} can be called now."))
+        elif kind in {"tool_addition", "tool_removal"} and changes is not None:
+            _read_tool_change(block, kind, where, lost, changes)
+        else:  # what Anthropic's own tools did, and blocks that are not known
+            lost.append(where)
+    return parts
+
+
+def _read_exchange(
+    block: dict[str, Json], kind: str, path: str, lost: list[str], changes: _ToolChanges | None
+) -> Part:
+    """Read a block that only the user, or only the assistant, may write."""
+    if kind == "tool_use":
+        arguments = from_input(reading.as_object(block.get("input"), f"{path}.input"))
+        call_id = reading.identifier(block, "id", path)
+        return ToolUse(call_id, reading.identifier(block, "name", path), arguments)
+    if kind == "thinking":
+        signature = reading.text(block, "signature", path)
+        return unseal(reading.text(block, "thinking", path), signature, Dialect.MESSAGES)
+    if kind == "redacted_thinking":
+        return unseal("", reading.text(block, "data", path), Dialect.MESSAGES, is_hidden=True)
+    call_id = reading.identifier(block, "tool_use_id", path)
+    given = block.get("content")
+    parts: list[Part] = []
+    if given is not None:
+        parts = _read_blocks(given, f"{path}.content", lost, role="result", changes=changes)
+    content = tuple(part for part in parts if isinstance(part, Text | Media))
+    is_error = bool(reading.optional_flag(block, "is_error", path))
+    return Result(call_id, content, is_error=is_error)
+
+
+def _read_tool_change(
+    block: dict[str, Json], kind: str, path: str, lost: list[str], changes: _ToolChanges
+) -> None:
+    tool = reading.as_object(block.get("tool"), f"{path}.tool")
+    form = reading.text(tool, "type", f"{path}.tool")
+    if form == "tool_reference":
+        name = reading.identifier(tool, "name", f"{path}.tool")
+        if kind == "tool_addition":
+            changes.add(name)
+        else:
+            changes.removed.add(name)
+    elif form == "tool_definition" and kind == "tool_addition":
+        changes.definitions.append((f"{path}.tool.definition", tool.get("definition")))
+    else:
+        lost.append(path)
+
+
+def _read_media(block: dict[str, Json], kind: str, path: str, lost: list[str]) -> list[Part]:
+    source = reading.as_object(block.get("source"), f"{path}.source")
+    form = reading.text(source, "type", f"{path}.source")
+    where = f"{path}.source"
+    if kind == "image":
+        if form == "base64":
+            data = reading.text(source, "data", where)
+            return [Media("image", data=data, media_type=reading.text(source, "media_type", where))]
+        if form == "url":
+            return [Media("image", url=reading.identifier(source, "url", where))]
+        lost.append(where)
+        return []
+    if (reading.optional_object(block, "citations", path) or {}).get("enabled"):
+        lost.append(f"{path}.citations")
+    name = reading.optional_text(block, "title", path)
+    context = reading.optional_text(block, "context", path)
+    parts: list[Part] = [Text(context)] if context else []
+    if form in {"base64", "text"}:
+        data = reading.text(source, "data", where)
+        if form == "text":
+            parts.append(Media("document", data=data, media_type="text/plain", name=name))
+        else:
+            media_type = reading.optional_text(source, "media_type", where) or "application/pdf"
+            url = f"data:{media_type};base64,{data}"
+            parts.append(reading.read_file(url, f"{where}.data", name=name))
+    elif form == "url":
+        parts.append(Media("document", url=reading.identifier(source, "url", where), name=name))
+    elif form == "content":
+        inner = _read_blocks(source.get("content"), f"{where}.content", lost)
+        parts += [Text(name), *inner] if name else inner
+    else:
+        lost.append(where)
+    return parts
+
+
+def _read_tools(
+    body: Mapping[str, Json], lost: list[str], changes: _ToolChanges
+) -> tuple[OfferedTool, ...]:
+    """Return the tools that the model may call now."""
+    tools: list[OfferedTool] = []
+    entries = [(f"tools[{i}]", tool) for i, tool in enumerate(reading.array(body, "tools"))]
+    for path, entry in (*entries, *changes.definitions):
+        tool = reading.as_object(entry, path)
+        if tool.get("type") not in (None, "custom"):  # only Anthropic's models know its schema
+            lost.append(path)
+            continue
+        name = reading.identifier(tool, "name", path)
+        is_deferred = reading.optional_flag(tool, "defer_loading", path)
+        if name in changes.removed or (is_deferred and name not in changes.added):
+            continue
+        callers = reading.array(tool, "allowed_callers", path)
+        if callers and "direct" not in callers:
+            lost.append(f"{path}.allowed_callers")
+        description = reading.optional_text(tool, "description", path) or ""
+        schema = reading.as_object(tool.get("input_schema"), f"{path}.input_schema")
+        is_strict = reading.optional_flag(tool, "strict", path)
+        examples = (
+            f"Example of the input: {from_input(example)}"
+            for example in reading.array(tool, "input_examples", path)
+        )
+        description = writing.join_texts((description, *examples))
+        tools.append(OfferedTool(name, description, schema, is_strict))
+    return reading.distinct_tools(tools, "tools")
+
+
+def _read_choice(
+    choice: Mapping[str, Json] | None, lost: list[str]
+) -> tuple[ToolChoice | None, bool | None]:
+    if choice is None:
+        return None, None
+    is_alone = reading.optional_flag(choice, "disable_parallel_tool_use", "tool_choice")
+    is_parallel = None if is_alone is None else not is_alone
+    kind = reading.text(choice, "type", "tool_choice")
+    if kind == "tool":
+        name = reading.identifier(choice, "name", "tool_choice")
+        return ToolChoice("required", (name,)), is_parallel
+    if kind == "any":
+        return ToolChoice("required"), is_parallel
+    if kind in {"auto", "none"}:
+        return ToolChoice("auto" if kind == "auto" else "none"), is_parallel
+    lost.append("tool_choice")
+    return None, is_parallel
+
+
+def _read_format(
+    body: Mapping[str, Json], config: Mapping[str, Json], lost: list[str]
+) -> OutputFormat | None:
+    path = "output_config.format" if config.get("format") is not None else "output_format"
+    value = reading.optional_object(config, "format", "output_config")
+    value = value or reading.optional_object(body, "output_format")
+    if value is None:
+        return None
+    if reading.text(value, "type", path) != "json_schema":
+        lost.append(path)
+        return None
+    return OutputFormat(reading.as_object(value.get("schema"), f"{path}.schema"), is_strict=True)
+
+
+def write_request(
+    request: Request, target: Target, is_foreign: IsForeign | None = None
+) -> dict[str, Json]:
+    """Return the body for a target that speaks Messages."""
+    system, messages = _write_messages(request, target, is_foreign)
+    tools, choice = writing.offered_tools(request)
+    max_tokens = target.max_tokens(request) or target.max_output_tokens or DEFAULT_MAX_TOKENS
+    body: dict[str, Json] = {
+        "model": target.model,
+        "max_tokens": max_tokens,
+        "messages": messages,
+    }
+    if request.stream:
+        body["stream"] = True
+    if request.stop:
+        body["stop_sequences"] = list(request.stop)
+
+    mode = None if choice is None else choice.mode
+    body |= _write_tools(request, tools, choice)
+    if system:
+        body["system"] = [{"type": "text", "text": writing.join_texts(system)}]
+
+    config: dict[str, Json] = {}
+    if request.output_format is not None:
+        config["format"] = {"type": "json_schema", "schema": request.output_format.schema}
+    # A model that must call a tool cannot think before.
+    if target.supports_reasoning and request.effort is not None and mode != "required":
+        _add_thinking(body, config, request, target)
+    if config:
+        body["output_config"] = config
+    is_old = _THINKS_BY_BUDGET.search(target.model)
+    if (is_old or not _LACKS_SAMPLING.search(target.model)) and "thinking" not in body:
+        # While it thinks, Claude samples in one way only. Some models take only one of the two.
+        if request.temperature is not None and request.temperature != 1:
+            body["temperature"] = request.temperature
+        elif request.top_p is not None and request.top_p != 1:
+            body["top_p"] = request.top_p
+
+    if tools:
+        # OpenAI caches prompts automatically, Anthropic only up to a marked block.
+        stable = body["system"][-1] if system else body["tools"][-1]
+        for block in (stable, messages[-1]["content"][-1]):
+            block["cache_control"] = {"type": "ephemeral"}
+    return body
+
+
+def _write_tools(
+    request: Request, tools: Sequence[OfferedTool], choice: ToolChoice | None
+) -> dict[str, Json]:
+    """Return the fields for the tools and the choice among them."""
+    if not tools:
+        # Messages with calls are only accepted with a definition of what was called.
+        names = dict.fromkeys(
+            part.name
+            for message in request.messages
+            for part in message.parts
+            if isinstance(part, ToolUse)
+        )
+        if not names:
+            return {}
+        defined = [_write_tool(OfferedTool(name)) for name in names]
+        return {"tools": defined, "tool_choice": {"type": "none"}}
+    fields: dict[str, Json] = {"tools": [_write_tool(tool) for tool in tools]}
+    chosen: dict[str, Json] = {"type": _CHOICES[choice.mode] if choice else "auto"}
+    if choice is not None and choice.names:
+        chosen = {"type": "tool", "name": writing.portable_name(choice.names[0])}
+    if request.is_parallel is False and chosen["type"] != "none":
+        chosen["disable_parallel_tool_use"] = True
+    if choice is not None or len(chosen) > 1:
+        fields["tool_choice"] = chosen
+    return fields
+
+
+def _add_thinking(
+    body: dict[str, Json], config: dict[str, Json], request: Request, target: Target
+) -> None:
+    effort = request.effort
+    if effort == "none":
+        body["thinking"] = {"type": "disabled"}
+        return
+    if not _THINKS_BY_BUDGET.search(target.model):
+        display = "summarized" if request.shows_thinking else "omitted"
+        body["thinking"] = {"type": "adaptive", "display": display}
+        config["effort"] = "low" if effort == "minimal" else effort
+        return
+    # While tools are used, the model continues its own thinking, which must be there.
+    last = next((m for m in reversed(body["messages"]) if m["role"] == "assistant"), None)
+    is_answered = body["messages"][-1]["content"][0]["type"] == "tool_result"
+    if is_answered and last is not None and "thinking" not in last["content"][0]["type"]:
+        return
+    wanted = request.thinking_tokens or _BUDGETS_TOKENS.get(effort or "", _LARGEST_BUDGET_TOKENS)
+    budget = min(wanted, body["max_tokens"] - 1)
+    if budget >= MIN_BUDGET_TOKENS:
+        body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+
+
+def _write_messages(
+    request: Request, target: Target, is_foreign: IsForeign | None
+) -> tuple[list[str], list[dict[str, Json]]]:
+    """Return the system texts and the messages, whose roles alternate."""
+    system, messages = writing.split_system(request.messages)
+    written: list[dict[str, Json]] = []
+    for message in messages:
+        role = "assistant" if message.role == "assistant" else "user"
+        found = (_write_part(part, message.role, target, is_foreign) for part in message.parts)
+        blocks = [block for block in found if block is not None]
+        if not blocks:
+            continue
+        if role == "user":  # results must come first
+            blocks.sort(key=lambda block: block["type"] != "tool_result")
+        if written and written[-1]["role"] == role:
+            written[-1]["content"] += blocks
+        else:
+            written.append({"role": role, "content": blocks})
+    if not written:
+        text = writing.join_texts(system)
+        written, system = [{"role": "user", "content": [{"type": "text", "text": text}]}], []
+    elif written[0]["role"] == "assistant":
+        # The first message must be the user's.
+        note = {"type": "text", "text": "(The assistant begins the conversation.)"}
+        written.insert(0, {"role": "user", "content": [note]})
+    return system, written
+
+
+def _write_part(part: Part, role: str, target: Target, is_foreign: IsForeign | None) -> Json:
+    """Return a content block, or None for what must not be sent."""
+    block: Json = None
+    match part:
+        case Text(text):
+            if text and not text.isspace():  # Anthropic rejects others
+                is_system = role in {"system", "developer"}
+                block = {"type": "text", "text": writing.as_reminder(text) if is_system else text}
+        case Media():
+            block = _write_media(part)
+        case Result():
+            block = _write_result(part, target)
+        case ToolUse(call_id, name, arguments, is_custom):
+            block = {
+                "type": "tool_use",
+                "id": target.call_id(call_id),
+                "name": writing.portable_name(name),
+                "input": to_input(wrap_custom(arguments) if is_custom else arguments),
+            }
+        case Thinking(text, proof, is_hidden):
+            if writing.is_usable(part, target.dialect, is_foreign):
+                hidden = {"type": "redacted_thinking", "data": proof}
+                shown = {"type": "thinking", "thinking": text, "signature": proof}
+                block = hidden if is_hidden else shown
+    return block
+
+
+def _write_result(result: Result, target: Target) -> Json:
+    block: dict[str, Json] = {"type": "tool_result", "tool_use_id": target.call_id(result.call_id)}
+    content: list[Json] = []
+    for part in result.content:
+        if isinstance(part, Media):
+            content.append(_write_media(part))
+        elif part.text and not part.text.isspace():
+            content.append({"type": "text", "text": part.text})
+    if content:
+        block["content"] = content
+    if result.is_error:
+        block["is_error"] = True
+    return block
+
+
+def _write_media(part: Media) -> Json:
+    source: dict[str, Json]
+    if part.url is not None:
+        source = {"type": "url", "url": part.url}
+    elif writing.is_text_document(part):
+        source = {"type": "text", "media_type": "text/plain", "data": part.data}
+    else:
+        default = "image/png" if part.kind == "image" else "application/pdf"
+        media_type = part.media_type or default
+        source = {"type": "base64", "media_type": media_type, "data": part.data}
+    block: dict[str, Json] = {"type": part.kind, "source": source}
+    if part.kind == "document" and part.name:
+        block["title"] = part.name
+    return block
+
+
+def _write_tool(tool: OfferedTool) -> dict[str, Json]:
+    tool = writing.as_function(tool)
+    written: dict[str, Json] = {
+        "name": writing.portable_name(tool.name),
+        "input_schema": writing.object_schema(tool.parameters),
+    }
+    if tool.description:
+        written["description"] = tool.description
+    if tool.is_strict:
+        written["strict"] = True
+    return written

@@ -1,0 +1,310 @@
+"""Translation of a whole answer, or of an answer's events, from one API's format to another's."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from typing import Protocol
+
+from router_service.apis.answers import (
+    CALL_CHARACTERS,
+    fix_surrogates,
+    has_surrogates,
+    join_surrogates,
+)
+from router_service.apis.api_errors import AnswerError, ForeignAnswerError
+from router_service.apis.chat.answer import ChatReader, ChatWriter
+from router_service.apis.conversation import Json
+from router_service.apis.encoding import UnwritableError, encode
+from router_service.apis.foreign import fit_call_id, to_input, unwrap_custom, wrap_custom
+from router_service.apis.messages.answer import MessagesReader, MessagesWriter
+from router_service.apis.parts import (
+    Answer,
+    Dialect,
+    Event,
+    Finished,
+    PartEnded,
+    PartGrew,
+    PartProved,
+    PartStarted,
+    Request,
+    Started,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from router_service.apis.responses.answer import ResponsesReader, ResponsesWriter
+from router_service.apis.writing import written_tools
+
+MAX_CHARACTERS = 4 * 1024 * 1024
+"""Longest stream that is translated, in characters of its texts and calls: a million tokens. Parts
+of it are kept in memory, and all of it for Responses, whose last event repeats the answer."""
+
+_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.RESPONSES: "resp_", Dialect.MESSAGES: "msg_"}
+_PREFIX = re.compile(r"\A(chatcmpl-|resp_|msg_|gen-)")
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,50}")
+"""An answer's id without its prefix. The ids of its items are longer by up to 9 characters, and
+OpenAI accepts 64 characters."""
+
+
+class AnswerReader(Protocol):
+    """Reader of one answer in the format of one API. All methods raise ForeignAnswerError."""
+
+    def whole(self, value: Json) -> Answer:
+        """Read a whole answer."""
+
+    def feed(self, event: Json) -> Sequence[Event]:
+        """Read one event."""
+
+    def end(self) -> Sequence[Event]:
+        """Return the events that complete the answer."""
+
+
+class AnswerWriter(Protocol):
+    """Writer of one answer in the format of one API."""
+
+    def whole(self, answer: Answer) -> dict[str, Json]:
+        """Return a whole answer."""
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events for one event."""
+
+    def error(self, error: AnswerError) -> bytes:
+        """Return the server-sent events that report an error."""
+
+
+@dataclass(slots=True)
+class _HeldCall:
+    """A call whose arguments are only written once they are complete, because they are changed."""
+
+    convert: Callable[[str], str]
+    may_be_object: bool = False
+    """Whether the arguments are written as they arrive if they begin like an object."""
+    text: StringIO = field(default_factory=StringIO)
+
+
+class AnswerTranslator:
+    """Translator of one answer.
+
+    `request` is the request as the client sent it, `model` the model's name for the client, and
+    `created_s` the Unix time of the answer. All methods raise ForeignAnswerError if the upstream's
+    answer is not one of `source`, or if `target` cannot express it.
+    """
+
+    def __init__(
+        self, source: Dialect, target: Dialect, request: Request, *, model: str, created_s: int
+    ) -> None:
+        self.source = source
+        self.target = target
+        self._model = model
+        self._created_s = created_s
+        self._answer_id = ""
+        self._drops_thinking = target is Dialect.MESSAGES and not request.accepts_thinking
+        self._messages = request.messages
+        self._call_ids: set[str] = set()
+        self._tools = written_tools(request)
+        """The client's tools by the names that the upstream knows."""
+        self._calls: set[int] = set()
+        """Parts that are calls."""
+        self._held: dict[int, _HeldCall] = {}
+        self._halves: dict[int, str] = {}
+        """Parts whose text so far ends with the first half of a surrogate pair."""
+        self._dropped: set[int] = set()
+        """Parts that are not written."""
+        self._characters = 0
+        self._reader: AnswerReader
+        match source:
+            case Dialect.CHAT:
+                self._reader = ChatReader(request.stop)
+            case Dialect.RESPONSES:
+                self._reader = ResponsesReader()
+            case Dialect.MESSAGES:
+                self._reader = MessagesReader()
+        self._writer: AnswerWriter
+        match target:
+            case Dialect.CHAT:
+                self._writer = ChatWriter(model, created_s, wants_usage=request.wants_usage)
+            case Dialect.RESPONSES:
+                self._writer = ResponsesWriter(model, created_s, request)
+            case Dialect.MESSAGES:
+                self._writer = MessagesWriter(model)
+
+    def whole(self, value: Json) -> bytes:
+        """Return a whole answer in the target's format, as JSON."""
+        try:
+            return self._whole(value)
+        except UnwritableError as exc:
+            raise ForeignAnswerError(self.source, exc.problem) from exc
+
+    def _whole(self, value: Json) -> bytes:
+        answer = self._reader.whole(value)
+        self._answer_id = self._translate_id(answer.id)
+        parts: list[Text | Thinking | ToolUse] = []
+        for index, part in enumerate(answer.parts):
+            match self._adapt(part, index):
+                case ToolUse(arguments=text) as call:
+                    held = self._held.get(index)
+                    text = self._encodable(text, index)
+                    text = held.convert(text) if held and not held.may_be_object else text
+                    parts.append(replace(call, arguments=text))
+                case Text(text) | Thinking(text) as other:
+                    parts.append(replace(other, text=fix_surrogates(text)))
+                case None:
+                    pass
+        written = self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
+        return encode(written)
+
+    def feed(self, event: Json) -> bytes:
+        """Return the target's server-sent events for one upstream event; there may be none."""
+        return self._write(lambda: self._reader.feed(event))
+
+    def end(self) -> bytes:
+        """Return the events after the upstream's last one.
+
+        Raise ForeignAnswerError if the upstream has not completed its answer.
+        """
+        return self._write(self._reader.end)
+
+    def error(self, error: AnswerError) -> bytes:
+        """Return the events that report the error of a broken stream."""
+        return self._writer.error(error)
+
+    def _write(self, read: Callable[[], Sequence[Event]]) -> bytes:
+        try:
+            return self._written(read())
+        except UnwritableError as exc:
+            raise ForeignAnswerError(self.source, exc.problem) from exc
+
+    def _written(self, events: Sequence[Event]) -> bytes:
+        written = []
+        for event in events:
+            match event:
+                case PartGrew(index, text):
+                    text = self._grow(index, text)
+                    if text:
+                        written.append(self._writer.write(PartGrew(index, text)))
+                case PartStarted(index, part):
+                    if (adapted := self._adapt(part, index)) is not None:
+                        written.append(self._writer.write(PartStarted(index, adapted)))
+                case PartProved(index):
+                    if index not in self._dropped:
+                        written.append(self._writer.write(event))
+                case PartEnded(index):
+                    if index in self._dropped:
+                        continue
+                    if last := self._complete(index):
+                        written.append(self._writer.write(PartGrew(index, last)))
+                    written.append(self._writer.write(event))
+                case Started(id):
+                    self._answer_id = self._translate_id(id)
+                    written.append(self._writer.write(replace(event, id=self._answer_id)))
+                case Finished():
+                    written.append(self._writer.write(event))
+        return b"".join(written)
+
+    def _grow(self, index: int, text: str) -> str:
+        """Return the text that can be written now."""
+        self._count(len(text))
+        if index in self._dropped:
+            return ""
+        held = self._held.get(index)
+        if held is not None:
+            held.text.write(text)
+            text = text.lstrip()
+            if not (held.may_be_object and text.startswith("{")):
+                held.may_be_object = held.may_be_object and not text
+                return ""
+            text = held.text.getvalue()
+            del self._held[index]
+        if self._halves or not text.isascii():
+            text = self._halves.pop(index, "") + text
+            if "\ud800" <= text[-1] <= "\udbff":
+                self._halves[index] = text[-1]
+                text = text[:-1]
+            text = self._encodable(text, index)
+        return text
+
+    def _complete(self, index: int) -> str:
+        """Return the text that waited for the end of a part."""
+        held = self._held.pop(index, None)
+        if held is not None:
+            return held.convert(self._encodable(held.text.getvalue(), index))
+        return self._encodable(self._halves.pop(index, ""), index)
+
+    def _encodable(self, text: str, index: int) -> str:
+        """Return a text of a part with its surrogate pairs joined.
+
+        Lone halves become `?` in what people read. A call with one is refused, because it would get
+        another value.
+        """
+        if index not in self._calls:
+            return fix_surrogates(text)
+        if has_surrogates(text):
+            text = join_surrogates(text)
+            if has_surrogates(text):
+                raise ForeignAnswerError(self.source, "has a call with a lone surrogate")
+        return text
+
+    def _adapt(
+        self, part: Text | Thinking | ToolUse, index: int
+    ) -> Text | Thinking | ToolUse | None:
+        """Return the part as the target can express it, or None if the client must not get it."""
+        self._count(CALL_CHARACTERS)
+        if isinstance(part, ToolUse):
+            self._calls.add(index)
+            self._encodable(part.id + part.name, index)
+            tool = self._tools.get(part.name)
+            name, is_custom = part.name if tool is None else tool.name, part.is_custom
+            if self.target is Dialect.MESSAGES:
+                self._held[index] = _HeldCall(_to_object, may_be_object=True)
+                if is_custom:
+                    self._held[index] = _HeldCall(wrap_custom)
+                is_custom = False
+            elif tool is not None and tool.is_custom and not is_custom:
+                self._held[index] = _HeldCall(unwrap_custom)
+                is_custom = True
+            return ToolUse(self._call_id(part.id, index), name, part.arguments, is_custom=is_custom)
+        if isinstance(part, Thinking) and self._drops_thinking:
+            self._dropped.add(index)
+            return None
+        return part
+
+    def _call_id(self, call_id: str, index: int) -> str:
+        """Return an id that the target accepts and that no other call of the conversation has.
+
+        Some servers give none, or count from 0 in each answer.
+        """
+        if not self._call_ids:
+            self._call_ids.update(
+                part.id
+                for message in self._messages
+                for part in message.parts
+                if isinstance(part, ToolUse)
+            )
+        fitting = fit_call_id(call_id, self.target)
+        if not fitting or fitting in self._call_ids:
+            seed = f"{self._answer_id} {index} {call_id}".encode()
+            fitting = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
+        self._call_ids.add(fitting)
+        return fitting
+
+    def _count(self, characters: int) -> None:
+        self._characters += characters
+        if self._characters > MAX_CHARACTERS:
+            problem = f"is longer than {MAX_CHARACTERS} characters, which is too long"
+            raise ForeignAnswerError(self.source, problem)
+
+    def _translate_id(self, answer_id: str) -> str:
+        """Return an id in the target's format, always the same for the same id."""
+        suffix = _PREFIX.sub("", answer_id, count=1)
+        if not _ID.fullmatch(suffix):
+            seed = answer_id or f"{self._model} {self._created_s}"
+            suffix = hashlib.sha256(seed.encode()).hexdigest()[:32]
+        return _PREFIXES[self.target] + suffix
+
+
+def _to_object(arguments: str) -> str:
+    return encode(to_input(arguments)).decode()

@@ -1,0 +1,232 @@
+"""What the writers of requests share: names, ids, tools and texts that a target accepts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from router_service.apis.conversation import Json, as_list
+from router_service.apis.foreign import CUSTOM_INPUT, fit_call_id
+from router_service.apis.parts import (
+    Dialect,
+    Media,
+    Message,
+    OfferedTool,
+    Part,
+    Request,
+    Result,
+    Text,
+    Thinking,
+    ToolChoice,
+)
+
+IsForeign = Callable[[str], bool]
+"""Whether a proof of reasoning is known to be of another provider than the target."""
+
+_OPENAI = frozenset({"openai", "azure"})
+_READS_REASONING = frozenset(
+    "deepseek moonshot openrouter hosted_vllm vllm zai minimax dashscope".split()
+)
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The deployment that a request is written for."""
+
+    dialect: Dialect
+    model: str
+    """The model's name at the provider."""
+    provider: str = ""
+    """LiteLLM's name of the provider, such as `openai` or `mistral`; empty for an unknown server
+    that is compatible with OpenAI's, such as vLLM."""
+    max_output_tokens: int | None = None
+    """Longest answer of the model, if it is known."""
+    supports_reasoning: bool = False
+
+    @property
+    def is_openai(self) -> bool:
+        """Whether the newest fields of OpenAI's APIs are known there."""
+        return self.provider in _OPENAI
+
+    @property
+    def reads_reasoning(self) -> bool:
+        """Whether the provider accepts `reasoning_content` in messages; others reject it."""
+        return self.provider in _READS_REASONING
+
+    @property
+    def limits_call_ids(self) -> bool:
+        """Whether the provider rejects ids of calls that other servers of the same API make."""
+        return self.is_openai or self.provider == "mistral"
+
+    def call_id(self, call_id: str) -> str:
+        """Return a call's id, or a hash of it if the target would reject the id."""
+        if self.provider == "mistral" and self.dialect is Dialect.CHAT:
+            if _MISTRAL_ID.fullmatch(call_id):
+                return call_id
+            return hashlib.sha256(call_id.encode(errors="replace")).hexdigest()[:9]
+        return fit_call_id(call_id, self.dialect)
+
+    def max_tokens(self, request: Request) -> int | None:
+        """Return the longest answer to ask for: the request's limit, or less if the model's is."""
+        limits = [limit for limit in (request.max_tokens, self.max_output_tokens) if limit]
+        return min(limits) if request.max_tokens else None
+
+    def effort(self, request: Request) -> str | None:
+        """Return the reasoning effort in OpenAI's words, or None if it must not be sent."""
+        if not self.supports_reasoning or request.effort is None:
+            return None
+        if self.is_openai:
+            return request.effort
+        # Other providers know three levels.
+        levels = {"minimal": "low", "xhigh": "high", "max": "high", "none": None}
+        return levels.get(request.effort, request.effort)
+
+    def is_strict(self, schema: Json, is_strict: bool | None) -> bool | None:
+        """Return whether to ask for arguments or answers that match a schema exactly.
+
+        OpenAI accepts this only for schemas without optional properties, Anthropic for others too.
+        The nearest that OpenAI offers for those is an answer that mostly matches.
+        """
+        return False if is_strict and self.is_openai and not _is_closed(schema) else is_strict
+
+    def temperature(self, request: Request) -> float | None:
+        """Return the temperature; 1 is the default at OpenAI, whose reasoning models reject it."""
+        is_default = request.temperature == 1 and self.is_openai
+        return None if is_default else request.temperature
+
+
+def portable_name(name: str) -> str:
+    """Return a tool's name, or a shorter one if not every API accepts it.
+
+    All APIs accept 64 letters, digits, underscores and hyphens. MCP servers use longer names.
+    """
+    if _NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
+    return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)[:55]}_{digest}"
+
+
+def written_tools(request: Request) -> Mapping[str, OfferedTool]:
+    """Return a request's tools by the names that an upstream sees."""
+    return {portable_name(tool.name): tool for tool in request.tools}
+
+
+def offered_tools(request: Request) -> tuple[Sequence[OfferedTool], ToolChoice | None]:
+    """Return the tools to offer, and the choice among them.
+
+    The choice names at most one tool, which must be called. If only some of several tools may be
+    called, the others are left out, because only OpenAI accepts a list of the allowed ones. A
+    choice without tools is invalid everywhere.
+    """
+    tools, choice = request.tools, request.tool_choice
+    if choice is not None and choice.names and (choice.mode == "auto" or len(choice.names) > 1):
+        names = frozenset(choice.names)
+        tools = tuple(tool for tool in tools if tool.name in names)
+        choice = replace(choice, names=())
+    return tools, choice if tools else None
+
+
+def object_schema(parameters: Json) -> dict[str, Json]:
+    """Return a function's schema with the two fields that some APIs require."""
+    schema = parameters if isinstance(parameters, dict) else {}
+    if "type" in schema and "properties" in schema:
+        return schema
+    return {"type": "object", "properties": {}, **schema}
+
+
+def _is_closed(schema: Json) -> bool:
+    """Return whether every object in a schema has exactly its listed properties."""
+    if isinstance(schema, list):
+        return all(map(_is_closed, schema))
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        required = schema.get("required")
+        names = {name for name in as_list(required) if isinstance(name, str)}
+        is_complete = names.issuperset(properties if isinstance(properties, dict) else ())
+        if schema.get("additionalProperties") is not False or not is_complete:
+            return False
+    return all(map(_is_closed, schema.values()))
+
+
+def as_function(tool: OfferedTool) -> OfferedTool:
+    """Return the function that represents a custom tool in an API that has only functions."""
+    if not tool.is_custom:
+        return tool
+    description, expected = tool.description, "The tool's input as free text."
+    if isinstance(tool.grammar, dict):
+        syntax, definition = tool.grammar.get("syntax"), tool.grammar.get("definition")
+        grammar = f"The input must match this grammar ({syntax}):\n\n{definition}"
+        description = f"{description}\n\n{grammar}" if description else grammar
+        expected = "The tool's input, which must match the grammar."
+    parameters = {
+        "type": "object",
+        "properties": {CUSTOM_INPUT: {"type": "string", "description": expected}},
+        "required": [CUSTOM_INPUT],
+        "additionalProperties": False,
+    }
+    return OfferedTool(tool.name, description, parameters)
+
+
+def split_system(messages: Sequence[Message]) -> tuple[list[str], Sequence[Message]]:
+    """Return the texts of the system messages at the beginning, and the other messages."""
+    texts: list[str] = []
+    for index, message in enumerate(messages):
+        if message.role not in {"system", "developer"}:
+            return texts, messages[index:]
+        texts += texts_of(message.parts)
+    return texts, ()
+
+
+def texts_of(parts: Iterable[Part]) -> list[str]:
+    """Return the texts that are not empty."""
+    return [part.text for part in parts if isinstance(part, Text) and part.text]
+
+
+def result_parts(result: Result) -> list[Text | Media]:
+    """Return a result's content for an API that does not mark results as errors.
+
+    Plain-text documents are texts.
+    """
+    parts = [
+        Text(text_document(part)) if isinstance(part, Media) and is_text_document(part) else part
+        for part in result.content
+    ]
+    parts = [part for part in parts if isinstance(part, Media) or part.text]
+    if result.is_error and not any("error" in text[:200].lower() for text in texts_of(parts)):
+        parts.insert(0, Text("Error:"))
+    return parts
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """Return texts as one, for providers that accept only one."""
+    return "\n\n".join(texts)
+
+
+def as_reminder(text: str) -> str:
+    """Return a system text for a user's message, where no system message is accepted."""
+    return f"<system-reminder>\n{text}\n</system-reminder>"
+
+
+def text_document(document: Media) -> str:
+    """Return a plain-text document as text, which every model reads."""
+    title = f' title="{document.name}"' if document.name else ""
+    return f"<document{title}>\n{document.data}\n</document>"
+
+
+def is_text_document(part: Media) -> bool:
+    """Return whether a document's text is known."""
+    return part.kind == "document" and part.media_type == "text/plain" and part.data is not None
+
+
+def is_usable(thinking: Thinking, target: Dialect, is_foreign: IsForeign | None) -> bool:
+    """Return whether the target's provider accepts the proof of this reasoning."""
+    if thinking.origin is not target or not thinking.proof:
+        return False
+    return is_foreign is None or not is_foreign(thinking.proof)

@@ -1,0 +1,1 @@
+"""Comparison of tool calls by structure."""

@@ -1,1 +1,0 @@
-"""Comparison of tool calls by their structure, under the schemas of the tools."""

@@ -1,0 +1,263 @@
+"""Decision records: one schema for the store, the API, the web page and the decision log.
+
+The log is a folder of files `*.jsonl`; each line has a `type`. A decision is written once, when its
+answer has ended. Feedback and evidence name the decision by its id, and may follow much later.
+Training reads the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
+
+
+def label_policy(rule: str, name: str | None) -> str:
+    """Return how a policy is shown: `economy (utility=0.001)`, or the rule of a policy unnamed."""
+    return rule if name is None else f"{name} ({rule})"
+
+
+class StoredRecord(BaseModel):
+    """A value that a store keeps under an id for a limited time."""
+
+    kind: ClassVar[str]
+    """Name of this kind of record in the store's keys and in error messages."""
+    max_mean_bytes: ClassVar[int] = 1024
+    """Largest mean size of these records in memory. They have names, which clients may choose."""
+
+    # Unknown fields are ignored, because replicas of two versions may share a store, and another
+    # version may read the log.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+
+    @property
+    def caller(self) -> str | None:
+        """Name of the API key that the record belongs to, if any; keys share a store fairly."""
+        return None
+
+
+class LoggedCall(BaseModel):
+    """A tool call with its arguments decoded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class AnswerContent(BaseModel):
+    """The content of an answer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    calls: tuple[LoggedCall, ...] | None = None
+    """The answer's tool calls; None if they could not be read, or if there was no answer."""
+    text: str | None = None
+    """The answer's text, if any."""
+
+
+class CandidateRecord(BaseModel):
+    """One candidate answer of a verified request, and its outcome."""
+
+    # Unknown fields are ignored for the same reason as in `StoredRecord`.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    arm: str
+    model: str
+    step: int
+    """Number of the step that asked the arm, from 1; arms of one step are asked in parallel."""
+    is_accepted: bool
+    p_correct: float | None = None
+    """The verifier's last estimate; None if there was no answer to judge."""
+    ungrounded: tuple[str, ...] = ()
+    """Arguments of risky tools, such as `delete_file.path`, whose values nobody said and no other
+    candidate gave."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost_usd: float | None = None
+    """Cost at list price; None if the tokens or the price are unknown."""
+    seconds: float
+    """From the request to the upstream until the end of the answer."""
+    failure: str | None = None
+    """Why there is no answer: a kind of failure as in the metric `upstream_attempts`, or
+    `cancelled` if the gateway no longer waited for it."""
+    calls: int | None = None
+    """Number of tool calls in the answer; None if unknown."""
+    content: AnswerContent | None = None
+    """Only in the log, and only if the operator has enabled logging of content."""
+
+
+class DecisionRecord(StoredRecord):
+    """The decision for one request, and its outcome; never the request's content."""
+
+    kind: ClassVar[str] = "decision"
+    max_mean_bytes: ClassVar[int] = 4096
+
+    created: float
+    """When the answer ended, in Unix seconds."""
+    model: str
+    """The pool's model that answered, or that was tried last."""
+    key: str | None = None
+    """Name of the client's key; None if the gateway has no keys."""
+
+    deployment: str | None = None
+    """Id of the deployment that answered, or that was tried last."""
+    attempts: int = 0
+    """Number of deployments tried, including the last one."""
+    arm: str | None = None
+    """The chosen arm of the artifact, or the arm whose candidate was accepted; None if the router
+    was not used."""
+    release: str | None = None
+    """The published release that decided, `stable` or `canary`; None if the router was not used."""
+    shadow_arm: str | None = None
+    """The arm that a shadow release would choose; None without one, if it decided too late, or if
+    `arm` depends on candidate answers, which the shadow release does not see."""
+    reason: str
+    """Why `model` answered."""
+    policy: str | None = None
+    """The rule that was applied, such as `drift=0.05`; None if the request was not routed."""
+    policy_name: str | None = None
+    """The name or goal by which the rule was asked for, such as `economy`; None without one."""
+    propensity: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Probability with which the arm was chosen, 1 without exploration; None without the router,
+    and if candidates were asked: whose answer is accepted then depends on the answers."""
+    probabilities: Mapping[str, float] | None = None
+    """Probability of a correct answer, by arm; only arms that could serve the request."""
+    # In stored records and in the API, `cost_usd` means the expected costs; in the log, it means
+    # the actual cost. When either is read, the name of the Python field is accepted too.
+    expected_cost_usd: Mapping[str, float] | None = Field(
+        default=None,
+        validation_alias=AliasChoices("expected_cost_usd", "cost_usd"),
+        serialization_alias="cost_usd",
+    )
+    """Expected cost of the request, by arm."""
+    packed_tokens: int | None = None
+    stream: bool
+    status: int
+    """HTTP status of the response, or 499 if the client had left."""
+    ending: str
+    """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    calls: int | None = None
+    """Number of tool calls in the answer; None if unknown."""
+    usage_is_estimated: bool | None = None
+    """Whether the gateway estimated the tokens, because the upstream did not report them."""
+    actual_cost_usd: float | None = None
+    """Cost at list price; None if the tokens or the price are unknown."""
+    latency_s: float
+    """From the request's arrival to the end of its answer."""
+    first_byte_s: float | None = None
+    """From the request to the upstream until the first byte of its answer."""
+    unverified: str | None = None
+    """Why the answer was not verified, although the policy asked for verification."""
+    previous_arm: str | None = None
+    """The arm that served the conversation's last request; None if it is not known, or if
+    conversations are not followed."""
+    risk: str | None = None
+    """How much harm the offered tools can do: `read_only`, `writing` or `destructive`; None if the
+    configuration does not ask."""
+    familiarity: float | None = None
+    """How much the request resembles the training data, from 0 to 1; None if the artifact cannot
+    tell, or if the router was not used."""
+    candidates: tuple[CandidateRecord, ...] | None = None
+    """All candidate answers, in the order in which they were asked; None if the policy is not
+    `verified`. `actual_cost_usd` is the cost of all of them."""
+
+    @property
+    def caller(self) -> str | None:
+        """The client's key."""
+        return self.key
+
+    @property
+    def policy_label(self) -> str | None:
+        """How the policy is shown: `economy (utility=0.001)`, or the rule without a name."""
+        return None if self.policy is None else label_policy(self.policy, self.policy_name)
+
+
+class Content(AnswerContent):
+    """The request and the answer; logged only if the operator has enabled logging of content."""
+
+    request: Mapping[str, Any]
+    """`messages` and `tools` as in Chat Completions, whichever API the client used."""
+
+
+class LoggedDecision(DecisionRecord):
+    """The log's line for a routed request: its record, and fields that only the log has."""
+
+    type: Literal["decision"] = "decision"
+    # Every logged request was routed, so the next fields are always known.
+    arm: str
+    release: str
+    reason: str
+    """The router's reason, such as `threshold`, `drift`, `argmax`, `unread` or `explored`, or
+    `verified` or `text` if candidates were asked."""
+    policy: str
+    probabilities: Mapping[str, float]
+    expected_cost_usd: Mapping[str, float]
+    packed_tokens: int
+    stream: bool = False
+    actual_cost_usd: float | None = Field(
+        default=None,
+        validation_alias=AliasChoices("actual_cost_usd", "cost_usd"),
+        serialization_alias="cost_usd",
+    )
+    conversation: str
+    """Equal for all turns of a conversation: 32 hexadecimal digits of a hash of its first system
+    text and first user text."""
+    request_sha256: str
+    """Hash of the body as the client sent it."""
+    artifact: str
+    """Name of the artifact that decided."""
+    artifact_sha256: str
+    """Hash of the artifact's manifest."""
+    features: tuple[float, ...] = ()
+    """Structural features, in the order of the artifact's manifest."""
+    is_fallback: bool = False
+    """Whether another model than the arm's answered; the line then has no data about the arm."""
+    cached_tokens: int | None = None
+    answer_sha256: str | None = None
+    """Hash of the answer's calls and text, in canonical form."""
+    calls_fit: bool | None = None
+    """Whether all calls match their tools' schemas; None without calls, or if any is unchecked."""
+    content: Content | None = None
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    created: float
+    """When the line was written, in Unix seconds."""
+
+
+class LoggedFeedback(_Line):
+    """A client's feedback on an answer. Of several for one decision, only the last one counts."""
+
+    type: Literal["feedback"] = "feedback"
+    decision_id: str
+    arm: str | None = None
+    correct: bool | None = None
+    """None if `expected` is given: then the checker judges the answer."""
+    expected: tuple[LoggedCall, ...] | None = None
+    """The correct calls; an empty tuple means an answer without calls."""
+
+
+class LoggedEvidence(_Line):
+    """Weak evidence, from a conversation's next turn, that a call was wrong."""
+
+    type: Literal["evidence"] = "evidence"
+    decision_id: str
+    arm: str
+    kind: Literal["tool_error", "repeated_call"]
+    """The tool's result was an error, or the same tool was called with other arguments."""
+    tool: str
+    """The tool's name, or a hash of it if content is not kept."""
+    strength: Literal["weak"] = "weak"
+
+
+Line = Annotated[LoggedDecision | LoggedFeedback | LoggedEvidence, Field(discriminator="type")]
+
+read_line: TypeAdapter[Line] = TypeAdapter(Line)
+"""Validates a line; raises pydantic.ValidationError."""

@@ -1,0 +1,273 @@
+"""The translation of errors into HTTP responses, in the error format of the client's API."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from router_service.apis.api_errors import AnswerError, read_error, write_error
+from router_service.apis.parts import Dialect
+from router_service.core.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    DeadlineError,
+    Failure,
+    ForbiddenError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    NotFoundError,
+    NothingToRouteError,
+    NotServedError,
+    ObjectNotFoundError,
+    OverloadedError,
+    ReloadRefusedError,
+    ResponseElsewhereError,
+    ResponseNotFoundError,
+    StoreError,
+    SwitchcraftError,
+    UnauthorizedError,
+    UnsupportedEncodingError,
+    UpstreamError,
+    UpstreamRefusedError,
+)
+from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
+from router_service.upstream.bodies import decode_json
+
+INFO = "info"
+"""Key of the request's `RequestInfo` in `scope["state"]`."""
+
+Fault = dict[str, str | None]
+
+MESSAGES_PATH = f"/v1{Dialect.MESSAGES.path}"
+
+HANDLED = (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect)
+"""Exceptions that `respond` turns into error responses."""
+
+
+_STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
+    (UnauthorizedError, 401),
+    (ForbiddenError, 403),
+    (BodyTimeoutError, 408),
+    (BodyTooLargeError, 413),
+    (UnsupportedEncodingError, 415),
+    (ModelNotFoundError, 404),
+    (NothingToRouteError, 404),
+    (ResponseNotFoundError, 404),
+    (ObjectNotFoundError, 404),
+    (NotServedError, 404),
+    (ResponseElsewhereError, 409),
+    (InvalidRequestError, 400),
+    (NotFoundError, 404),
+    (OverloadedError, 503),
+    (ReloadRefusedError, 409),
+    (StoreError, 503),
+)
+"""HTTP status by class; the first class that matches counts. Any other error gets status 500."""
+
+_CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
+    (DeadlineError, "deadline_exceeded"),
+    (UpstreamError, "upstream_unavailable"),
+    (NotFoundError, "not_found"),
+    (ReloadRefusedError, "reload_refused"),
+    (StoreError, "store_unavailable"),
+)
+"""Code by class, for errors that have none of their own; the first class that matches counts."""
+
+_UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503, Failure.BUSY: 503}
+
+
+def status_of(exc: Exception) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(exc, UpstreamError):
+        return _UPSTREAM_STATUSES.get(exc.failure, 502)
+    if isinstance(exc, OverloadedError) and exc.is_callers:
+        return 429
+    if isinstance(exc, NotServedError) and exc.allowed:
+        return 405
+    fitting = (status for kind, status in _STATUSES if isinstance(exc, kind))
+    return next(fitting, 500)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFormat:
+    """The format of one request's errors: that of its API."""
+
+    dialect: Dialect | None = None
+    """The API; None for OpenAI's APIs without translation, whose errors are those of chat."""
+    request_id: str = ""
+
+    @classmethod
+    def of(cls, scope: Scope) -> ErrorFormat:
+        """Return the format for a request's path, which may be unknown or not allowed."""
+        path: str = scope["path"]
+        if path != MESSAGES_PATH and not path.startswith(f"{MESSAGES_PATH}/"):
+            return cls()
+        info: RequestInfo | None = scope.get("state", {}).get(INFO)
+        return cls(Dialect.MESSAGES, info.request_id if info else "")
+
+    def write(self, status: int, fault: Fault) -> bytes:
+        """Return the body of an error, given OpenAI's fields of it."""
+        if self.dialect is not Dialect.MESSAGES:
+            return orjson.dumps({"error": fault})
+        error = AnswerError(status, fault["message"] or "", fault["type"], fault["code"])
+        body = write_error(error, self.dialect, request_id=self.request_id or None)
+        if error.code is not None:
+            body["error"]["details"] = {"error_code": error.code}
+        return orjson.dumps(body)
+
+    def accepts(self, body: bytes) -> bool:
+        """Return whether a body is an error in this format, so that clients can read it."""
+        value = decode_json(body)
+        if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
+            return False
+        return (self.dialect is Dialect.MESSAGES) == (value.get("type") == "error")
+
+    def event(self, body: bytes, number: int) -> bytes:
+        """Return the event that ends a broken stream, from the body of an error.
+
+        `number` is the event's sequence number, which Vercel's client requires.
+        """
+        if self.dialect is Dialect.MESSAGES:
+            return b"event: error\ndata: " + body + b"\n\n"
+        if self.dialect is not Dialect.RESPONSES:
+            return b"data: " + body + b"\n\n"
+        # Some clients read the error's fields at the top level, others below `error`, as in chat.
+        error = orjson.loads(body)
+        event = {**error["error"], **error, "type": "error", "sequence_number": number}
+        return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
+
+
+OPENAI_FORMAT = ErrorFormat()
+
+
+def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
+    """Return the response body for an error; an internal error's details are left out."""
+    status, code = status_of(exc), code_of(exc)
+    match exc:
+        case InvalidRequestError():
+            return form.write(status, exc.body())
+        case UpstreamError():
+            kind = "upstream_error"
+        case NotFoundError() | ReloadRefusedError():
+            kind = "invalid_request_error"
+        case OverloadedError() if exc.is_callers:
+            kind = "requests"
+        case OverloadedError() | StoreError():
+            kind = "server_error"
+        case _:
+            message = "The gateway failed to serve this request. The cause is in the gateway's log."
+            return form.write(status, _typed(message, "server_error", code))
+    return form.write(status, _typed(str(exc), kind, code))
+
+
+def code_of(exc: Exception) -> str | None:
+    """Return the code of an error, which names its kind for programs and logs."""
+    if isinstance(exc, InvalidRequestError):
+        return exc.code
+    if isinstance(exc, OverloadedError):
+        return exc.reason
+    fitting = (code for kind, code in _CODES if isinstance(exc, kind))
+    code = next(fitting, "internal_error")
+    is_late = isinstance(exc, UpstreamError) and exc.timed_out
+    return "upstream_timeout" if is_late and code == "upstream_unavailable" else code
+
+
+def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat) -> bytes:
+    """Return an upstream's error for the client: translated, or replaced if it is unreadable."""
+    if form.accepts(body):
+        return body
+    value = decode_json(body)
+    if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
+        message = f"The upstream of model {model!r} answered with status {status}."
+        return form.write(status, _typed(message, "upstream_error", "upstream_error"))
+    source = Dialect.MESSAGES if value.get("type") == "error" else Dialect.CHAT
+    error, target = read_error(value, source, status), form.dialect or Dialect.CHAT
+    return orjson.dumps(write_error(error, target, request_id=form.request_id or None))
+
+
+def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
+    """Return the body for an upstream's error, which is relayed or translated.
+
+    If the upstream refused the key, the body is replaced: the key is the gateway's, and providers
+    quote parts of it in their errors.
+    """
+    if exc.status in {401, 403}:
+        message = f"The upstream of model {exc.model!r} refused the gateway's own credentials."
+        return form.write(exc.status, _typed(message, "upstream_error", "upstream_credentials"))
+    return upstream_error_body(exc.model, exc.status, exc.body, form)
+
+
+def retry_after(exc: Exception) -> dict[str, str]:
+    """Return the `retry-after` header (RFC 9110, 10.2.3); {} if there is no time to wait."""
+    wait_s = exc.retry_after_s if isinstance(exc, UpstreamError | OverloadedError) else None
+    return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
+
+
+def error_response(exc: Exception, scope: Scope) -> Response:
+    """Return the response to a request that failed before any part of its answer was sent."""
+    return _json(status_of(exc), error_body(exc, ErrorFormat.of(scope)), headers_of(exc))
+
+
+def refuse(recorder: Recorder, scope: Scope, exc: SwitchcraftError | ClientDisconnect) -> Response:
+    """Record a request that is refused or whose client disconnected, and return the response."""
+    info: RequestInfo = scope["state"][INFO]
+    if isinstance(exc, ClientDisconnect):
+        recorder.left(info, CLIENT_LEFT)
+        return Response(status_code=CLIENT_LEFT)
+    if isinstance(exc, OverloadedError):
+        recorder.shed(exc.reason)
+    recorder.refused(info, status_of(exc))
+    return error_response(exc, scope)
+
+
+def headers_of(exc: Exception) -> dict[str, str]:
+    """Return the headers that an error's status requires (RFC 9110, sections 10.2.3 and 11.6)."""
+    match exc:
+        case UnauthorizedError():
+            # Not Basic: a browser would then ask the page's user for a password in its own dialog.
+            return {"www-authenticate": "Bearer"}
+        case NotServedError() if exc.allowed:
+            return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
+        case BodyTimeoutError():
+            return {"connection": "close"}  # the rest of the body is never read
+        case _:
+            return retry_after(exc)
+
+
+async def respond(request: Request, exc: Exception) -> Response:
+    """Return the response to an error of the app or of the framework.
+
+    `middleware.Accounting` answers unexpected errors.
+    """
+    form = ErrorFormat.of(request.scope)
+    match exc:
+        case ClientDisconnect():
+            return Response(status_code=CLIENT_LEFT)
+        case HTTPException():  # the framework knows no such path or method
+            message = f"{exc.detail} ({request.method} {request.url.path})"
+            body = form.write(exc.status_code, _typed(message, "invalid_request_error", None))
+            return _json(exc.status_code, body, exc.headers)
+        case RequestValidationError():
+            first = exc.errors()[0]
+            param = ".".join(map(str, first["loc"][1:]))
+            message = f"Invalid '{param}': {first['msg']}."
+            fault = _typed(message, "invalid_request_error", None) | {"param": param}
+            return _json(422, form.write(422, fault))
+        case _:
+            return error_response(exc, request.scope)
+
+
+def _typed(message: str, kind: str, code: str | None) -> Fault:
+    return {"message": message, "type": kind, "param": None, "code": code}
+
+
+def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, status, dict(headers or {}), media_type="application/json")

@@ -1,1 +1,0 @@
-"""Gateway, engine, reload, replica synchronization and shutdown; independent of HTTP."""

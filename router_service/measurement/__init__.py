@@ -1,0 +1,1 @@
+"""Accuracy and cost of rules on held-out queries, with intervals."""

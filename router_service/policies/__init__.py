@@ -1,0 +1,1 @@
+"""Policies: expected costs and probabilities -> the chosen arm, with the reason."""

@@ -1,0 +1,355 @@
+"""Prompt caches of providers: what a request of a conversation costs, and when to switch arms.
+
+A provider keeps the processed prefix of a prompt for some minutes and charges less for it. So an
+arm that served a conversation's last turns is cheaper for the next turn than its list price
+suggests, and every other arm has to read the whole conversation first.
+
+Nothing here measures time: `now_s` is passed in, in seconds of the same clock in all calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from router_service.apis.answers import Usage
+from router_service.core.decision_record import StoredRecord
+from router_service.policies.selection import (
+    DRIFT_TOLERANCE,
+    Drift,
+    Policy,
+    Price,
+    Reason,
+    Selection,
+    Threshold,
+    Utility,
+    least_probability,
+    select,
+)
+
+MAX_LAST_ARMS = 8
+"""Number of a conversation's last requests whose arms are kept."""
+MAX_WARM_ARMS = 8
+"""Number of arms whose caches are kept, for each conversation."""
+
+
+class CacheRule(BaseModel):
+    """When a provider reads a prompt's prefix from its cache. `Price` has the prices."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lifetime_s: float
+    """Time after the last use for which a prefix certainly stays cached."""
+    min_tokens: int
+    """Length of the shortest prompt that is cached."""
+    needs_markers: bool = False
+    """Whether only requests with `cache_control` are cached. All other providers cache by
+    themselves."""
+
+
+OPENAI = CacheRule(lifetime_s=300, min_tokens=1024)
+ANTHROPIC = CacheRule(lifetime_s=300, min_tokens=1024, needs_markers=True)
+GOOGLE = CacheRule(lifetime_s=180, min_tokens=2048)
+DEEPSEEK = CacheRule(lifetime_s=3600, min_tokens=64)
+GROQ = CacheRule(lifetime_s=7200, min_tokens=1024)
+OTHER = CacheRule(lifetime_s=300, min_tokens=1024)
+
+
+def cache_rule(provider: str, model: str) -> CacheRule:
+    """Return the caching rule of a provider, named as in `genai-prices`, for one of its models.
+
+    Sources, as of November 2026:
+
+    - OpenAI, "Prompt caching": automatic from 1,024 tokens, kept for 5 to 10 minutes of inactivity
+      and at most one hour; writing is not charged. Microsoft documents the same for Azure.
+    - Anthropic, "Prompt caching": only with `cache_control`, for 5 minutes after the last use;
+      writing costs 1.25 times and reading 0.1 times the input price. The minimum is 1,024 tokens;
+      2,048 for Haiku 3 and 3.5; 4,096 for Haiku 4.5, Opus 4.5 and 4.6. Amazon Bedrock documents the
+      same for Claude.
+    - Google, "Context caching": implicit from Gemini 2.5 on, from 2,048 tokens, and from 4,096
+      since Gemini 3. The lifetime is not documented; resellers report 3 to 5 minutes.
+    - DeepSeek, "Context caching": on disk, in units of 64 tokens, for hours to days.
+    - Groq, "Prompt caching": automatic, for 2 hours without use. The minimum depends on the model
+      and is at most 1,024 tokens.
+    - For other providers with a price for cached input (xAI, Moonshot, Fireworks, ...), OpenAI's
+      rule is assumed, because they document neither a minimum nor a lifetime.
+
+    A model without a price for cached input gains nothing from a cache, whatever the rule says.
+    """
+    name = model.lower()
+    if provider in {"anthropic", "aws"} or "claude" in name:
+        minimum = ANTHROPIC.min_tokens
+        if any(version in name for version in ("haiku-4-5", "opus-4-5", "opus-4-6")):
+            minimum = 4096
+        elif "haiku" in name and "4" not in name.partition("haiku")[2][:3]:
+            minimum = 2048
+        return ANTHROPIC.model_copy(update={"min_tokens": minimum})
+    if provider == "google":
+        is_older = any(version in name for version in ("gemini-1", "gemini-2"))
+        return GOOGLE if is_older else GOOGLE.model_copy(update={"min_tokens": 4096})
+    known = {"openai": OPENAI, "azure": OPENAI, "deepseek": DEEPSEEK, "groq": GROQ}
+    return known.get(provider, OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmTerms:
+    """What one arm charges: its price, its provider's cache, and its usual output."""
+
+    price: Price
+    output_tokens: float
+    """Mean output tokens of a request, from the arm's profile."""
+    seconds: float = 0.0
+    """Mean duration of a request, for arms that are priced by the hour."""
+    rule: CacheRule | None = None
+    """None if the arm has no cache, or if nothing is known about it."""
+
+    def usage(self, prompt_tokens: float, cached_tokens: float, *, has_markers: bool) -> Usage:
+        """Return the expected usage of a request with `cached_tokens` in the provider's cache."""
+        rule = self.rule
+        caches = rule is not None and prompt_tokens >= rule.min_tokens
+        writes = caches and rule is not None and rule.needs_markers
+        if not caches or (writes and not has_markers):
+            return Usage(round(prompt_tokens), round(self.output_tokens))
+        cached = round(min(cached_tokens, prompt_tokens))
+        return Usage(
+            prompt_tokens=round(prompt_tokens),
+            completion_tokens=round(self.output_tokens),
+            cached_tokens=cached,
+            cache_write_tokens=round(prompt_tokens) - cached if writes else 0,
+        )
+
+    def cost_usd(self, prompt_tokens: float, cached_tokens: float, *, has_markers: bool) -> float:
+        """Return the expected cost of a request with `cached_tokens` in the provider's cache."""
+        usage = self.usage(prompt_tokens, cached_tokens, has_markers=has_markers)
+        return self.price.cost_of(usage, self.seconds)
+
+
+class WarmPrefix(BaseModel):
+    """The prefix of a conversation that an arm's provider has cached."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    tokens: int
+    used_at_s: float
+    """When the prefix was last used."""
+    hit_share: float = 1.0
+    """Share of the expected tokens that the provider last reported as cached. It is below 1 if,
+    for example, the requests of a conversation go to several accounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextRequest:
+    """What is known of a conversation's next request before it is sent."""
+
+    prompt_tokens: float
+    at_s: float
+    """When it is sent, in seconds of the clock that `WarmPrefix.used_at_s` has."""
+    has_markers: bool
+    """Whether it has `cache_control`."""
+    size_bytes: int = 0
+
+
+class ConversationState(StoredRecord):
+    """What is known of a conversation from its earlier requests."""
+
+    kind: ClassVar[str] = "conversation"
+    max_mean_bytes: ClassVar[int] = 4096
+
+    requests: int = 0
+    arms: tuple[str, ...] = ()
+    """The arms that served the last requests, the latest one last."""
+    first_arm: str = ""
+    warm: Mapping[str, WarmPrefix] = {}
+    """Cached prefixes by arm, the latest one last."""
+    first_prompt_tokens: int = 0
+    prompt_tokens: int = 0
+    """Length of the last prompt."""
+    request_bytes: int = 0
+    """Size of the last request's body, from which the length of the next prompt is estimated."""
+    switches: int = 0
+    spent_usd: float = 0.0
+    """Cost of all requests so far."""
+    staying_usd: float = 0.0
+    """What the same requests would have cost with the first arm. Answers are assumed to differ in
+    length as the arms' profiles do."""
+    last_at_s: float = 0.0
+    turns: int = 0
+    """Number of messages in the last request."""
+
+    @property
+    def arm(self) -> str | None:
+        """The arm that served the last request."""
+        return self.arms[-1] if self.arms else None
+
+    @property
+    def growth_tokens(self) -> float:
+        """Mean number of tokens by which a prompt is longer than the one before."""
+        if self.requests < 2:
+            return 0.0
+        return max(0.0, (self.prompt_tokens - self.first_prompt_tokens) / (self.requests - 1))
+
+    def cached_tokens(self, arm: str, rule: CacheRule | None, now_s: float) -> float:
+        """Return how many tokens of the next prompt an arm's provider has probably cached."""
+        warm = self.warm.get(arm)
+        if warm is None or rule is None or now_s - warm.used_at_s > rule.lifetime_s:
+            return 0.0
+        return warm.tokens * warm.hit_share if warm.tokens >= rule.min_tokens else 0.0
+
+    def after(
+        self,
+        request: NextRequest,
+        arm: str,
+        usage: Usage,
+        cost_usd: float,
+        terms: Mapping[str, ArmTerms],
+    ) -> ConversationState:
+        """Return the state after an arm has answered a request with this usage and cost.
+
+        `terms` are the terms of the arms by name.
+        """
+        now_s = request.at_s
+        own = terms.get(arm)
+        rule = own.rule if own else None
+        expected = min(self.cached_tokens(arm, rule, now_s), usage.prompt_tokens)
+        before = self.warm.get(arm)
+        hit_share = before.hit_share if before else 1.0
+        if expected > 0 and before is not None and not usage.is_estimated:
+            hit_share = min(1.0, usage.cached_tokens * before.hit_share / expected)
+            # A small share is remembered as such, so that a later hit can still raise it.
+            hit_share = max(hit_share, 0.05)
+        warm = {name: each for name, each in self.warm.items() if name != arm}
+        warm[arm] = WarmPrefix(tokens=usage.prompt_tokens, used_at_s=now_s, hit_share=hit_share)
+        first_arm = self.first_arm or arm
+        first = terms.get(first_arm)
+        staying_usd = cost_usd
+        if first is not None and first_arm != arm:
+            is_warm = first.rule is not None and now_s - self.last_at_s <= first.rule.lifetime_s
+            cached = self.prompt_tokens if is_warm else 0
+            # An answer that is longer than usual would be longer with the first arm too.
+            if own is not None and own.output_tokens > 0:
+                ratio = usage.completion_tokens / own.output_tokens
+                first = replace(first, output_tokens=ratio * first.output_tokens)
+            staying_usd = first.cost_usd(
+                usage.prompt_tokens, cached, has_markers=request.has_markers
+            )
+        return self.model_copy(
+            update={
+                "requests": self.requests + 1,
+                "arms": (*self.arms, arm)[-MAX_LAST_ARMS:],
+                "first_arm": first_arm,
+                "warm": dict(list(warm.items())[-MAX_WARM_ARMS:]),
+                "first_prompt_tokens": self.first_prompt_tokens or usage.prompt_tokens,
+                "prompt_tokens": usage.prompt_tokens,
+                "request_bytes": request.size_bytes,
+                "switches": self.switches + (self.arm is not None and self.arm != arm),
+                "spent_usd": self.spent_usd + cost_usd,
+                "staying_usd": self.staying_usd + staying_usd,
+                "last_at_s": now_s,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRule:
+    """When a conversation may change its arm."""
+
+    expected_requests: float = 4.0
+    """Number of requests, this one included, over which a switch has to pay."""
+    budget_share: float = 0.02
+    """How much more a conversation may cost than with its first arm, as a share of that cost."""
+    budget_usd: float | None = None
+    """The same in USD, instead of the share."""
+    correct_usd: float | None = None
+    """What one more correct answer is worth. None derives it from the policy; `utility` has its own
+    price in any case."""
+
+
+def costs_over(
+    arms: Sequence[str],
+    terms: Mapping[str, ArmTerms],
+    state: ConversationState,
+    request: NextRequest,
+    requests: float,
+) -> list[float]:
+    """Return each arm's expected cost in USD of a request and of those after it, (arms,).
+
+    Each arm reads what it has cached and the rest of the prompt, and all of the earlier prompt from
+    its cache in the following requests. `requests` counts this request too.
+    """
+    costs: list[float] = []
+    prompt_tokens, has_markers = request.prompt_tokens, request.has_markers
+    longer = prompt_tokens + state.growth_tokens
+    for arm in arms:
+        own = terms[arm]
+        cached = state.cached_tokens(arm, own.rule, request.at_s)
+        warm = state.warm.get(arm)
+        cost = own.cost_usd(prompt_tokens, cached, has_markers=has_markers)
+        if requests > 1:
+            kept = prompt_tokens * (warm.hit_share if warm else 1.0)
+            later = own.cost_usd(longer, kept, has_markers=has_markers)
+            cost += (requests - 1) * later
+        costs.append(cost)
+    return costs
+
+
+def correct_answer_usd(policy: Policy, costs_usd: Sequence[float]) -> float:
+    """Return what a policy pays for one more correct answer, in USD.
+
+    `utility=PRICE` says it. `drift=D` gives up at most D in probability for the saving between the
+    most and the least expensive arm, so its price is that saving divided by D; the training makes
+    its `utility` rules in the same way. `theta=P` gives up at most 1 - P.
+    """
+    match policy:
+        case Utility(price_usd):
+            return price_usd
+        case Drift(delta):
+            given_up = delta
+        case Threshold(theta):
+            given_up = 1.0 - theta
+    return (max(costs_usd) - min(costs_usd)) / max(given_up, 1e-3)
+
+
+def choose_in_conversation(
+    arms: Sequence[str],
+    probabilities: Sequence[float],
+    costs_usd: Sequence[float],
+    policy: Policy,
+    state: ConversationState,
+    rule: SwitchRule,
+) -> Selection:
+    """Choose an arm for the next request of a conversation.
+
+    `costs_usd` are those of `costs_over` for `rule.expected_requests`. The policy chooses by these
+    costs. If its choice is not the arm of the last request, the arm changes only if the gain
+    exceeds the cost, and if the budget allows it.
+    """
+    requests = rule.expected_requests
+    wanted = select(probabilities, [cost / requests for cost in costs_usd], policy)
+    if state.arm is None or state.arm not in arms:
+        return wanted
+    current = arms.index(state.arm)
+    if wanted.arm == current:
+        return wanted
+    stay = Selection(current, Reason.STICKY)
+    extra_usd = costs_usd[wanted.arm] - costs_usd[current]
+    gained = probabilities[wanted.arm] - probabilities[current]
+    floor = least_probability(probabilities, policy) - DRIFT_TOLERANCE
+    is_good_enough = not isinstance(policy, Utility) and probabilities[current] >= floor
+    if not is_good_enough:
+        worth_usd = rule.correct_usd
+        if worth_usd is None or isinstance(policy, Utility):
+            worth_usd = correct_answer_usd(policy, [cost / requests for cost in costs_usd])
+        extra_usd -= requests * gained * worth_usd
+    if extra_usd >= 0:
+        return stay
+    if costs_usd[wanted.arm] > costs_usd[current] and state.first_arm in arms:
+        first_usd = state.staying_usd + costs_usd[arms.index(state.first_arm)]
+        budget_usd = rule.budget_usd
+        if budget_usd is None:
+            budget_usd = rule.budget_share * first_usd
+        if state.spent_usd + costs_usd[wanted.arm] > first_usd + budget_usd:
+            return stay
+    return Selection(wanted.arm, Reason.SWITCHED)

@@ -1,0 +1,1 @@
+"""The router's model: features, packing, the ONNX graph, calibration, familiarity."""

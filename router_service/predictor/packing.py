@@ -1,0 +1,388 @@
+"""Packing: conversation and tools -> token ids within the artifact's budget (paper, section 3.1).
+
+The latest user turn always goes in. Compact tool signatures follow, up to their own cap, and then
+the other turns, newest first, until the window is full. Budgets and template belong to the
+artifact: training and serving pack with this module and the same numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from tokenizers import Tokenizer
+
+from router_service.apis.conversation import Conversation, Role, SchemaSummary, ToolSpec, Turn
+from router_service.core.resources import Cache
+from router_service.predictor.features import FEATURES, extract
+from router_service.predictor.words import Ids, WordTokenizer, tokenizes_words_separately
+
+TRUNCATED = "[truncated]"
+MAX_ENUM_VALUES = 8
+CHARS_PER_TOKEN = 16
+"""Before a text is tokenized, it is cut to this many characters for each token of its budget.
+English has 4 to 5 characters per token."""
+MAX_CHARS_PER_TOKEN = 64
+"""Limit on the characters that are tokenized for each token of a budget, over all tools or all
+turns. Only texts without words reach it: a thousand blanks give no token."""
+MEASURED_TOKENS = 4_096
+"""Window in which `PackedViewer` measures how long a request is. Tokenizing one text holds the
+interpreter's lock: 0.15 s for this many tokens on a busy core, 1.8 s for 32,768."""
+
+PIECE_CHARS = 400
+_PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
+"""Piece of a text: `PIECE_CHARS` characters, extended up to the next blank, comma or line end."""
+
+
+class TemplateSlot(StrEnum):
+    """Parts of the input that a template names in braces."""
+
+    PREAMBLE = "preamble"
+    LATEST_USER = "latest_user"
+    TOOLS = "tools"
+    OTHER_TURNS = "other_turns"
+
+
+class PackingSpec(BaseModel):
+    """Layout of the encoder's input; part of the manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    budget_tokens: int = Field(512, ge=16, description="The encoder's window.")
+    tool_budget_tokens: int = Field(100, ge=0, description="Cap on all tool signatures together.")
+    signature: Literal["names", "types"] = Field(
+        "types", description="Whether a tool's signature shows the types of its parameters."
+    )
+    template: str = "[CLS]{preamble}[SEP]{latest_user}[SEP]{tools}[SEP]{other_turns}[SEP]"
+    features: tuple[str, ...] = Field(
+        (), description="Structural features in the model's order, or `all` of this version."
+    )
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _expand_all(cls, names: object) -> object:
+        return tuple(FEATURES) if names == "all" else names
+
+    @field_validator("features")
+    @classmethod
+    def _check_features(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = sorted(set(names) - set(FEATURES))
+        if unknown:
+            raise ValueError(f"unknown features {unknown}; this version has {sorted(FEATURES)}")
+        return names
+
+    @field_validator("template")
+    @classmethod
+    def _check_template(cls, template: str) -> str:
+        slots = [text for text, is_slot in split_template(template) if is_slot]
+        if sorted(slots) != sorted(TemplateSlot):
+            names = [str(slot) for slot in TemplateSlot]
+            raise ValueError(f"a template must contain each of {names} once in braces: {template}")
+        return template
+
+    @model_validator(mode="after")
+    def _check_budgets(self) -> PackingSpec:
+        if self.tool_budget_tokens > self.budget_tokens // 2:
+            raise ValueError("tool_budget_tokens may be at most half of budget_tokens")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The token range of one slot, and whether its text was cut."""
+
+    slot: TemplateSlot
+    start: int
+    stop: int
+    is_cut: bool
+    marker: range = range(0)
+    """Token range of the `[truncated]` marker; empty without a marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The encoder's input for one conversation: `token_ids` (tokens,), `features` (features,)."""
+
+    token_ids: Ids
+    features: tuple[float, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Clip:
+    """Token ids of one slot."""
+
+    ids: Ids
+    is_cut: bool = False
+    marker: range = range(0)
+
+
+def split_template(template: str) -> Iterator[tuple[str, bool]]:
+    """Yield the pieces of a template in order, each with whether it is the name of a slot."""
+    for index, piece in enumerate(re.split(r"\{(\w+)\}", template)):
+        if piece:
+            yield piece, index % 2 == 1
+
+
+def signature(tool: ToolSpec, style: Literal["names", "types"] = "types") -> str:
+    """Write a tool as `name(param: type, optional?: type)`, or as `name(param, optional)`."""
+    if style == "names":
+        return f"{tool.name}({', '.join(p.name for p in tool.parameters)})"
+    shown = (
+        f"{p.name}{'' if p.required else '?'}: {type_expression(p.schema)}" for p in tool.parameters
+    )
+    return f"{tool.name}({', '.join(shown)})"
+
+
+def type_expression(schema: SchemaSummary) -> str:
+    """Write a schema's type: `integer`, `string[]`, `red|green`, `{lat: number, lon: number}`."""
+    if schema.enum:
+        return "|".join(schema.enum[:MAX_ENUM_VALUES])
+    if schema.items is not None:
+        return f"{type_expression(schema.items)}[]"
+    if schema.properties:
+        inner = (f"{p.name}: {type_expression(p.schema)}" for p in schema.properties)
+        return "{" + ", ".join(inner) + "}"
+    if schema.alternatives:
+        return "|".join(type_expression(child) for child in schema.alternatives)
+    return schema.type
+
+
+class Packer:
+    """Packs conversations for one artifact; may be shared by threads."""
+
+    def __init__(self, spec: PackingSpec, tokenizer: Tokenizer) -> None:
+        """Take over `tokenizer`, which must not be used to encode special tokens afterwards."""
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._words: WordTokenizer | None = None
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = False
+        self._template: list[TemplateSlot | Ids] = [
+            (TemplateSlot(text) if is_slot else self._encode(text))
+            for text, is_slot in split_template(spec.template)
+        ]
+        template_tokens = sum(len(p) for p in self._template if not isinstance(p, TemplateSlot))
+        self._slots_budget_tokens = spec.budget_tokens - template_tokens
+        # From here on "[SEP]" in a user's text is text, not a separator.
+        tokenizer.encode_special_tokens = True
+        if tokenizes_words_separately(tokenizer):
+            self._words = WordTokenizer(tokenizer)
+        self._marker = self._encode(TRUNCATED)
+        self._signatures: Cache[str, Ids] = Cache(max_bytes=4 * 2**20)
+        self._turns: Cache[str, Ids] = Cache(max_bytes=8 * 2**20)
+
+    @property
+    def caches(self) -> dict[str, Cache[str, Ids]]:
+        """Tokenized texts by name. Agents send the same tools and turns with every request."""
+        return {"signatures": self._signatures, "turns": self._turns}
+
+    def pack(self, conversation: Conversation) -> Packed:
+        """Pack one conversation into at most `budget_tokens` ids and the spec's features."""
+        turns, tools = conversation.turns, conversation.tools
+        left = self._slots_budget_tokens
+        clips: dict[TemplateSlot, _Clip] = {}
+
+        # The preamble slot gets three counts: words in all turns, tools, and turns.
+        words = sum(turn.text.count(" ") + 1 for turn in turns)
+        clips[TemplateSlot.PREAMBLE] = _Clip(
+            self._encode(f"{words}, {len(tools)}, {len(turns)}")[:left]
+        )
+        left -= len(clips[TemplateSlot.PREAMBLE].ids)
+
+        # The cap on the tools keeps room for the latest user turn.
+        clips[TemplateSlot.TOOLS] = self._pack_tools(
+            tools, min(left, self._spec.tool_budget_tokens)
+        )
+        left -= len(clips[TemplateSlot.TOOLS].ids)
+
+        latest = conversation.deciding_turn
+        text = turns[latest].text if latest is not None else ""
+        latest_ids = self._encode(_clip_text(text, left), self._turns)
+        if len(latest_ids) <= left:
+            is_cut = len(text) > left * CHARS_PER_TOKEN
+            clips[TemplateSlot.LATEST_USER] = _Clip(latest_ids, is_cut)
+        else:  # keep both ends of a long text: the request itself is at one of them
+            kept = max(0, left - len(self._marker))
+            tail = kept // 2
+            clips[TemplateSlot.LATEST_USER] = self._join_by_marker(
+                latest_ids[: kept - tail], latest_ids[len(latest_ids) - tail :], left
+            )
+        left -= len(clips[TemplateSlot.LATEST_USER].ids)
+
+        others = [turn for i, turn in enumerate(turns) if i != latest]
+        clips[TemplateSlot.OTHER_TURNS] = self._pack_newest_first(others, left)
+
+        ids: list[int] = []
+        parts: list[Part] = []
+        for piece in self._template:
+            if isinstance(piece, TemplateSlot):
+                clip, start = clips[piece], len(ids)
+                marker = range(start + clip.marker.start, start + clip.marker.stop)
+                parts.append(Part(piece, start, start + len(clip.ids), clip.is_cut, marker))
+                ids.extend(clip.ids)
+            else:
+                ids.extend(piece)
+        return Packed(tuple(ids), extract(conversation, self._spec.features), tuple(parts))
+
+    def _pack_tools(self, tools: Sequence[ToolSpec], budget_tokens: int) -> _Clip:
+        ids: list[int] = []
+        left_chars = budget_tokens * MAX_CHARS_PER_TOKEN
+        for tool in tools:
+            text = _clip_text(signature(tool, self._spec.signature), budget_tokens) + " ; "
+            ids.extend(self._encode(text, self._signatures))
+            left_chars -= len(text)
+            if len(ids) > budget_tokens or left_chars < 0:
+                kept = max(0, budget_tokens - len(self._marker))
+                return self._join_by_marker(tuple(ids[:kept]), (), budget_tokens)
+        return _Clip(tuple(ids))
+
+    def _pack_newest_first(self, turns: Sequence[Turn], budget_tokens: int) -> _Clip:
+        ids: list[int] = []
+        is_cut = False
+        left_chars = budget_tokens * MAX_CHARS_PER_TOKEN
+        for turn in reversed(turns):
+            left = budget_tokens - len(ids)
+            if left <= 0 or left_chars < 0:
+                return _Clip(tuple(ids), is_cut=True)
+            speaker = "" if turn.role is Role.USER else f"{turn.role}: "
+            calls = " ".join(f"{call.name}({call.arguments})" for call in turn.tool_calls)
+            text = f"{speaker}{turn.text} {calls} ; "
+            clipped = _clip_text(text, left)
+            turn_ids: list[int] = []
+            if self._words is not None:
+                # A turn is tokenized only as far as it fits. Its pieces do not depend on how much
+                # of it fits, so that the next request finds them in the cache.
+                for piece in _PIECE.finditer(clipped):
+                    turn_ids.extend(self._encode(piece[0], self._turns))
+                    if len(turn_ids) > left:
+                        break
+            else:
+                turn_ids.extend(self._encode(clipped, self._turns))
+            is_cut = is_cut or len(turn_ids) > left or len(text) > left * CHARS_PER_TOKEN
+            ids.extend(turn_ids[:left])
+            left_chars -= len(clipped)
+        return _Clip(tuple(ids), is_cut)
+
+    def _join_by_marker(self, head: Ids, tail: Ids, budget_tokens: int) -> _Clip:
+        """Join the two ends of a cut text by the `[truncated]` marker."""
+        ids = (head + self._marker + tail)[:budget_tokens]
+        end = min(len(head) + len(self._marker), len(ids))
+        return _Clip(ids, is_cut=True, marker=range(len(head), end))
+
+    def _encode(self, text: str, cache: Cache[str, Ids] | None = None) -> Ids:
+        ids = None if cache is None else cache.get(text)
+        if ids is None:
+            if self._words is not None:
+                ids = self._words.encode(text)
+            else:
+                ids = tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            if cache is not None:
+                # Python takes up to 4 bytes for a character, and 8 for an id.
+                cache.put(text, ids, size_bytes=4 * len(text) + 8 * len(ids))
+        return ids
+
+
+def _clip_text(text: str, budget_tokens: int) -> str:
+    """Cut the middle out of a text that is far longer than the budget, before it is tokenized."""
+    limit_chars = max(1, budget_tokens) * CHARS_PER_TOKEN
+    if len(text) <= limit_chars:
+        return text
+    half = limit_chars // 2
+    return f"{text[:half]} {text[-half:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of tokens as text. The template's own tokens have no slot."""
+
+    slot: TemplateSlot | None
+    text: str
+    tokens: int
+    is_cut_mark: bool = False
+    """Whether the text is the `[truncated]` marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Number of a slot's tokens that the encoder sees, and their number before the slot was cut."""
+
+    slot: TemplateSlot
+    tokens: int
+    whole_tokens: int
+    at_least: bool
+    """Whether `whole_tokens` is a lower bound."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the encoder sees only a part of the slot."""
+        return self.at_least or self.tokens < self.whole_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PackedView:
+    """The text and the features that a router's model sees of a conversation."""
+
+    pieces: tuple[Piece, ...]
+    extents: tuple[Extent, ...]
+    features: Mapping[str, float]
+    """Structural features by name."""
+    tokens: int
+    budget_tokens: int
+
+
+class PackedViewer:
+    """Shows how a packer packs conversations, to explain decisions; may be shared by threads."""
+
+    def __init__(self, spec: PackingSpec, tokenizer: Tokenizer, packer: Packer) -> None:
+        """Show the packing of `packer`, which was made with this spec and tokenizer."""
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._packer = packer
+        # Packing with a larger window measures how long a request is.
+        limits = {"budget_tokens": MEASURED_TOKENS, "tool_budget_tokens": MEASURED_TOKENS // 2}
+        self._whole = Packer(spec.model_copy(update={**limits, "features": ()}), tokenizer)
+
+    def view(self, conversation: Conversation) -> PackedView:
+        """Pack a conversation and decode it again; CPU-bound, so call it off the event loop."""
+        packed, whole = self._packer.pack(conversation), self._whole.pack(conversation)
+        spans: list[
+            tuple[TemplateSlot | None, int, int, bool]
+        ] = []  # slot, start, stop, is the marker
+        end = 0
+        for part in packed.parts:
+            marker = part.marker or range(part.stop, part.stop)
+            spans += (
+                (None, end, part.start, False),
+                (part.slot, part.start, marker.start, False),
+                (part.slot, marker.start, marker.stop, True),
+                (part.slot, marker.stop, part.stop, False),
+            )
+            end = part.stop
+        spans.append((None, end, len(packed.token_ids), False))
+        pieces = (
+            Piece(
+                slot,
+                self._tokenizer.decode(packed.token_ids[start:stop], skip_special_tokens=False),
+                stop - start,
+                is_marker,
+            )
+            for slot, start, stop, is_marker in spans
+            if start < stop
+        )
+        extents = (
+            Extent(one.slot, one.stop - one.start, all_.stop - all_.start, at_least=all_.is_cut)
+            for one, all_ in zip(packed.parts, whole.parts, strict=True)
+        )
+        return PackedView(
+            pieces=tuple(pieces),
+            extents=tuple(extents),
+            features=dict(zip(self._spec.features, packed.features, strict=True)),
+            tokens=len(packed.token_ids),
+            budget_tokens=self._spec.budget_tokens,
+        )

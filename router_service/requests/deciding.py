@@ -1,0 +1,132 @@
+"""Decide how a request is answered: parse it, predict, and choose the models that may answer it.
+
+`plan_request` performs all steps.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from router_service.apis.conversation import (
+    decode_object,
+)
+from router_service.apis.responses.chat_form import find_references
+from router_service.core.resources import (
+    StageName,
+    Timer,
+)
+from router_service.requests.conversations import Conversations
+from router_service.requests.limits import DecisionQueue
+from router_service.requests.ownership import ObjectAccess, Ownership
+from router_service.requests.parsing import Endpoint, parse_request
+from router_service.requests.planning import NO_HEADERS, Plan, PolicyHeaders
+from router_service.requests.trials import Releases
+from router_service.router import Prediction
+from router_service.settings import Settings
+from router_service.telemetry.metrics import Metrics
+from router_service.verifier.steps import (
+    UnverifiedReason,
+)
+
+
+class DecidingEngine(Protocol):
+    """What decides: one configuration with its releases; `runtime.engine.Engine` provides it."""
+
+    settings: Settings
+    releases: Releases
+
+    def viewer(self, caller: str | None) -> ObjectAccess:
+        """Return the access of an API key to the objects that upstreams store."""
+
+    def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
+        """Return quickly whether a body may refer to an object stored by an upstream."""
+
+
+class DecisionResources(Protocol):
+    """What all decisions share; `runtime.gateway.Gateway` provides it."""
+
+    metrics: Metrics
+    decisions: DecisionQueue
+    ownership: Ownership
+    conversations: Conversations
+
+
+AT_ONCE_BYTES = 16 * 1024
+"""Largest body that is parsed on the event loop; larger ones are parsed in a thread. Parsing this
+much takes 0.2 ms. A thread would not help: the switch to it takes as long, and so does the event
+loop's wait for the interpreter lock while the thread parses."""
+
+
+async def plan_request(  # noqa: PLR0913
+    resources: DecisionResources,
+    engine: DecidingEngine,
+    endpoint: Endpoint,
+    body: bytes,
+    *,
+    caller: str | None = None,
+    headers: PolicyHeaders = NO_HEADERS,
+    session: str | None = None,
+    timer: Timer | None = None,
+) -> Plan:
+    """Parse a request body, predict, choose, and return the plan.
+
+    Only the model's prediction and the parsing of large bodies run in a thread. So a small request
+    that names its model, or whose prediction is cached, needs no thread. `caller` is the name of
+    the client's key, `headers` say which policy it wants, and `session` names the conversation.
+
+    Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, PolicyError,
+    NoCapableModelError, ResponseNotFoundError or ResponseElsewhereError), OverloadedError and
+    StoreError.
+    """
+    started_s = time.perf_counter()
+    timer = timer or Timer(time.perf_counter)
+    releases, viewer = engine.releases, engine.viewer(caller)
+
+    def prepare() -> tuple[Plan, Prediction | None]:
+        request = parse_request(endpoint, body)
+        timer.end(StageName.PARSE)
+        plan = releases.prepare(request, headers)
+        router = plan.planner.router
+        return plan, router.cached(request.chat.conversation) if plan.arms else None
+
+    def prepare_and_predict() -> tuple[Plan, Prediction | None]:
+        timer.end(StageName.QUEUE)
+        plan, prediction = prepare()
+        if plan.arms and prediction is None:
+            return releases.predict(plan, timer)
+        return plan, prediction
+
+    def predict() -> tuple[Plan, Prediction | None]:
+        timer.end(StageName.QUEUE)
+        return releases.predict(plan, timer)
+
+    if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
+        references = await resources.decisions.run(
+            caller, len(body), lambda: find_references(decode_object(body))
+        )
+        await resources.ownership.check_references(viewer, references)
+    if len(body) > AT_ONCE_BYTES:
+        plan, prediction = await resources.decisions.run(caller, len(body), prepare_and_predict)
+    else:
+        plan, prediction = prepare()
+        if plan.arms and prediction is None:
+            plan, prediction = await resources.decisions.run(caller, len(body), predict)
+    if plan.request.chat.continues is not None:
+        held = await resources.ownership.holder(viewer, plan.request.chat.continues)
+        plan = plan.planner.continued(plan, held)
+    elif plan.arms and prediction is not None:
+        plan = plan.planner.adapt(plan, prediction)
+        if engine.settings.router.conversations.enabled and plan.verified is None:
+            turn = await resources.conversations.begin(plan.request, session, caller)
+            plan = replace(plan, conversation=turn)
+        plan = releases.choose(plan, prediction)
+        timer.end(StageName.SELECT)
+    elif plan.verified is not None:
+        plan = replace(plan, verified=None, unverified=UnverifiedReason.ROUTER_FAILED)
+    seconds = time.perf_counter() - started_s
+    resources.metrics.decision_seconds.observe(seconds)
+    if seconds > engine.settings.router.latency_budget_s:
+        resources.metrics.decisions_over_budget.inc()
+    return replace(plan, stages=tuple(timer.stages))

@@ -1,0 +1,210 @@
+"""Releases: the stable one, and a canary or shadow release that is tried next to it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+from router_service.apis.conversation import Conversation
+from router_service.core.errors import (
+    SwitchcraftError,
+)
+from router_service.core.releases import (
+    Canary,
+    ExceededLimit,
+    ReleaseStats,
+    find_exceeded_limit,
+)
+from router_service.core.resources import Timer
+from router_service.requests.parsing import ParsedRequest
+from router_service.requests.planning import (
+    NO_HEADERS,
+    DecidingRouter,
+    Plan,
+    Planner,
+    PolicyHeaders,
+    Track,
+)
+from router_service.router import Prediction
+from router_service.telemetry.metrics import Metrics
+
+OnExcess = Callable[[Canary, ExceededLimit], None]
+
+MAX_WAITING = 64
+"""Maximum number of requests that wait for a shadow release: about a second of work on one core."""
+
+MAX_WAITING_BYTES = 32 * 1024 * 1024
+"""If the bodies of the waiting requests have this size or more, no further request may wait."""
+
+Tallies = Mapping[Track, ReleaseStats]
+
+
+class CanaryTrial:
+    """Trial of a canary release on a share of the conversations, with both releases' results.
+
+    The trial ends when the canary exceeds a limit. From then on, the stable release decides for all
+    conversations.
+    """
+
+    def __init__(
+        self,
+        canary: Canary,
+        planner: Planner,
+        on_excess: Callable[[Canary, ExceededLimit], None],
+        tallies: Tallies | None = None,
+    ) -> None:
+        """Start, or continue with the `tallies` of an earlier trial of the same canary.
+
+        `on_excess` is called once, on the event loop, if the canary exceeds a limit.
+        """
+        self.canary = canary
+        self.planner = planner
+        self.tallies: Tallies = tallies or {track: ReleaseStats() for track in Track}
+        self._on_excess = on_excess
+        self._is_over = False
+
+    def takes(self, conversation: Conversation) -> bool:
+        """Return whether the canary decides for a conversation; the same for all of its turns."""
+        if self._is_over:
+            return False
+        # A number in [0, 1) from the conversation's opening, and different for each release.
+        facts = "\0".join((self.canary.release.key, *conversation.opening))
+        digest = hashlib.sha256(facts.encode(errors="surrogatepass")).digest()
+        return int.from_bytes(digest[:8]) / 2**64 < self.canary.share
+
+    def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
+        """Count a request that has ended, and end the trial if the canary exceeds a limit."""
+        self.tallies[track].add(has_failed=has_failed, cost_usd=cost_usd)
+        if self._is_over or track is not Track.CANARY:
+            return
+        excess = find_exceeded_limit(
+            self.tallies[Track.CANARY], self.tallies[Track.STABLE], self.canary
+        )
+        if excess is not None:
+            self._is_over = True
+            self._on_excess(self.canary, excess)
+
+
+class Shadow:
+    """Release whose decisions are compared but not used; it decides in a separate thread."""
+
+    def __init__(self, planner: Planner, metrics: Metrics) -> None:
+        """Decide with a planner, one request at a time; the thread ends with this object."""
+        self.router = planner.router
+        self._planner = planner
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
+        self._lock = threading.Lock()
+        self._waiting = self._waiting_bytes = 0
+
+    def compare(self, plan: Plan) -> Future[str | None] | None:
+        """Start to decide; return a future of the chosen arm, or None if too many requests wait."""
+        size_bytes = plan.request.body.size_bytes
+        with self._lock:
+            if self._waiting >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
+                self._metrics.shadow_decisions.labels("dropped").inc()
+                return None
+            self._waiting += 1
+            self._waiting_bytes += size_bytes
+
+        def finish(_: object) -> None:
+            with self._lock:
+                self._waiting -= 1
+                self._waiting_bytes -= size_bytes
+
+        # `decide` must not use the plan itself, which keeps a retired stable release in memory.
+        request, headers, served = plan.request, plan.policy_headers, plan.candidates[0].name
+        turn = plan.conversation
+
+        def decide() -> str | None:
+            prediction: Prediction | None = None
+            with suppress(SwitchcraftError):  # e.g. this release lacks the policy
+                own_plan = self._planner.prepare(request, headers)
+                prediction = self._planner.predict(own_plan)
+            if prediction is None:
+                self._metrics.shadow_decisions.labels("failed").inc()
+                return None
+            own_plan = self._planner.adapt(own_plan, prediction)
+            own_plan = self._planner.choose(replace(own_plan, conversation=turn), prediction)
+            agrees = "yes" if own_plan.candidates[0].name == served else "no"
+            self._metrics.shadow_decisions.labels(agrees).inc()
+            return own_plan.decision.arm if own_plan.decision else None
+
+        arm = self._thread.submit(decide)
+        arm.add_done_callback(finish)
+        return arm
+
+
+class Releases:
+    """The stable release's planner, and the shadow and canary releases next to it."""
+
+    def __init__(
+        self, stable: Planner, *, canary: CanaryTrial | None = None, shadow: Shadow | None = None
+    ) -> None:
+        """Plan with the stable planner, and with the canary's for its share of conversations."""
+        self._stable = stable
+        self.canary = canary
+        self._shadow = shadow
+        self.names = stable.names
+        self.unalias = stable.unalias
+        self.models_for = stable.models_for
+
+    @property
+    def routers(self) -> frozenset[DecidingRouter]:
+        """The routers of all releases."""
+        canary = () if self.canary is None else (self.canary.planner.router,)
+        shadow = () if self._shadow is None else (self._shadow.router,)
+        return frozenset((self._stable.router, *canary, *shadow))
+
+    def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
+        """Return the result of `Planner.prepare` of the release that decides for this conversation.
+
+        If the canary fails, for example because it lacks the policy, the stable release decides.
+        """
+        trial = self.canary
+        if trial is None:
+            return self._stable.prepare(request, headers)
+        if not trial.takes(request.chat.conversation):
+            return replace(self._stable.prepare(request, headers), trial=trial)
+        try:
+            plan = trial.planner.prepare(request, headers)
+        except SwitchcraftError:
+            return self._without_canary(request, headers)
+        # Requests that are not routed get the stable release's prices and chat model.
+        if not plan.arms:
+            return self._stable.prepare(request, headers)
+        return replace(plan, trial=trial, track=Track.CANARY)
+
+    def predict(self, plan: Plan, timer: Timer | None = None) -> tuple[Plan, Prediction | None]:
+        """Return the plan and its prediction, which is None if the router fails.
+
+        CPU-bound. If the canary fails, the stable release makes a new plan and its prediction.
+        """
+        prediction = plan.planner.predict(plan, timer)
+        if prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
+            plan = self._without_canary(plan.request, plan.policy_headers)
+            prediction = self._stable.predict(plan, timer)
+        return plan, prediction
+
+    def choose(self, plan: Plan, prediction: Prediction) -> Plan:
+        """Return the plan with the chosen arm, or with a random arm for the exploration share.
+
+        Requests to be verified are not explored: the accepted answer could not be weighted, because
+        its arm also depends on the answers. The shadow release gets the request too, and decides
+        later.
+        """
+        planner = plan.planner
+        plan = planner.choose(plan, prediction)
+        # A shadow is compared with the policy's choice, not with an arm drawn at random.
+        shadow_arm = self._shadow.compare(plan) if self._shadow else None
+        if planner.exploration_share > 0 and plan.verified is None:
+            plan = planner.explore(plan)
+        return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
+
+    def _without_canary(self, request: ParsedRequest, headers: PolicyHeaders) -> Plan:
+        plan = self._stable.prepare(request, headers)
+        return replace(plan, trial=self.canary, track=Track.CANARY, canary_failed=True)

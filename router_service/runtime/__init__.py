@@ -1,0 +1,1 @@
+"""The gateway and its engines: composition, reload, replica synchronization."""

@@ -1,0 +1,336 @@
+"""Engines: everything that depends on the configuration and the artifact, replaced as a whole.
+
+An engine plans requests with its stable release. In addition, a canary release may decide for a
+share of the conversations, and a shadow release may make decisions that are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from router_service.access import Access
+from router_service.apis.responses.chat_form import may_contain_references
+from router_service.artifact import MANIFEST, Artifact, sha256
+from router_service.core.errors import (
+    ArtifactError,
+    InvalidRequestError,
+    PolicyError,
+)
+from router_service.core.releases import (
+    Publication,
+    Release,
+)
+from router_service.core.resources import return_freed
+from router_service.predictor.familiarity import BEST, ROUTE
+from router_service.predictor.model import Execution
+from router_service.requests.explain import Explainer
+from router_service.requests.ownership import ObjectAccess
+from router_service.requests.parsing import Endpoint
+from router_service.requests.planning import (
+    DecidingRouter,
+    Planner,
+)
+from router_service.requests.pool import Pool, PoolNote, pool_notes
+from router_service.requests.trials import CanaryTrial, OnExcess, Releases, Shadow, Tallies
+from router_service.router import Router
+from router_service.settings import ADMIN, Settings
+from router_service.telemetry.logs import FIELDS
+from router_service.telemetry.metrics import Metrics
+from router_service.upstream.breaker import CircuitBreakers
+from router_service.upstream.client import UpstreamClient
+from router_service.upstream.retries import RetryBudget, RetryingClient
+
+FREED_AFTER_S = 1.0
+"""Time after which no reference to a retired engine is left, so that its memory can be freed."""
+
+_log = logging.getLogger("switchcraft.pool")
+
+
+class Engine:
+    """Everything that answers a request: planner, upstream client, keys.
+
+    A retired engine completes the requests that it began. It closes its connections to upstreams
+    only after the last of these requests, because closing them earlier would break the answers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        router: DecidingRouter,
+        breakers: CircuitBreakers,
+        with_trials: Callable[[Planner], Releases] = Releases,
+    ) -> None:
+        """Create the parts; raises ConfigError if the settings do not fit the artifact.
+
+        `with_trials` adds a canary or shadow release to the planner.
+        """
+        self.settings = settings
+        self.access = Access.from_settings(settings.keys)
+        self.manifest = router.artifact.manifest
+        self.execution = router.execution
+        self.pool = Pool.build(settings, self.manifest)
+        stable = make_planner(settings, router, self.pool)
+        self.releases = with_trials(stable)
+        verified_goals = settings.router.verification.allows_goals
+        self.explainer = Explainer(router, self.pool, stable, verified_goals=verified_goals)
+        self.client = UpstreamClient(
+            max_connections=settings.upstreams.max_connections,
+            forwarded=settings.router.forward_headers,
+        )
+        retries = settings.upstreams.retries
+        budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
+        self.attempts = RetryingClient(self.client, breakers, budget, retries)
+        has_one_key = len(self.access.api) <= 1
+        self._is_shared = has_one_key or settings.router.pass_through_shared
+        self._viewers: dict[str | None, ObjectAccess] = {}
+        self.leases = 0
+        self._is_retired = False
+
+    @property
+    def deployment_ids(self) -> frozenset[str]:
+        """Ids of all deployments of the pool."""
+        models = self.pool.models.values()
+        return frozenset(deployment.id for model in models for deployment in model.deployments)
+
+    def viewer(self, caller: str | None) -> ObjectAccess:
+        """Return the access of an API key to the objects that upstreams store."""
+        viewer = self._viewers.get(caller)
+        if viewer is None:
+            viewer = ObjectAccess(caller, sees_unowned=self._is_shared or caller == ADMIN)
+            self._viewers[caller] = viewer
+        return viewer
+
+    def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
+        """Return quickly whether a body may refer to an object stored by an upstream, e.g. a file.
+
+        The response or conversation that a request continues does not count: the planner checks
+        it. Files and vector stores can only be created if requests are passed through.
+        """
+        if not (endpoint.is_routed or endpoint.is_json):
+            return True
+        return self.pool.pass_through is not None and may_contain_references(body)
+
+    def lease(self) -> Lease:
+        """Return a context that yields this engine, and keeps its connections open meanwhile."""
+        return Lease(self)
+
+    async def retire(self) -> None:
+        """Close the connections now, or after the last lease ends."""
+        self._is_retired = True
+        await self.close_if_unused()
+
+    async def close_if_unused(self) -> None:
+        """Close the connections if the engine is retired and has no leases."""
+        if not self._is_retired or self.leases:
+            return
+        await self.client.aclose()
+        # Delayed because the caller still holds a reference to this engine; in a thread because
+        # returning the memory takes some milliseconds.
+        thread = threading.Thread(target=return_freed, name="return-freed", daemon=True)
+        asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
+
+
+class Lease:
+    """Context that keeps an engine's connections open; a class, because that takes less time."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def __aenter__(self) -> Engine:
+        """Begin the lease."""
+        self._engine.leases += 1
+        return self._engine
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the lease; after a retired engine's last one, close the connections."""
+        self._engine.leases -= 1
+        await self._engine.close_if_unused()
+
+
+def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:
+    """Create a planner; raises ConfigError if the settings name an unknown policy or model."""
+    try:
+        router.policy(
+            settings.router.default_policy,
+            verified_goals=settings.router.verification.allows_goals,
+        )
+    except PolicyError as exc:
+        raise settings.error("router.default_policy", exc.problem) from exc
+    try:
+        if settings.router.unfamiliar not in {BEST, ROUTE}:
+            router.policy(settings.router.unfamiliar)
+    except PolicyError as exc:
+        raise settings.error("router.unfamiliar", exc.problem) from exc
+    for name in ("writing", "destructive"):
+        policy = getattr(settings.router.risk, name).policy
+        try:
+            if policy is not None:
+                router.policy(policy)
+        except PolicyError as exc:
+            where = f"router.risk.{name}.policy"
+            raise settings.error(where, exc.problem) from exc
+    try:
+        return Planner(router, pool, settings.router)
+    except InvalidRequestError as exc:
+        raise settings.error("router.aliases", exc.message) from exc
+
+
+class EngineResources(Protocol):
+    """Resources that outlive an engine; `runtime.gateway.Gateway` provides them."""
+
+    metrics: Metrics
+    breakers: CircuitBreakers
+
+
+class EngineBuilder:
+    """Builds engines; takes about a second for a new artifact, so call it off the event loop.
+
+    It reuses the routers of the last engine whose artifact, arms and prices have not changed,
+    because routers take most of the memory and time. It also keeps the results of a canary release
+    that continues.
+    """
+
+    def __init__(self, *, announces: bool = True) -> None:
+        """Log what operators should know about each new pool, unless another worker does."""
+        self._routers: dict[object, Router] = {}
+        self._tallies: dict[object, Tallies] = {}
+        self._announces = announces
+        self._announced: tuple[PoolNote, ...] = ()
+        self._announced_execution: Execution | None = None
+
+    def router(self, settings: Settings, publication: Publication | None) -> Router:
+        """Return the router of the stable release, or of `router.artifact` without a publication.
+
+        Raises ArtifactError, PublicationError or ConfigError.
+        """
+        loader = _RouterLoader(settings, self._routers)
+        router = loader.stable(publication)
+        self._routers = loader.routers
+        self._announce(Pool.build(settings, router.artifact.manifest), router)
+        return router
+
+    def engine(
+        self,
+        settings: Settings,
+        publication: Publication | None,
+        resources: EngineResources,
+        on_excess: OnExcess,
+    ) -> Engine:
+        """Return an engine for a publication, or without one for `router.artifact`.
+
+        Raises the errors of `router`; then the state of this object is unchanged. `on_excess` is
+        called on the event loop if the canary release exceeds a limit.
+        """
+        loader = _RouterLoader(settings, self._routers)
+        tallies: dict[object, Tallies] = {}
+
+        def with_trials(stable: Planner) -> Releases:
+            if publication is None:
+                return Releases(stable)
+            shadow, canary, trial = publication.shadow, publication.canary, None
+            if canary is not None:
+                compared = (publication.stable.key, canary)
+                planner = loader.planner(canary.release)
+                trial = CanaryTrial(canary, planner, on_excess, self._tallies.get(compared))
+                tallies[compared] = trial.tallies
+            shadowing = Shadow(loader.planner(shadow), resources.metrics) if shadow else None
+            return Releases(stable, canary=trial, shadow=shadowing)
+
+        router = loader.stable(publication)
+        engine = Engine(settings, router, resources.breakers, with_trials)
+        self._routers, self._tallies = loader.routers, tallies
+        self._announce(engine.pool, router)
+        return engine
+
+    def _announce(self, pool: Pool, router: Router) -> None:
+        """Log how the router runs and the notes on its pool, unless they are those of the last."""
+        execution = router.execution
+        if self._announces and execution != self._announced_execution:
+            _log.info("the router runs %s", execution)
+            if execution.warning:
+                _log.warning("%s", execution.warning)
+        self._announced_execution = execution
+        notes = pool_notes(pool, router.measured_prices)
+        if self._announces and notes != self._announced:
+            for note in notes:
+                level = logging.WARNING if note.is_warning else logging.INFO
+                fields = {FIELDS: {"models": list(note.rows)}} if note.rows else {}
+                _log.log(level, "%s", note.text, extra=fields)
+        self._announced = notes
+
+
+class _RouterLoader:
+    """Loads the routers of one engine, and reuses routers of the previous engine."""
+
+    def __init__(self, settings: Settings, reusable: dict[object, Router]) -> None:
+        self._settings = settings
+        self._reusable = reusable
+        self.routers: dict[object, Router] = {}
+
+    def stable(self, publication: Publication | None) -> Router:
+        if publication is None:
+            return self._load(self._settings.router.artifact)
+        return self._load_release(publication.stable)
+
+    def planner(self, release: Release) -> Planner:
+        router = self._load_release(release)
+        pool = Pool.build(self._settings, router.artifact.manifest)
+        return make_planner(self._settings, router, pool)
+
+    def _load_release(self, release: Release) -> Router:
+        directory = release.directory(pointer_directory(self._settings))
+        return self._load(directory, release.manifest_sha256)
+
+    def _load(self, directory: Path, expected_sha256: str | None = None) -> Router:
+        """Return a verified router; checks the manifest's hash if one is expected."""
+        relatives = (*self.routers.values(), *self._reusable.values())
+        artifact = Artifact.load(directory, [router.artifact for router in relatives])
+        found_sha256 = sha256(directory / MANIFEST)
+        if expected_sha256 not in {None, found_sha256}:
+            problem = (
+                f"has the SHA-256 {found_sha256[:12]}..., which differs from the published one; "
+                "publish the artifact again"
+            )
+            raise ArtifactError(directory / MANIFEST, problem)
+        pool = Pool.build(self._settings, artifact.manifest)
+        if expected_sha256 is not None and not pool.by_arm:
+            problem = (
+                "knows none of the models of model_list, so it could not route a request; publish "
+                "an artifact with an arm for one of them"
+            )
+            raise ArtifactError(directory / MANIFEST, problem)
+        device = self._settings.router.device
+        key = (
+            directory,
+            found_sha256,
+            device,
+            frozenset(pool.by_arm),
+            frozenset(pool.prices.items()),
+        )
+        router = self.routers.get(key) or self._reusable.get(key)
+        if router is None:
+            router = Router(
+                artifact,
+                device=device,
+                prices=pool.prices,
+                # A router needs an arm. Without any, the planner never asks it.
+                arms=pool.by_arm or None,
+                relatives=relatives,
+            )
+            router.check_canaries()
+        self.routers[key] = router
+        return router
+
+
+def pointer_directory(settings: Settings) -> Path | None:
+    """Return the directory of the pointer file, or None if it is in Redis or not configured."""
+    place = settings.router.publication
+    return place if isinstance(place, Path) else None

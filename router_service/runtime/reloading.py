@@ -1,0 +1,354 @@
+"""Loads the first router, and applies a changed configuration or publication between two requests.
+
+A change applies as a whole, or is rejected as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, Protocol
+
+import anyio.to_thread
+from pydantic import BaseModel
+
+from router_service import signals
+from router_service.access import permitted_listen_host
+from router_service.core.errors import ReloadRefusedError, SwitchcraftError
+from router_service.core.releases import Canary, ExceededLimit, Publication
+from router_service.router import Router
+from router_service.runtime.engine import Engine, EngineBuilder, EngineResources, pointer_directory
+from router_service.runtime.syncing import Syncer
+from router_service.settings import Settings
+from router_service.store.records import read_pointer
+from router_service.telemetry.logs import FIELDS
+
+FIRST_RETRY_S = 5.0
+LONGEST_RETRY_S = 300.0
+"""First and longest pause before a failed publication is tried again. The pointer may be visible
+before the files that it names, because network volumes cache for a minute."""
+
+POINTER = "the pointer"
+"""Name of the pointer in errors, because its address may contain a password."""
+
+Kind = Literal["config", "artifact"]
+_log = logging.getLogger("switchcraft.reload")
+_startup_log = logging.getLogger("switchcraft.server")
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadSource:
+    """Everything that is needed to build the gateway's engine again."""
+
+    read_settings: Callable[[], Settings]
+    """Reads the configuration; raises ConfigError."""
+    builder: EngineBuilder
+    publication: Publication | None = None
+    """The publication of the first engine."""
+    has_file: bool = True
+    """Whether the gateway has a configuration file, which SIGHUP reloads."""
+    reload_other_workers: Callable[[], None] = lambda: None
+    """Makes the other workers of this gateway reload, without waiting for them."""
+
+
+class Reloadable(EngineResources, Protocol):
+    """Gateway as the reloader sees it; `runtime.gateway.Gateway` implements it."""
+
+    engine: Engine
+    """The engine that answers the next request."""
+    syncer: Syncer
+
+    async def replace_engine(self, engine: Engine) -> None:
+        """Answer with another engine from the next request on."""
+
+
+class ReloadReport(BaseModel):
+    """Settings that a reload changed, as dotted paths without their values."""
+
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+    """Settings that differ in the file and take effect only when the process restarts."""
+    artifact: str
+    """Name of the stable artifact."""
+
+
+class ReloadFailure(BaseModel):
+    """The last configuration or publication that was rejected."""
+
+    kind: Kind
+    reason: str
+    time: str
+
+
+class Reloader:
+    """Builds a gateway's next engine, one at a time, while the present one keeps serving."""
+
+    def __init__(self, gateway: Reloadable, source: ReloadSource | None) -> None:
+        """Reload a gateway; without a source, every reload fails."""
+        self._gateway = gateway
+        self._source = source
+        self._builder = source.builder if source else EngineBuilder()
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._followed: tuple[bytes, frozenset[str]] | None = None
+        self._retry_at_s = 0.0
+        self._pause_s = FIRST_RETRY_S
+        self.publication = source.publication if source else None
+        """The publication that is served, or None if `router.artifact` serves."""
+        self.last_failure: ReloadFailure | None = None
+        self._show_publication()
+
+    @property
+    def directory(self) -> Path | None:
+        """The pointer's directory, or None if it is in the shared state or not configured."""
+        return pointer_directory(self._gateway.engine.settings)
+
+    @property
+    def deployment_ids(self) -> frozenset[str]:
+        """Ids of all deployments of the current engine."""
+        return self._gateway.engine.deployment_ids
+
+    async def reload(self) -> ReloadReport:
+        """Read the configuration and apply it; raises ReloadRefusedError with the reason."""
+        if self._source is None:
+            raise ReloadRefusedError(
+                "this gateway has no configuration to read again; restart it to change settings"
+            )
+        async with self._lock:
+            try:
+                present = self._gateway.engine.settings
+                read = await anyio.to_thread.run_sync(self._source.read_settings)
+                if not read.models:  # keep the models of the sandbox
+                    sandbox = {"models": present.models, "is_sandbox": present.is_sandbox}
+                    read = read.model_copy(update=sandbox)
+                # A running process keeps the settings that it cannot change.
+                router = read.router.model_copy(update={"publication": present.router.publication})
+                fixed = ("server", "decision_log", "history", "tracing", "logging")
+                kept = {name: getattr(present, name) for name in fixed}
+                settings = read.model_copy(update={**kept, "router": router})
+                _check_listen_address(present, settings)
+                await self._replace_engine(settings, self.publication)
+            except Exception as exc:
+                self._failed("config", exc)
+                raise ReloadRefusedError(_reason(exc)) from exc
+            report = ReloadReport(
+                changed=tuple(_differences(present, settings)),
+                needs_restart=tuple(_differences(settings, read)),
+                artifact=self._gateway.engine.manifest.name,
+            )
+            self._succeeded("config", ", ".join(report.changed) or "no setting has changed")
+            return report
+
+    async def reload_all(self) -> ReloadReport:
+        """Reload this worker and, if that succeeds, the others; raises the errors of `reload`."""
+        report = await self.reload()
+        if self._source is not None:
+            self._source.reload_other_workers()
+        return report
+
+    @contextmanager
+    def on_hang_up(self) -> Iterator[None]:
+        """Reload at SIGHUP while the block runs, if there is a file; failures are logged.
+
+        A SIGHUP that arrived during startup is handled now. Without a file the signal ends the
+        process as usual: a terminal that closes sends it too.
+        """
+        has_file = self._source is not None and self._source.has_file
+        # Only the main thread can handle signals. In another thread, the gateway is embedded in
+        # another program.
+        if not has_file or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        async def reload_and_ignore_failure() -> None:
+            with suppress(ReloadRefusedError):  # already logged and counted
+                await self.reload()
+
+        loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._start(reload_and_ignore_failure()))
+        if signals.take_hang_up():
+            self._start(reload_and_ignore_failure())
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            # The default action would kill a process that drains.
+            signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
+
+    def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
+        """Start to apply the publication that the pointer names, unless it is already served."""
+        is_published = self._gateway.engine.settings.router.publication is not None
+        if pointer is None or not is_published or self._source is None or self._lock.locked():
+            return
+        seen = (pointer, rejections)
+        if seen == self._followed and time.monotonic() < self._retry_at_s:
+            return
+        if seen != self._followed:
+            self._pause_s = FIRST_RETRY_S
+        self._followed = seen
+        self._start(
+            self._apply(
+                lambda: _without_rejected_canary(Publication.parse(pointer, POINTER), rejections)
+            )
+        )
+
+    def roll_back(self, canary: Canary, excess: ExceededLimit) -> None:
+        """Stop a canary release that exceeds a limit, here and on all replicas."""
+        self._gateway.metrics.canary_withdrawals.labels(excess.limit).inc()
+        label, key = canary.release.label, canary.release.key
+        _log.error(
+            "canary rolled back: release=%s cause=%r", label, excess.text,
+            extra={FIELDS: {"event": "canary_withdrawn", "release": label, "bound": excess.limit}},
+        )  # fmt: skip
+        self._gateway.syncer.reject(key, excess.text)
+        if (served := self.publication) is not None:
+            self._start(self._apply(lambda: _without_rejected_canary(served, frozenset({key}))))
+
+    async def aclose(self) -> None:
+        """Cancel reloads that have not ended."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)  # the event loop holds only weak references to tasks
+        task.add_done_callback(self._tasks.discard)
+
+    async def _apply(self, read: Callable[[], Publication]) -> None:
+        async with self._lock:
+            try:
+                publication = read()
+                if publication != self.publication:
+                    await self._replace_engine(self._gateway.engine.settings, publication)
+                    labels = ", ".join(release.label for release in publication.releases)
+                    self._succeeded("artifact", f"publication {publication.serial} of {labels}")
+            except Exception as exc:  # noqa: BLE001 - the current engine must serve on
+                self._failed("artifact", exc)
+                self._retry_at_s = time.monotonic() + self._pause_s
+                self._pause_s = min(2 * self._pause_s, LONGEST_RETRY_S)
+            else:
+                self._retry_at_s = float("inf")
+
+    async def _replace_engine(self, settings: Settings, publication: Publication | None) -> None:
+        engine = await anyio.to_thread.run_sync(
+            self._builder.engine, settings, publication, self._gateway, self.roll_back
+        )
+        await self._gateway.replace_engine(engine)
+        self.publication = publication
+        self._show_publication()
+
+    def _succeeded(self, kind: Kind, change: str) -> None:
+        self._count(kind, succeeded=True)
+        fields = {"event": "reload", "kind": kind, "outcome": "taken"}
+        _log.info("reloaded %s: %s", kind, change, extra={FIELDS: fields})
+
+    def _failed(self, kind: Kind, exc: Exception) -> None:
+        self._count(kind, succeeded=False)
+        reason = _reason(exc)
+        self.last_failure = ReloadFailure(
+            kind=kind, reason=reason, time=datetime.now(UTC).isoformat()
+        )
+        fields = {"event": "reload", "kind": kind, "outcome": "refused"}
+        _log.error(
+            "reload of %s failed, the gateway continues with the previous one: cause=%s",
+            kind, reason,
+            extra={FIELDS: fields}, exc_info=None if isinstance(exc, SwitchcraftError) else exc,
+        )  # fmt: skip
+
+    def _count(self, kind: Kind, *, succeeded: bool) -> None:
+        metrics = self._gateway.metrics
+        metrics.reloads.labels(kind, "taken" if succeeded else "refused").inc()
+        metrics.last_reload_successful.labels(kind).set(succeeded)
+        metrics.last_reload_timestamp_seconds.labels(kind).set(time.time())
+
+    def _show_publication(self) -> None:
+        serial = self.publication.serial if self.publication else 0
+        self._gateway.metrics.publication_serial.set(serial)
+
+
+def load_first_router(
+    settings: Settings, builder: EngineBuilder
+) -> tuple[Router, Publication | None]:
+    """Return the stable release's router and its publication, without canary and shadow release.
+
+    The gateway adds the canary and the shadow release once it runs. If nothing usable is published,
+    this returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
+    ConfigError.
+    """
+    place, redis_url = settings.router.publication, settings.server.redis_url
+    if place is None:
+        return builder.router(settings, None), None
+    if place == "redis" and redis_url is None:
+        problem = "a publication in Redis needs server.redis_url; set it too"
+        raise settings.error("router.publication", problem)
+
+    async def read_redis() -> bytes | None:
+        # Imported only if needed, because importing the Redis client takes 0.17 s.
+        from router_service.store.redis import RedisSharedState  # noqa: PLC0415
+
+        assert redis_url is not None  # noqa: S101 - for mypy
+        state = RedisSharedState(redis_url.get_secret_value())
+        try:
+            return (await state.read(())).publication
+        finally:
+            await state.aclose()
+
+    try:
+        text = asyncio.run(read_redis()) if place == "redis" else read_pointer(place)
+        if text is not None:
+            publication = Publication.parse(text, str(place))
+            publication = publication.model_copy(update={"shadow": None, "canary": None})
+            return builder.router(settings, publication), publication
+        _startup_log.warning("nothing is published yet; router.artifact serves")
+    except SwitchcraftError as exc:
+        _startup_log.warning(
+            "the publication cannot be used; router.artifact serves: cause=%s", exc
+        )
+    return builder.router(settings, None), None
+
+
+def _without_rejected_canary(publication: Publication, rejections: frozenset[str]) -> Publication:
+    canary = publication.canary
+    if canary is None or canary.release.key not in rejections:
+        return publication
+    return publication.model_copy(update={"canary": None})
+
+
+def _reason(exc: Exception) -> str:
+    """Return a reason for operators; the internals of an unexpected error are only in the log."""
+    return str(exc) if isinstance(exc, SwitchcraftError) else "an internal error; see the log"
+
+
+def _check_listen_address(present: Settings, new: Settings) -> None:
+    """Raise ConfigError if the new keys do not permit listening on the process's address.
+
+    The address may be open to other machines only if there are keys, and none can be guessed.
+    """
+    host = permitted_listen_host(new)
+    if present.keys.by_path() and host != present.server.host:
+        problem = "the last key was removed, but other machines can connect; keep a key, or restart"
+        raise new.error("keys", problem)
+
+
+def _differences(old: Settings, new: Settings) -> Iterator[str]:
+    """Yield the dotted paths of the settings whose values differ."""
+    before: dict[str, BaseModel] = {model.name: model for model in old.models}
+    after: dict[str, BaseModel] = {model.name: model for model in new.models}
+    yield from (f"model_list.{k}" for k in before | after if before.get(k) != after.get(k))
+    about_file = {"is_sandbox", "lines", "source", "unsupported"}
+    for section in sorted(Settings.model_fields.keys() - {"models", *about_file}):
+        one, other = getattr(old, section), getattr(new, section)
+        if isinstance(one, BaseModel):
+            for field in type(one).model_fields:
+                if getattr(one, field) != getattr(other, field):
+                    yield f"{section}.{field}"
+        elif one != other:
+            yield section

@@ -1,0 +1,1 @@
+"""Runs the gateway: the app, the server, and worker processes."""

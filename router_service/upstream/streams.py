@@ -1,0 +1,804 @@
+"""Answers of upstreams, whole or as streams of events: what they contain, and what is forwarded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from router_service.apis.answers import AnswerAccumulator, Usage, fix_surrogates, read_usage
+from router_service.apis.api_errors import ForeignAnswerError, read_error
+from router_service.apis.conversation import Json
+from router_service.apis.parts import Dialect
+from router_service.apis.translators import AnswerTranslator
+from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
+from router_service.settings import Deployment, Model
+from router_service.upstream.bodies import (
+    BYTE_ORDER_MARK,
+    MAX_IDENTITY,
+    UNCOUNTED_BYTES,
+    UnreadableError,
+    decode_json,
+    read_json,
+    skim,
+)
+from router_service.upstream.client import SentRequest, UpstreamAnswer
+from router_service.upstream.connection import RawHeaders
+from router_service.upstream.translation import find_proofs
+
+MAX_HELD_BYTES = 4 * 1024 * 1024
+"""Longest answer that is read to its end before it is forwarded. If such an answer breaks off,
+another deployment can still answer. 128k tokens are about 1 MB."""
+
+MAX_WHOLE_BYTES = 64 * 1024 * 1024
+"""Longest answer that is not a stream. A longer one is cut off."""
+
+MAX_ERROR_BYTES = 256 * 1024
+"""Longest body of an error that is passed to clients. It may be long, because some servers quote
+the request in validation errors."""
+
+MAX_EVENT_BYTES = 1024 * 1024
+"""An event longer than this is forwarded before it is complete, and is not read."""
+
+MAX_READ_BYTES = 8 * 1024
+"""Bytes of a stream that are read before other requests have their turn. If 60 upstreams send small
+events as fast as they can, this stalls the event loop for 0.04 s, and 64 KB for 0.1 to 0.24 s."""
+
+KEEP_ALIVE_HOLD_S = 5.0
+"""How long comments before an answer's first event are held back, so that another deployment may
+still answer. Clients wait longer than this for the first bytes."""
+
+BEGINNING_HOLD_S = 1.0
+"""How long the first events of an answer are held back while they contain nothing of it, so that
+another deployment may still answer. Providers report overload at once, but a model that reasons
+may be silent for minutes, and clients want to know that their request is being answered."""
+
+KEEP_ALIVE_HOLD_BYTES = 64 * 1024
+"""Most bytes of comments before an answer's first event that are held back."""
+
+ANOTHER_API = "answered in another API than it was asked in"
+
+MAX_END_WAIT_S = 1.0
+"""How long the end of a translated stream may come after its last event. Most upstreams send both
+together, and then the connection can be used again."""
+
+PING = b": ping\n\n"
+"""Comment that clients of every API ignore, in place of an event that only keeps the connection."""
+
+CHARACTERS_PER_TOKEN = 4
+"""OpenAI's rule of thumb for English. It is used for answers whose provider reports no token
+counts."""
+
+MAX_CHOICES = 128
+"""Most choices of a stream whose ends are awaited. OpenAI allows as many (API reference: `n`)."""
+
+MAX_SEQUENCE_NUMBER = 2**53
+"""Sequence numbers of events from this one on are ignored. JavaScript clients could not add one to
+them (RFC 8259, section 6), and the gateway could not write numbers from 2**64 on."""
+
+_UPSTREAMS_FAULT = {401, 407, 408, 429}
+"""Statuses below 500 after which another deployment or model may succeed, because the cause is the
+operator's key or a limit."""
+
+_REFUSALS = {402, 403, 409}
+"""Statuses after which another deployment or model may succeed, but which a client can cause: by
+asking for more tokens than the account can pay for (402, OpenRouter), by content that is moderated
+or blocked by a firewall (403), and by an idempotency key or a conversation that is in use (409)."""
+
+_UNFIT_STATUSES = {404, 413}
+"""Statuses of requests that are too large, or that refer to a missing object, such as a model.
+Clients can cause these statuses, so they must not open a circuit for all other clients."""
+
+_TOO_LARGE = b"Request too large"
+"""The start of OpenAI's message for a single request that exceeds the tokens per minute. Its status
+is 429, but waiting does not help."""
+
+_UNFIT_CODES = {"request_too_large", "string_above_max_length"}
+
+_TOO_LONG_CODE = "context_length_exceeded"
+_TOO_LONG_MESSAGE = re.compile(
+    "prompt is too long|exceed context limit|maximum context length|exceeds? the (?:model's )?"
+    "(?:available )?context|input token count|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+"""Messages of requests that exceed the context window, for providers without a code for it:
+Anthropic (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini, Cohere."""
+
+MAX_MESSAGE = 500
+"""Characters of an error's message that are searched. Servers may quote the request after them."""
+
+_CLIENTS_CODES = frozenset(
+    (
+        "content_filter",
+        "content_policy_violation",
+        "empty_image_file",
+        "failed_to_download_image",
+        "unsupported_image_media_type",
+    )
+)
+_CLIENTS_CODE_PREFIXES = ("invalid_image", "invalid_base64", "invalid_prompt", "image_")
+"""Codes, and here beginnings of codes, for what is wrong with a request (API reference: "The
+response object", error)."""
+
+_NOT_CLIENTS_STATUSES = frozenset({401, 408, 429})
+
+# Matches all consecutive blank lines at once. If each of them were an event of its own, 64 KB would
+# take 0.1 s.
+_BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
+_SEAM_BYTES = 2  # a blank line may begin in the last two of the buffered bytes
+_DONE = b"[DONE]"
+# A tuple instead of a set, because an upstream may send an unhashable type, such as a list.
+_LAST_TYPES = ("response.completed", "response.incomplete", "response.failed", "message_stop")
+_EMPTY_TYPES = (
+    "message_start",
+    "ping",
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+)
+"""Events that contain nothing of the answer. After them, another deployment may still answer.
+OpenAI reports rate limits and overload after `response.created`."""
+_MESSAGES_TYPES = (
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+)
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_DELTA_TEXTS = ("text", "partial_json", "thinking")
+
+
+@dataclass(slots=True)
+class StartedAnswer:
+    """An answer that has started well: a whole answer, or the start of a stream."""
+
+    model: Model
+    deployment: Deployment
+    status: int
+    headers: RawHeaders
+    body: bytes
+    """The whole body, or what has arrived of a stream so far."""
+    sent: SentRequest
+    """The request, whose connection `close` releases."""
+    reader: EventReader | None = None
+    """Reader for the rest of a stream, or None for a whole answer."""
+    rest: AsyncIterator[bytes] | None = None
+    """The parts that follow `body` in a whole answer that is too large to be buffered. The iterator
+    raises UpstreamError if the answer breaks off."""
+    value: Json = None
+    """The whole body, decoded, or None if it is not JSON."""
+    is_translated: bool = False
+    """Whether the upstream speaks another API than the client. `body` is the client's, `value` the
+    upstream's, and errors are still the upstream's."""
+    is_skimmed: bool = False
+    """Whether `value` has only what `skim` found, because the body is too large to be decoded."""
+
+    def close(self, exc: BaseException | None = None) -> None:
+        """Release the connection; `exc` is the exception that ended the answer, if any."""
+        if self.reader is not None:
+            self.reader.close()
+        self.sent.close(exc)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerIdentity:
+    """The id and the model that an answer names, if any."""
+
+    id: str | None = None
+    model: str | None = None
+
+
+async def read_whole(
+    answer: UpstreamAnswer,
+    started: StartedAnswer,
+    *,
+    expects_json: bool,
+    dialect: Dialect | None = None,
+    translator: AnswerTranslator | None = None,
+) -> None:
+    """Read an answer that is not a stream into `started`, translated if there is a translator.
+
+    `dialect` is the API that was asked; an answer in another one is unusable.
+
+    Raise UpstreamError if the answer is unusable, so that another upstream can be tried. If the
+    answer is too large to be buffered, `started.rest` yields the part that is still unread.
+    """
+    if answer.status >= 400:
+        started.body = await _read_error(answer)
+        return
+    # A megabyte of compressed data may become a gigabyte, so the limit for compressed answers is
+    # lower. Regular upstreams do not compress such large answers without being asked to.
+    limit_bytes = MAX_HELD_BYTES if answer.is_compressed else MAX_WHOLE_BYTES
+    if answer.declared_bytes > limit_bytes:
+        raise _too_long(answer, limit_bytes)
+    body, parts = bytearray(), answer.chunks()
+    async for part in parts:
+        body += part
+        if len(body) > limit_bytes:
+            raise _too_long(answer, limit_bytes)
+        if len(body) > MAX_HELD_BYTES or not answer.reserve(len(body)):
+            if translator is not None:
+                raise _too_long(answer, MAX_HELD_BYTES)
+            started.rest = _read_rest(answer, parts, limit_bytes - len(body))
+            break
+    started.body = bytes(body)
+    if started.rest is not None:
+        started.value, started.is_skimmed = skim(started.body), True
+        return
+    try:
+        started.value = read_json(started.body, is_exact=translator is not None)
+    except UnreadableError as exc:
+        if exc.is_too_much and translator is None:
+            started.value, started.is_skimmed = skim(started.body), True
+        elif expects_json:
+            problem = "sent an answer that is not valid JSON"
+            raise UpstreamError(answer.model, problem, Failure.MALFORMED) from exc
+        return
+    if (isinstance(started.value, dict) or expects_json) and is_error(started.value):
+        problem = "answered with an error, but with a success status"
+        raise UpstreamError(answer.model, problem, failure_of_error(started.value))
+    started.body = _in_clients_api(answer, started, dialect, translator)
+
+
+async def _read_error(answer: UpstreamAnswer) -> bytes:
+    """Return the body of an error for the client, or raise UpstreamRefusedError.
+
+    Raise UpstreamRefusedError unless every upstream would refuse the request. The body is replaced
+    by an empty one if it is too long, or if it contains the gateway's credentials, because then the
+    error is about the operator's account.
+    """
+    parts = bytearray()
+    async for part in answer.chunks():
+        parts += part
+        if len(parts) > MAX_ERROR_BYTES:
+            break
+    body = b"" if len(parts) > MAX_ERROR_BYTES or answer.has_secrets else bytes(parts)
+    value = decode_json(body)
+    error = value.get("error", value) if isinstance(value, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    if answer.status in {400, 413, 422} and _is_too_long(error):
+        failure = Failure.TOO_LONG
+    elif answer.status == 429 and _TOO_LARGE in body:
+        failure = Failure.UNFIT
+    elif answer.status >= 500 or answer.status in _UPSTREAMS_FAULT:
+        failure = Failure.STATUS
+    elif answer.status in _REFUSALS:
+        failure = Failure.REFUSED
+    elif answer.status in _UNFIT_STATUSES or (isinstance(code, str) and code in _UNFIT_CODES):
+        failure = Failure.UNFIT
+    else:
+        return body
+    raise UpstreamRefusedError(
+        answer.model,
+        answer.status,
+        headers=answer.headers,
+        body=body,
+        failure=failure,
+        retry_after_s=answer.retry_after_s,
+    )
+
+
+def _is_too_long(error: Json) -> bool:
+    """Return whether a decoded error says that the request exceeds the model's context window."""
+    if not isinstance(error, dict):
+        return False
+    message = error.get("message")
+    text = message[:MAX_MESSAGE] if isinstance(message, str) else ""
+    return error.get("code") == _TOO_LONG_CODE or bool(_TOO_LONG_MESSAGE.search(text))
+
+
+async def _read_rest(
+    answer: UpstreamAnswer, parts: AsyncIterator[bytes], left_bytes: int
+) -> AsyncIterator[bytes]:
+    """Yield the parts that follow the buffered ones.
+
+    The buffered parts have been forwarded by then, so their memory is released.
+    """
+    answer.reserve(0)
+    async for part in parts:
+        left_bytes -= len(part)
+        if left_bytes < 0:
+            raise _too_long(answer, MAX_WHOLE_BYTES)
+        yield part
+
+
+def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
+    problem = f"answered with more than {limit_bytes} bytes"
+    if answer.is_compressed:
+        problem += " in compressed form, although the gateway did not accept compression"
+    return UpstreamError(answer.model, problem, Failure.MALFORMED)
+
+
+def is_of_another_api(value: Json, dialect: Dialect | None) -> bool:
+    """Return whether an answer or an event is recognized as one of another API."""
+    if dialect is None or not isinstance(value, dict):
+        return dialect is not None  # no API answers with anything but objects
+    kind = value.get("type")
+    marks = {
+        Dialect.CHAT: any("delta" in c or "message" in c for c in _objects(value.get("choices"))),
+        Dialect.RESPONSES: value.get("object") == "response"
+        or (isinstance(kind, str) and kind.startswith("response.")),
+        Dialect.MESSAGES: kind == "message" or kind in _MESSAGES_TYPES,
+    }
+    return not marks[dialect] and any(marks.values())
+
+
+def _in_clients_api(
+    answer: UpstreamAnswer,
+    started: StartedAnswer,
+    dialect: Dialect | None,
+    translator: AnswerTranslator | None,
+) -> bytes:
+    """Return a whole answer in the client's API; raise UpstreamError if that is impossible."""
+    if is_of_another_api(started.value, dialect):
+        raise UpstreamError(answer.model, ANOTHER_API, Failure.MALFORMED)
+    if translator is None:
+        return started.body
+    try:
+        return translator.whole(started.value)
+    except ForeignAnswerError as exc:
+        raise _untranslatable(answer, exc) from exc
+
+
+def _untranslatable(answer: UpstreamAnswer, exc: ForeignAnswerError) -> UpstreamError:
+    problem = f"sent an answer of the {exc.source.value} API that {exc.problem}"
+    return UpstreamError(answer.model, problem, Failure.MALFORMED)
+
+
+def is_error(value: Json) -> bool:
+    """Return whether a decoded body or event is an error, whatever its status was.
+
+    Chat Completions report errors in a top-level `error`. Responses and Messages report them by
+    events of the type `error`, and Responses also by a response that failed. A value that is not an
+    object counts as an error, because no API answers with one.
+    """
+    if not isinstance(value, dict):
+        return True
+    is_failed = value.get("status") == "failed" or value.get("type") == "response.failed"
+    return bool(value.get("error")) or value.get("type") == "error" or is_failed
+
+
+def failure_of_error(value: Json) -> Failure:
+    """Return the kind of failure for an error in an answer with a success status.
+
+    The error's code decides. OpenAI's codes are words, OpenRouter's codes are HTTP statuses, and
+    Anthropic's errors have types instead.
+    """
+    inner = value.get("response", value) if isinstance(value, dict) else None
+    error = inner.get("error", inner) if isinstance(inner, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    if _is_too_long(error):
+        return Failure.TOO_LONG
+    if isinstance(code, int):
+        is_clients = 400 <= code < 500 and code not in _NOT_CLIENTS_STATUSES
+    elif code is None and isinstance(value, dict) and value.get("type") == "error":
+        kind = error.get("type") if isinstance(error, dict) else None
+        is_clients = kind in ("invalid_request_error", "request_too_large")
+    else:
+        code = code if isinstance(code, str) else ""
+        is_clients = code in _CLIENTS_CODES or code.startswith(_CLIENTS_CODE_PREFIXES)
+    return Failure.REFUSED if is_clients else Failure.ERROR_BODY
+
+
+def identity_of(value: Json) -> AnswerIdentity:
+    """Return the id and the model that an answer or one of its events names."""
+    response = value.get("response", value.get("message")) if isinstance(value, dict) else None
+    source = response if isinstance(response, dict) else value
+    if not isinstance(source, dict):
+        return AnswerIdentity()
+    texts = (source.get("id"), source.get("model"))
+    return AnswerIdentity(
+        *(fix_surrogates(t[:MAX_IDENTITY]) if isinstance(t, str) else None for t in texts)
+    )
+
+
+async def start_stream(
+    answer: UpstreamAnswer,
+    started: StartedAnswer,
+    *,
+    expects_json: bool = True,
+    dialect: Dialect | None = None,
+    translator: AnswerTranslator | None = None,
+    on_proof: Callable[[str], None] | None = None,
+) -> None:
+    """Read events into `started` until the first output.
+
+    Stop earlier if there are only comments for `KEEP_ALIVE_HOLD_S` or `KEEP_ALIVE_HOLD_BYTES`, or
+    if nothing follows the beginning of an answer for `BEGINNING_HOLD_S`. Raise UpstreamError if an
+    error comes before the output, or if there is no output.
+    """
+    reader = started.reader = EventReader(
+        answer,
+        expects_json=expects_json,
+        dialect=dialect,
+        translator=translator,
+        on_proof=on_proof,
+    )
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    events = reader.events
+    part = await anext(events, None)
+    while part is not None:
+        started.body += part
+        is_long = len(started.body) > KEEP_ALIVE_HOLD_BYTES
+        if reader.has_output or is_long or loop.time() > began_s + KEEP_ALIVE_HOLD_S:
+            return
+        if reader.error:
+            raise reader.error
+        if not reader.has_started:
+            part = await anext(events, None)
+            continue
+        pending = asyncio.ensure_future(anext(events, None))
+        try:
+            await asyncio.wait({pending}, timeout=BEGINNING_HOLD_S)
+        except asyncio.CancelledError as exc:
+            pending.cancel()
+            with suppress(asyncio.CancelledError):
+                await pending  # raises the upstream's timeout, if it still waited
+            answer.raise_timeout(exc)
+            raise
+        if not pending.done():
+            reader.resume(pending)
+            return
+        part = pending.result()
+    raise UpstreamError(answer.model, "ended its answer without any output", Failure.BROKEN)
+
+
+class EventReader:
+    """Reader of server-sent events, which records their content in its attributes."""
+
+    def __init__(
+        self,
+        answer: UpstreamAnswer,
+        *,
+        expects_json: bool = True,
+        dialect: Dialect | None = None,
+        translator: AnswerTranslator | None = None,
+        on_proof: Callable[[str], None] | None = None,
+    ) -> None:
+        """Read an answer. Without `expects_json`, its events may contain anything.
+
+        `dialect` is the API that was asked. An event of another one is a failure, and so is an end
+        before the answer says that it is complete. With a translator, its events are translated.
+        `on_proof` is called with each proof of the model's reasoning.
+        """
+        self._answer = answer
+        self.translator = translator
+        self._translated: list[bytes] = []
+        self._on_proof = on_proof
+        self._expects_json = expects_json
+        self._dialect = dialect
+        self._unfinished: set[Json] = set()
+        """Places of the choices that have begun and not ended (Chat Completions)."""
+        self._has_stopped = False
+        """Whether the answer has a reason why it ended. Only its usage may follow."""
+        self._has_begun = False
+        self._held = bytearray()
+        self._tail = b""
+        self.is_within_event = False
+        """Whether the last forwarded bytes were not the end of an event."""
+        self._is_done = False
+        self._characters = 0
+        self.usage: Usage | None = None
+        """The usage that the upstream has reported."""
+        self.has_started = False
+        """Whether any event has been read, even one that contains nothing of the answer."""
+        self.has_output = False
+        """Whether any event was output: not a comment, an error or the start of a message."""
+        self.error: UpstreamError | None = None
+        """The error that an event reported."""
+        self.last_number = -1
+        """The number of the last event, if events have one (Responses API)."""
+        self.response_id: str | None = None
+        """The id of a response that the upstream may store (Responses API)."""
+        self.identity = AnswerIdentity()
+        self.accumulator = AnswerAccumulator()
+        self.events: AsyncIterator[bytes] = self._read_events()
+        """The stream's bytes, cut only between events; iterate over them once.
+
+        Without a translator they are unchanged.
+        Because of the cuts, a client never gets half an event before the error that reports a
+        broken stream. The iterator raises UpstreamError if the stream breaks, if an event before
+        the first output cannot be read, or if a later event is cut off.
+        """
+        self._unreadable: UpstreamError | None = None
+        self._pending: asyncio.Future[bytes | None] | None = None
+
+    @property
+    def written_tokens(self) -> int:
+        """Return an estimate of how many tokens the events contained so far."""
+        return -(-self._characters // CHARACTERS_PER_TOKEN)
+
+    async def _read_events(self) -> AsyncIterator[bytes]:
+        chunks = self._answer.chunks()
+        async for chunk in chunks:
+            for start in range(0, len(chunk), MAX_READ_BYTES):
+                if start:
+                    await asyncio.sleep(0)
+                ready = self._feed(chunk[start : start + MAX_READ_BYTES])
+                if ready:
+                    yield ready
+                if self._unreadable:
+                    raise self._unreadable
+                if self.translator is not None and (self._is_done or self.error):
+                    await self._leave(chunks)
+                    return
+                self._keep_if_possible()
+        for rest in self._last_parts():
+            yield rest
+        if self._expects_json and not (self._is_done or self.error):
+            self._check_end()
+
+    async def _leave(self, chunks: AsyncIterator[bytes]) -> None:
+        """Wait for the end of the upstream's answer, so that its connection can be used again.
+
+        An upstream that sends more is not read on, and the connection is closed.
+        """
+        with suppress(TimeoutError, UpstreamError):
+            async with asyncio.timeout(MAX_END_WAIT_S):
+                await anext(chunks, None)
+
+    def _last_parts(self) -> Iterator[bytes]:
+        """Yield what follows the last complete event."""
+        if rest := bytes(self._held):
+            self._read_event(rest)
+            if self._unreadable:
+                raise self._unreadable
+            if self.translator is None:
+                yield rest
+                self.is_within_event = True  # no blank line ended it
+        if self.translator is not None and not self.error:
+            self._translate(self.translator.end)
+            if self._unreadable:  # the answer is not complete
+                raise self._unreadable
+        if rest := self._take_translated():
+            yield rest
+
+    def resume(self, pending: asyncio.Future[bytes | None]) -> None:
+        """Let `events` continue with a part that is awaited already."""
+        self._pending, rest = pending, self.events
+
+        async def resumed() -> AsyncIterator[bytes]:
+            part = await pending
+            while part is not None:
+                yield part
+                part = await anext(rest, None)
+
+        self.events = resumed()
+
+    def close(self) -> None:
+        """Stop waiting for a part that is no longer read."""
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _check_end(self) -> None:
+        """Raise UpstreamError if a stream without a last event has ended too early."""
+        if not self._answer.is_delimited:
+            problem = "broke the connection while it answered"
+            raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
+        if self._dialect is not None and not self._has_stopped:
+            problem = "ended its answer before it was complete"
+            raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
+
+    def _feed(self, chunk: bytes) -> bytes:
+        """Add a chunk to the buffer and return the bytes that can be forwarded.
+
+        No byte is searched twice for the end of an event. Otherwise, an event of 1 MB that arrives
+        in chunks of 1 KB would take seconds.
+        """
+        seam = self._tail + chunk
+        ends = [found.end() - len(seam) for found in _BLANK_LINE.finditer(seam)]
+        self._held += chunk
+        self._tail = seam[-_SEAM_BYTES:]
+        if not ends:
+            # Buffer the incomplete event if it is short, or if memory for it can be reserved.
+            if len(self._held) <= MAX_EVENT_BYTES and self._reserve():
+                return b""
+            data = self._empty_buffer()
+            if self.translator is not None:
+                problem = "sent an event that is too long to be translated"
+                self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
+                return b""
+            self.is_within_event = self.has_output = True  # no comment is so long
+            self.accumulator.is_incomplete = True
+            return data
+        data, start = self._empty_buffer(), 0
+        for end in ends:  # negative positions, from the end of the data
+            self._read_event(data[start : len(data) + end])
+            if self._unreadable:
+                break
+            start = len(data) + end
+        else:
+            self._held += data[start:]
+            self._tail = data[start:][-_SEAM_BYTES:]
+        return data[:start] if self.translator is None else self._take_translated()
+
+    def _translate(self, step: Callable[[], bytes]) -> None:
+        """Add what a step of the translation writes; record why it fails."""
+        try:
+            self._translated.append(step())
+        except ForeignAnswerError as exc:
+            self._unreadable = _untranslatable(self._answer, exc)
+
+    def _take_translated(self) -> bytes:
+        translated = b"".join(self._translated)
+        self._translated.clear()
+        return translated
+
+    def _reserve(self) -> bool:
+        """Reserve memory for what is buffered and for what is kept of the answer.
+
+        Return False if there is too little. What was forwarded before has been sent by now.
+        """
+        kept_bytes = len(self._held) + self.accumulator.characters
+        if kept_bytes <= UNCOUNTED_BYTES and not self._answer.reserved_bytes:
+            return True
+        return self._answer.reserve(kept_bytes if kept_bytes > UNCOUNTED_BYTES else 0)
+
+    def _keep_if_possible(self) -> None:
+        """Keep what was read of the answer only if there is memory for it."""
+        if not self._reserve():
+            self.accumulator.give_up()
+
+    def _empty_buffer(self) -> bytes:
+        data = bytes(self._held)
+        self._held.clear()
+        return data
+
+    def _read_event(self, event: bytes) -> None:
+        """Record one event (WHATWG HTML, "Interpreting an event stream")."""
+        if not self._has_begun:
+            self._has_begun = True
+            event = event.removeprefix(BYTE_ORDER_MARK)
+        if self.is_within_event or self._is_done:  # what follows the end is no part of the answer
+            self.is_within_event = False
+            return
+        fields = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
+        data = b"\n".join(fields).strip()
+        if not data or data == _DONE:
+            if data:
+                self._is_done = True
+                # An answer that ends without content is an empty answer.
+                self.has_output = self.has_output or self.has_started
+            if self.translator is not None and not self.error:
+                comment = PING if event.startswith(b":") else b""
+                self._translate(self.translator.end if data else lambda: comment)
+            return
+        try:
+            content = read_json(data, is_exact=self.translator is not None)
+        except UnreadableError as exc:
+            self._skip_unreadable(data, exc)
+            return
+        if not (self._expects_json or isinstance(content, dict)):
+            self.has_output = self.accumulator.is_incomplete = True
+            return
+        if is_of_another_api(content, self._dialect):
+            self._unreadable = UpstreamError(self._answer.model, ANOTHER_API, Failure.MALFORMED)
+            return
+        if is_error(content):
+            problem = "sent an error within its answer"
+            self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
+            if self.translator is not None:
+                error = read_error(content, self.translator.source, status=200)
+                self._translate(partial(self.translator.error, error))
+            return
+        self._record(content)
+        if self.translator is not None and not self.error:
+            if content.get("type") == "ping":
+                self._translated.append(PING)
+            self._translate(partial(self.translator.feed, content))
+
+    def _record(self, content: dict[str, Json]) -> None:
+        """Record the content of an event that is no error."""
+        kind = content.get("type")
+        self.has_started = True
+        if not self.has_output:
+            self.has_output = kind not in _EMPTY_TYPES and not _is_empty_chunk(content)
+        self._is_done = self._is_done or kind in _LAST_TYPES
+        self._read_stop(content)
+        self.usage = read_usage(content, self.usage) or self.usage
+        response = content.get("response")
+        response_id = response.get("id") if isinstance(response, dict) else None
+        if isinstance(response_id, str) and not self.response_id:
+            self.response_id = fix_surrogates(response_id)
+        if self.identity.id is None:
+            self.identity = identity_of(content)
+        number = content.get("sequence_number")
+        if type(number) is int and 0 <= number < MAX_SEQUENCE_NUMBER:
+            self.last_number = number
+        self._characters += _written_characters(content)
+        self.accumulator.feed(content)
+        if self._on_proof is not None:
+            for proof in find_proofs(content):
+                self._on_proof(proof)
+
+    def _read_stop(self, content: dict[str, Json]) -> None:
+        """Record whether the answer has ended, for streams without a last event.
+
+        Some servers with Chat Completions do not send `[DONE]`. An answer may have several choices.
+        """
+        if self._dialect is Dialect.CHAT:
+            choices = content.get("choices")
+            for choice in choices if isinstance(choices, list) else ():
+                place = choice.get("index", 0) if isinstance(choice, dict) else None
+                if not isinstance(place, int):
+                    continue
+                if choice.get("finish_reason"):
+                    self._unfinished.discard(place)
+                    self._has_stopped = not self._unfinished
+                elif place not in self._unfinished and len(self._unfinished) < MAX_CHOICES:
+                    self._unfinished.add(place)
+                    self._has_stopped = False
+        elif self._dialect is Dialect.MESSAGES and content.get("type") == "message_delta":
+            delta = content.get("delta")
+            self._has_stopped = isinstance(delta, dict) and bool(delta.get("stop_reason"))
+
+    def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
+        """Forward an event that cannot be read, or record it as a failure.
+
+        Before the first output, the event is a failure, because another deployment may still give
+        a good answer. After it, the client gets all events, because it may be able to read more
+        than the gateway. But if an event is cut off, a part of the answer is lost, so the client
+        gets an error.
+        """
+        is_failure = exc.is_cut_off or not (self.has_output or exc.is_too_much)
+        if self.translator is not None or (self._expects_json and is_failure):
+            problem = "sent an event that cannot be read"
+            # A caller raises the error when the event is out of scope. Otherwise, the traceback
+            # would keep the event in memory.
+            self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
+            return
+        self.has_output = self.accumulator.is_incomplete = True
+        if exc.is_too_much:
+            found = skim(data)
+            self.usage = read_usage(found) or self.usage
+            self._is_done = self._is_done or found.get("type") in _LAST_TYPES
+
+
+def _is_empty_chunk(event: dict[str, Json]) -> bool:
+    """Return whether an event of a streamed chat contains nothing but the role."""
+    if not isinstance(event.get("choices"), list):
+        return False
+    for choice in _objects(event["choices"]):
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or choice.get("finish_reason"):
+            return False
+        if any(value for name, value in delta.items() if name != "role"):
+            return False
+    return True
+
+
+def _written_characters(event: Json) -> int:
+    """Count the characters that an event adds to an answer.
+
+    It counts text, reasoning, refusals, and the names and arguments of tool calls.
+    """
+    if isinstance(delta := event.get("delta"), str):  # the Responses API
+        return len(delta)
+    if isinstance(delta, dict):  # the Messages API
+        return sum([_length(delta.get(name)) for name in _DELTA_TEXTS])
+    count = 0
+    for choice in _objects(event.get("choices")):
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            count += _length(choice.get("text"))
+            continue
+        count += sum([_length(text) for name, text in delta.items() if name in _TEXTS])
+        for call in _objects(delta.get("tool_calls")):
+            function = call.get("function")
+            if isinstance(function, dict):
+                count += _length(function.get("name")) + _length(function.get("arguments"))
+    return count
+
+
+def _objects(value: Json) -> Sequence[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
+
+
+def _length(value: Json) -> int:
+    return len(value) if isinstance(value, str) else 0

@@ -1,0 +1,411 @@
+"""The verifier: how probable it is that each candidate answer is correct, and whether to ask more.
+
+Two graphs of decision trees do this. The first estimates from `answer_features` whether a candidate
+is correct. The second estimates what asking one more arm gains, with everything that may follow
+from it. Both estimates are probabilities. A price says what one more correct answer is worth, so an
+arm is asked only if its expected gain is worth its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from router_service.predictor.model import IDENTITY, Calibration, Floats, Graph, Probability
+from router_service.verifier.answer_features import (
+    CANDIDATE_FEATURES,
+    Beliefs,
+    Candidates,
+    candidate_features,
+    clipped_logit,
+)
+
+SURELY_CORRECT = 0.9995
+"""No arm is asked after a candidate with this probability: the gain could not be measured."""
+
+
+class VerifierSpec(BaseModel):
+    """Description of an artifact's verifier: its graphs, their inputs, and its operating point."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    graph: str = Field(
+        description="File of the graph that estimates whether candidates are correct."
+    )
+    gain_graph: str = Field(
+        description="File of the graph that estimates what asking an arm gains."
+    )
+    candidate_features: tuple[str, ...] = Field(
+        description="What the first graph reads after the features of the request, in this order."
+    )
+    gain_features: tuple[str, ...] = Field(
+        description="What the second graph reads, in this order."
+    )
+    reliabilities: tuple[Probability, ...] = Field(
+        description="Share of the training queries that each arm answered correctly."
+    )
+    calibration: Calibration = Field(
+        default=IDENTITY, description="Map from the first graph's output to a probability."
+    )
+    price_usd: float = Field(
+        gt=0, allow_inf_nan=False, description="Price of the policy `verified` without a number."
+    )
+    streams_text_from: Probability | None = Field(
+        default=None,
+        description="Probability, predicted by the router, that a request asks for no tool call,"
+        " from which the first answer is delivered unverified if it is text. Without it, text is"
+        " verified like calls.",
+    )
+
+    @model_validator(mode="after")
+    def _check_names(self) -> VerifierSpec:
+        unknown = {*self.candidate_features} - {*CANDIDATE_FEATURES}
+        unknown |= {*self.gain_features} - {*GAIN_FEATURES}
+        if unknown:
+            raise ValueError(f"this version cannot compute the features {sorted(unknown)}")
+        if self.calibration.arms not in {None, 1}:
+            raise ValueError("the calibration of a verifier must be for one output")
+        return self
+
+    def expects_text(self, p_no_call: float | None) -> bool:
+        """Return whether the first answer is delivered unverified if it is text.
+
+        `p_no_call` is the probability that the request asks for no tool call, if it is known.
+        """
+        if self.streams_text_from is None or p_no_call is None:
+            return False
+        return p_no_call >= self.streams_text_from
+
+
+Columns = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArmBeliefs:
+    """What is known of the arms before one of them is asked, for some requests.
+
+    `probabilities` and their log-odds `logits` are (requests, arms), and `reliabilities` are
+    log-odds, (arms,). `pool`, (requests, 2), has the largest and the mean log-odds of all of the
+    artifact's arms, even if some of them cannot be asked.
+    """
+
+    probabilities: Floats
+    logits: Floats
+    reliabilities: Floats
+    pool: Floats
+
+    @classmethod
+    def of(cls, probabilities: Floats, reliabilities: Floats) -> ArmBeliefs:
+        """Return the beliefs for probabilities, (requests, arms), and reliabilities, (arms,)."""
+        logits = clipped_logit(probabilities)
+        pool = np.column_stack([logits.max(axis=1), logits.mean(axis=1)])
+        return cls(probabilities, logits, clipped_logit(reliabilities), pool)
+
+    def take(self, rows: Columns) -> ArmBeliefs:
+        """Return some of the requests."""
+        return ArmBeliefs(
+            self.probabilities[rows], self.logits[rows], self.reliabilities, self.pool[rows]
+        )
+
+    def select_arms(self, columns: Sequence[int]) -> ArmBeliefs:
+        """Return some of the arms; `pool` still describes all of them."""
+        chosen = list(columns)
+        return ArmBeliefs(
+            self.probabilities[:, chosen],
+            self.logits[:, chosen],
+            self.reliabilities[chosen],
+            self.pool,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What is known of some requests when the next arm is chosen; all have as many candidates.
+
+    `costs` are the expected costs of the arms divided by the price of a correct answer, (arms,).
+    `askable`, (requests, arms), says which arms may still be asked. `candidates`, (requests,
+    candidates), are the columns of the arms that have answered. `p_correct`, (requests,
+    candidates), are the probabilities that their answers are correct, and `is_same`, (requests,
+    candidates, candidates), says which of their answers are the same.
+    """
+
+    beliefs: ArmBeliefs
+    costs: Floats
+    askable: Flags
+    candidates: Columns
+    p_correct: Floats
+    is_same: Flags
+
+    def take(self, rows: Columns) -> State:
+        """Return some of the requests."""
+        return State(
+            self.beliefs.take(rows),
+            self.costs,
+            self.askable[rows],
+            self.candidates[rows],
+            self.p_correct[rows],
+            self.is_same[rows],
+        )
+
+    def best_places(self) -> Columns:
+        """Return the place of each request's best candidate: the cheapest of the most probable."""
+        is_top = self.p_correct == self.p_correct.max(axis=1, keepdims=True)
+        # An arm outside the pool costs infinity; it must still come before the less probable ones.
+        costs = np.minimum(self.costs[self.candidates], _LARGEST)
+        places: Columns = np.where(is_top, costs, np.inf).argmin(axis=1)
+        return places
+
+
+_LARGEST = float(np.finfo(np.float64).max)
+
+GAIN_FEATURES = (
+    "candidates", "probability", "reliability", "cost", "best_pool_logit", "mean_pool_logit",
+    "cheapest_other_cost", "best_other_value", "best_other_probability", "log_cheapest_cost",
+    "best_p", "rival_p", "agreeing", "best_logit", "logit_lead", "reliability_lead",
+    "probability_lead", "worst_p", "best_candidate_logit",
+)  # fmt: skip
+"""Names of what the gain graph reads of an arm. The meaning of a name never changes."""
+
+_NO_OTHER = 9.0
+"""Feature for the cost of an arm that does not exist, in units of a correct answer's price."""
+
+
+def gain_features(state: State) -> Floats:
+    """Return `GAIN_FEATURES` of asking each arm, (requests, arms, features)."""
+    beliefs, askable = state.beliefs, state.askable
+    probabilities, costs = beliefs.probabilities, state.costs
+    requests, arms = askable.shape
+    cheapest = np.where(askable, costs, np.inf).min(axis=1)
+    features: list[Floats | float] = [
+        float(state.candidates.shape[1]),
+        probabilities,
+        beliefs.reliabilities,
+        costs,
+        *beliefs.pool.T[:, :, None],
+        -_largest_other(-costs, askable, -_NO_OTHER),
+        _largest_other(probabilities - costs, askable, 0.0),
+        _largest_other(probabilities, askable, 0.0),
+        np.log(np.maximum(cheapest, 1e-9))[:, None],
+    ]
+    if state.candidates.shape[1]:
+        rows, place = np.arange(requests), state.best_places()
+        best, best_p = state.candidates[rows, place], state.p_correct[rows, place]
+        is_rival = ~state.is_same[rows, place]
+        is_rival[rows, place] = False
+        best_logits = beliefs.logits[rows, best][:, None]
+        features += [
+            best_p[:, None],
+            np.where(is_rival, state.p_correct, 0.0).max(axis=1)[:, None],
+            (~is_rival).sum(axis=1)[:, None].astype(np.float64),
+            best_logits,
+            beliefs.logits - best_logits,
+            beliefs.reliabilities - beliefs.reliabilities[best][:, None],
+            probabilities - best_p[:, None],
+            state.p_correct.min(axis=1)[:, None],
+            np.take_along_axis(beliefs.logits, state.candidates, 1).max(axis=1)[:, None],
+        ]
+    found = np.zeros((requests, arms, len(GAIN_FEATURES)))
+    for number, values in enumerate(features):
+        found[:, :, number] = values
+    return found
+
+
+def _largest_other(values: Floats, askable: Flags, default: float) -> Floats:
+    """Return the largest value of the other askable arms for each arm, (requests, arms).
+
+    Without another arm, it is the default.
+    """
+    ordered = np.full((len(askable), askable.shape[1] + 1), -np.inf)
+    ordered[:, 1:] = np.where(askable, values, -np.inf)
+    counted = ordered[:, 1:].copy()
+    ordered.sort(axis=1)
+    largest, second = ordered[:, -1:], ordered[:, -2:-1]
+    found = np.where(counted == largest, second, largest)
+    found[found == -np.inf] = default
+    return found
+
+
+class GainModel:
+    """What asking one more arm gains, and whether that is worth its cost; for many requests.
+
+    May be shared by threads.
+    """
+
+    def __init__(self, graph: Graph, features: Sequence[str]) -> None:
+        """Use a graph that reads these `GAIN_FEATURES`, in this order."""
+        self._graph = graph
+        self._places = [GAIN_FEATURES.index(name) for name in features]
+
+    def gains(self, state: State) -> Floats:
+        """Return what asking each arm gains, (requests, arms); negative infinity if not askable.
+
+        Without candidates, this is the probability of a correct answer in the end. With candidates,
+        it is the increase of this probability. The cost of the arm itself is not subtracted, but
+        the cost of arms that may be asked after it is.
+        """
+        rows = gain_features(state)[state.askable][:, self._places].astype(np.float32)
+        gains = np.full(state.askable.shape, -np.inf)
+        gains[state.askable] = self._graph.evaluate({"features": rows})[:, 0]
+        return gains
+
+    def choose_arms(self, state: State, *, must_ask: bool = False) -> tuple[Columns, Floats]:
+        """Return the arm to ask next and what that gains, (requests,) each.
+
+        The arm is `NO_ARM` and the gain 0 if the best candidate should be accepted: no arm is worth
+        its cost, none may be asked, or a candidate is surely correct. Without candidates, or with
+        `must_ask`, an arm is asked at any cost.
+        """
+        must_ask = must_ask or state.candidates.shape[1] == 0
+        is_open: Flags = np.asarray(state.askable.any(axis=1))
+        if not must_ask:
+            is_open = is_open & (state.p_correct.max(axis=1) < SURELY_CORRECT)
+        chosen = np.full(len(is_open), NO_ARM)
+        gain = np.zeros(len(is_open))
+        if not is_open.any():
+            return chosen, gain
+        rows = np.flatnonzero(is_open)
+        gains = self.gains(state if len(rows) == len(is_open) else state.take(rows))
+        best = (gains - state.costs).argmax(axis=1)
+        gained = gains[np.arange(len(rows)), best]
+        is_worth = (gained > state.costs[best]) | must_ask
+        chosen[rows[is_worth]] = best[is_worth]
+        gain[rows[is_worth]] = gained[is_worth]
+        return chosen, gain
+
+
+NO_ARM = -1
+"""Column of no arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What to do with the candidates: accept one, or ask the arms of further columns at once."""
+
+    accept: int | None
+    ask: tuple[int, ...]
+    p_correct: Mapping[int, float]
+    gain: float
+    """Expected increase of the probability of a correct answer; 0 if a candidate is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTerms:
+    """What shapes a step besides gains and costs."""
+
+    is_last: bool = False
+    """Whether no arm can be asked after this step, for example because of a time limit. Then the
+    first step asks two arms at once if the second is worth its cost."""
+    waits: Floats | None = None
+    """The part of the arms' costs for the time that their answers take, (arms,). With it, the first
+    step asks two arms at once if the second is probably needed, and costs less than the time that
+    this saves."""
+    refused: Collection[int] = ()
+    """Columns of candidates that should not be accepted. Instead, another arm is asked at any cost.
+    If none may be asked, the best of the other candidates is accepted, if there is one."""
+
+
+class Verifier:
+    """The verifier of an artifact; may be shared by threads."""
+
+    def __init__(self, directory: Path, spec: VerifierSpec) -> None:
+        """Load both graphs. Raises ArtifactError."""
+        self.spec = spec
+        self._reliabilities = np.array(spec.reliabilities)
+        self._graph = Graph(directory / spec.graph)
+        self._gain_model = GainModel(Graph(directory / spec.gain_graph), spec.gain_features)
+        self._candidate_places = [
+            CANDIDATE_FEATURES.index(name) for name in spec.candidate_features
+        ]
+
+    def beliefs(self, features: Sequence[float], probabilities: Sequence[float]) -> Beliefs:
+        """Return what is known of a request before an arm is asked."""
+        return Beliefs(features, np.array(probabilities), self._reliabilities)
+
+    def p_correct(self, beliefs: Beliefs, candidates: Candidates) -> dict[int, float]:
+        """Return the probability that each candidate is correct, by the column of its arm."""
+        found = self.judge([(beliefs, candidates)]).tolist()
+        return dict(zip(candidates.answers, found, strict=True))
+
+    def judge(self, requests: Iterable[tuple[Beliefs, Candidates]]) -> Floats:
+        """Return the probability that each candidate of some requests is correct, in their order.
+
+        The graph runs once for all of them.
+        """
+        inputs = [
+            np.hstack(
+                [
+                    np.tile(beliefs.features, (len(candidates.answers), 1)),
+                    candidate_features(beliefs, candidates)[:, self._candidate_places],
+                ]
+            )
+            for beliefs, candidates in requests
+            if candidates.answers
+        ]
+        if not inputs:
+            return np.empty(0)
+        raw = self._graph.evaluate({"features": np.vstack(inputs).astype(np.float32)})
+        return self.spec.calibration.apply(raw.astype(np.float64))[:, 0]
+
+    def choose_step(
+        self,
+        beliefs: Beliefs,
+        candidates: Candidates,
+        costs: Floats,
+        askable: Sequence[int],
+        terms: StepTerms = StepTerms(),
+    ) -> NextStep:
+        """Return the next step for the candidates in hand; there must be one, or an askable arm.
+
+        The first step always asks. Afterwards, an arm is asked if its expected gain exceeds its
+        cost. `costs` are those of all arms, divided by the price of a correct answer, (arms,).
+        """
+        p_correct = self.p_correct(beliefs, candidates)
+        columns = list(p_correct)
+        is_askable = np.zeros((1, len(costs)), dtype=np.bool_)
+        is_askable[0, list(askable)] = True
+        is_same = [
+            [c == other or candidates.relations[c, other].is_same for other in columns]
+            for c in columns
+        ]
+        state = State(
+            beliefs=ArmBeliefs.of(beliefs.probabilities[None], beliefs.reliabilities),
+            costs=costs,
+            askable=is_askable,
+            candidates=np.array([columns], dtype=np.int64),
+            p_correct=np.array([[*p_correct.values()]]),
+            is_same=np.array([is_same], dtype=np.bool_).reshape(1, len(columns), len(columns)),
+        )
+        best = columns[state.best_places()[0]] if columns else None
+        arms, gains = self._gain_model.choose_arms(state, must_ask=best in terms.refused)
+        first, gain = int(arms[0]), float(gains[0])
+        if first == NO_ARM:
+            allowed = [column for column in columns if column not in terms.refused]
+            if best in terms.refused and allowed:
+                best = max(allowed, key=lambda column: p_correct[column])
+            return NextStep(best, (), p_correct, 0.0)
+        is_last, waits = terms.is_last, terms.waits
+        if not columns and (is_last or waits is not None):
+            # The first answer is not known yet, so it counts as probable as the router expects.
+            is_askable[0, first] = False
+            expected = replace(
+                state,
+                candidates=arms[None],
+                p_correct=state.beliefs.probabilities[:, arms],
+                is_same=np.ones((1, 1, 1), dtype=np.bool_),
+            )
+            chosen, _ = self._gain_model.choose_arms(expected, must_ask=not is_last)
+            second = int(chosen[0])
+            if second != NO_ARM and not is_last and waits is not None:
+                is_needed = 1 - float(beliefs.probabilities[first])
+                saved = is_needed * waits[second] - max(0.0, waits[second] - waits[first])
+                if saved <= (1 - is_needed) * (costs[second] - waits[second]):
+                    second = NO_ARM
+            if second != NO_ARM:
+                return NextStep(None, (first, second), p_correct, gain)
+        return NextStep(None, (first,), p_correct, gain)

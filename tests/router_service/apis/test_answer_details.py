@@ -1,0 +1,615 @@
+"""What differs between the three APIs, and between servers of the same API, in answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any
+
+import orjson
+import pytest
+
+from router_service.apis.answers import fix_surrogates
+from router_service.apis.api_errors import ForeignAnswerError
+from router_service.apis.foreign import fit_call_id, from_input, unseal
+from router_service.apis.parts import Dialect, Message, OfferedTool, Request, Thinking, ToolUse
+from router_service.apis.translators import MAX_CHARACTERS, AnswerTranslator
+from tests.dialect_answers import CALL, CASES, Content, Sdks, decode, events, whole
+
+CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
+REQUEST = Request("switchcraft", ())
+
+
+@pytest.fixture(scope="module")
+def sdks() -> Sdks:
+    """Return the vendors' clients."""
+    return Sdks()
+
+
+def translate(
+    sent: Sequence[Any], source: Dialect, target: Dialect, request: Request = REQUEST
+) -> bytes:
+    """Return the translated bytes of a whole stream."""
+    translator = AnswerTranslator(source, target, request, model="gpt-x", created_s=1)
+    return b"".join(map(translator.feed, sent)) + translator.end()
+
+
+def translate_whole(
+    value: Any,  # noqa: ANN401 - JSON
+    source: Dialect,
+    target: Dialect,
+    request: Request = REQUEST,
+) -> dict[str, Any]:
+    """Return a whole answer in the target's format."""
+    translator = AnswerTranslator(source, target, request, model="gpt-x", created_s=1)
+    written: dict[str, Any] = orjson.loads(translator.whole(value))
+    return written
+
+
+def chunk(reason: str | None = None, **delta: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return an event of Chat Completions."""
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return {"id": "chatcmpl-9", "object": "chat.completion.chunk", "choices": [choice]}
+
+
+def piece(index: int, arguments: str, name: str = "", call_id: str = "") -> dict[str, Any]:
+    """Return an event with a part of a call."""
+    call: dict[str, Any] = {"index": index, "function": {"arguments": arguments}}
+    if name:
+        call |= {
+            "id": call_id or f"call_{index}",
+            "function": {"name": name, "arguments": arguments},
+        }
+    return chunk(tool_calls=[call])
+
+
+def blocks(data: bytes) -> list[dict[str, Any]]:
+    """Return the blocks of a streamed message, which must not overlap."""
+    found: list[dict[str, Any]] = []
+    is_open = False
+    for event in decode(data):
+        match event["type"]:
+            case "content_block_start":
+                assert not is_open
+                assert event["index"] == len(found)
+                found.append({**event["content_block"], "json": ""})
+                is_open = True
+            case "content_block_delta":
+                assert event["index"] == len(found) - 1
+                for name in ("text", "thinking", "signature"):
+                    if name in event["delta"]:
+                        found[-1][name] += event["delta"][name]
+                found[-1]["json"] += event["delta"].get("partial_json", "")
+            case "content_block_stop":
+                is_open = False
+    assert not is_open
+    return found
+
+
+def items(data: bytes) -> list[dict[str, Any]]:
+    """Return the output of a streamed response: of its last event, and of each item's."""
+    sent = decode(data)
+    done = [event["item"] for event in sent if event["type"] == "response.output_item.done"]
+    output: list[dict[str, Any]] = sent[-1]["response"]["output"]
+    assert [item["id"] for item in output] == [item["id"] for item in done]
+    return output
+
+
+def test_overlapping_calls_become_blocks_in_sequence(sdks: Sdks) -> None:
+    """Messages cannot mix the deltas of two calls, so the second call waits for the first."""
+    sent = [
+        piece(0, '{"city":', "get_weather"),
+        piece(1, '{"city":"Ber', "get_weather"),
+        piece(0, '"Oslo"}'),
+        chunk(content="Both."),
+        piece(1, 'gen"}'),
+        chunk("tool_calls"),
+    ]
+    data = translate(sent, CHAT, MESSAGES)
+    kinds = [(block["type"], block["json"]) for block in blocks(data)]
+    assert kinds == [
+        ("tool_use", '{"city":"Oslo"}'),
+        ("tool_use", '{"city":"Bergen"}'),
+        ("text", ""),
+    ]
+    assert sdks.read_stream(data, MESSAGES).text == "Both."
+
+
+def test_a_complete_call_is_not_held_back_by_the_next() -> None:
+    """The second of two calls is written at once if the first is a complete object."""
+    translator = AnswerTranslator(CHAT, MESSAGES, REQUEST, model="m", created_s=1)
+    translator.feed(piece(0, '{"city":"Oslo"}', "get_weather"))
+    written = translator.feed(piece(1, "", "get_weather"))
+    assert [event["type"] for event in decode(written)] == [
+        "content_block_stop",
+        "content_block_start",
+    ]
+
+
+def test_overlapping_items_of_responses(sdks: Sdks) -> None:
+    """Deltas of two items of Responses may alternate as well."""
+    sent = events(CASES["parallel calls"], RESPONSES)
+    order = sorted(sent[2:-1], key=lambda event: event["type"] == "response.output_item.done")
+    starts = [event for event in order if event["type"] == "response.output_item.added"]
+    rest = [event for event in order if event not in starts]
+    mixed = [*sent[:2], *starts, *rest[::2], *rest[1::2], sent[-1]]
+    done = [event for event in mixed if event["type"].endswith(".done")]
+    mixed = [*(event for event in mixed[:-1] if event not in done), *done, sent[-1]]
+    deltas = [event for event in mixed if event["type"].endswith(".delta")]
+    ordered = sorted(deltas, key=lambda event: (deltas.index(event) % 5, event["output_index"]))
+    assert ordered != deltas
+    data = translate(mixed, RESPONSES, MESSAGES)
+    assert len(blocks(data)) == 2
+    assert sdks.read_stream(translate(sent, RESPONSES, MESSAGES), MESSAGES).calls == (
+        CASES["parallel calls"].calls
+    )
+
+
+def test_a_thousand_waiting_calls() -> None:
+    """Many calls that wait for the first one are written in order."""
+    sent = [piece(index, "", f"f{index}") for index in range(3000)]
+    data = translate([*sent, chunk("tool_calls")], CHAT, MESSAGES)
+    assert [block["name"] for block in blocks(data)] == [f"f{index}" for index in range(3000)]
+
+
+@pytest.mark.parametrize("text", ['["a"]', "city=Oslo", '"{}"', '{"a":1,"a":2}', '{"a":1e400}'])
+def test_arguments_that_are_no_object_stay_readable(text: str) -> None:
+    """Messages needs an object, which then has the text, and a request restores the text."""
+    message = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
+    value = {"id": "1", "choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    [block] = translate_whole(value, CHAT, MESSAGES)["content"]
+    assert block["input"] == {"INVALID_JSON": text}
+    assert from_input(block["input"]) == text
+
+
+def test_long_integers_of_arguments_keep_their_digits() -> None:
+    """They are written into the object as they are, although no parser need read them exactly."""
+    text = '{"a":1' + "0" * 400 + ',"b":-18446744073709551617}'
+    message = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
+    value = {"id": "1", "choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    translator = AnswerTranslator(CHAT, MESSAGES, REQUEST, model="m", created_s=1)
+    assert f'"input":{text}'.encode() in translator.whole(value)
+
+
+@pytest.mark.parametrize("text", ['["a"]', "city=Oslo", ' \n"{}"'])
+@pytest.mark.parametrize("size", [1, 100])
+def test_streamed_arguments_that_are_no_object(text: str, size: int) -> None:
+    """Arguments that do not begin like an object are held back until they are complete."""
+    pieces = [piece(0, text[i : i + size]) for i in range(0, len(text), size)]
+    sent = [piece(0, "", "f"), *pieces, chunk("tool_calls")]
+    [block] = blocks(translate(sent, CHAT, MESSAGES))
+    assert orjson.loads(block["json"]) == {"INVALID_JSON": text}
+
+
+def test_cut_off_arguments_are_streamed_as_they_are() -> None:
+    """Arguments that begin like an object are written at once, as Anthropic does."""
+    sent = [piece(0, '  {"city": "Os', "f"), chunk("length")]
+    [block] = blocks(translate(sent, CHAT, MESSAGES))
+    assert block["json"] == '  {"city": "Os'
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "null"])
+def test_missing_arguments_are_an_empty_object(sdks: Sdks, arguments: str) -> None:
+    """A call without arguments has `{}` in every API."""
+    sent = [piece(0, arguments, "f"), chunk("tool_calls"), {"choices": [], "usage": None}]
+    assert sdks.read_stream(translate(sent, CHAT, MESSAGES), MESSAGES).calls[0][2] == "{}"
+    sent = [piece(0, "", "f"), chunk("tool_calls")]
+    assert items(translate(sent, CHAT, RESPONSES))[0]["arguments"] == "{}"
+
+
+PATCH = OfferedTool("apply_patch", is_custom=True)
+TOOLS = (
+    PATCH,
+    OfferedTool("git__log", namespace="git"),
+    OfferedTool("tool_search", is_search=True),
+)
+
+
+@pytest.mark.parametrize("arguments", ['{"input":"*** Begin\\nPatch"}', "*** Begin\nPatch"])
+def test_functions_that_stand_for_custom_tools(arguments: str) -> None:
+    """The client gets the free text of its custom tool, also if the model left out the wrapping."""
+    request = Request("m", (), tools=TOOLS)
+    content = Content(calls=(("call_1", "apply_patch", arguments),), stop="calls")
+    expected = {"type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin\nPatch"}
+    [item] = items(translate(events(content, CHAT), CHAT, RESPONSES, request))
+    assert expected.items() <= item.items()
+    [item] = translate_whole(whole(content, CHAT), CHAT, RESPONSES, request)["output"]
+    assert expected.items() <= item.items()
+    if arguments.startswith("{"):
+        [call] = translate_whole(whole(content, MESSAGES), MESSAGES, CHAT, request)["choices"][0][
+            "message"
+        ]["tool_calls"]
+        assert call["custom"] == {"name": "apply_patch", "input": "*** Begin\nPatch"}
+
+
+def test_custom_calls_for_a_client_without_custom_tools() -> None:
+    """In Messages, a custom call is a call with one argument."""
+    custom = {"type": "custom", "id": "c", "index": 0, "custom": {"name": "sh", "input": "ls"}}
+    rest = {"index": 0, "custom": {"input": " -l"}}
+    sent = [chunk(tool_calls=[custom]), chunk(tool_calls=[rest]), chunk("tool_calls")]
+    [block] = blocks(translate(sent, CHAT, MESSAGES))
+    assert orjson.loads(block["json"]) == {"input": "ls -l"}
+    [item] = items(translate(sent, CHAT, RESPONSES))
+    assert (item["type"], item["input"]) == ("custom_tool_call", "ls -l")
+
+
+def test_tools_in_namespaces_and_searches(sdks: Sdks) -> None:
+    """Codex groups tools in namespaces, and has a tool that searches for tools."""
+    request = Request("m", (), tools=TOOLS)
+    calls = (("call_1", "git__log", '{"n":1}'), ("call_2", "tool_search", '{"query":"git"}'))
+    data = translate(events(Content(calls=calls), CHAT), CHAT, RESPONSES, request)
+    log, search = items(data)
+    assert (log["name"], log["namespace"], log["arguments"]) == ("log", "git", '{"n":1}')
+    assert (search["type"], search["execution"]) == ("tool_search_call", "client")
+    assert search["arguments"] == {"query": "git"}
+    with pytest.raises(AssertionError, match="tool_search_call"):
+        sdks.read_stream(data, RESPONSES)
+
+
+@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_proofs_survive_another_api(source: Dialect, target: Dialect, is_hidden: bool) -> None:
+    """A client returns proofs that its API does not know, and they are recognized."""
+    text = "" if is_hidden else "Hm."
+    value = whole(CASES["thinking"], source)
+    detail = {"type": "reasoning.encrypted", "data": "abc"}
+    match source:
+        case Dialect.CHAT:
+            message = value["choices"][0]["message"]
+            message["reasoning_content"] = text or None
+            if not is_hidden:
+                detail = {"type": "reasoning.text", "signature": "abc"}
+            message["reasoning_details"] = [detail]
+        case Dialect.RESPONSES:
+            summary = [{"type": "summary_text", "text": text}] if text else []
+            value["output"][0] |= {"summary": summary, "encrypted_content": "abc"}
+        case Dialect.MESSAGES:
+            value["content"][0] = {"type": "thinking", "thinking": text, "signature": "abc"}
+            if is_hidden:
+                value["content"][0] = {"type": "redacted_thinking", "data": "abc"}
+    written = translate_whole(value, source, target)
+    match target:
+        case Dialect.CHAT:
+            message = written["choices"][0]["message"]
+            [detail] = message["reasoning_details"]
+            text = message.get("reasoning_content", "")
+            carried = detail.get("signature") or detail["data"]
+        case Dialect.RESPONSES:
+            summary, carried = (
+                written["output"][0]["summary"],
+                written["output"][0]["encrypted_content"],
+            )
+            text = "".join(part["text"] for part in summary)
+        case Dialect.MESSAGES:
+            block = written["content"][0]
+            text, carried = block.get("thinking", ""), block.get("signature") or block["data"]
+    assert carried.startswith("switchcraft.")
+    expected = Thinking("" if is_hidden else "Hm.", "abc", is_hidden=is_hidden, origin=source)
+    assert unseal(text, carried, target) == expected
+
+
+def test_thinking_is_not_shown_to_clients_that_do_not_expect_it() -> None:
+    """A client of Messages that has not asked for thinking gets only the text."""
+    request = Request("m", (), accepts_thinking=False)
+    data = translate(events(CASES["thinking"], CHAT), CHAT, MESSAGES, request)
+    assert [block["type"] for block in blocks(data)] == ["text"]
+    value = translate_whole(whole(CASES["thinking"], RESPONSES), RESPONSES, MESSAGES, request)
+    assert [block["type"] for block in value["content"]] == ["text"]
+
+
+@pytest.mark.parametrize("call_id", ["functions.get_weather:0", "x" * 65, "a b"])
+def test_call_ids_that_the_target_rejects(call_id: str) -> None:
+    """The id is replaced by the one that a request would have, in streams and whole answers."""
+    content = Content(calls=((call_id, "f", "{}"),), stop="calls")
+    [block] = blocks(translate(events(content, CHAT), CHAT, MESSAGES))
+    [same] = translate_whole(whole(content, CHAT), CHAT, MESSAGES)["content"]
+    assert block["id"] == same["id"] == fit_call_id(call_id, MESSAGES) != call_id
+
+
+def test_call_ids_are_unique_in_a_conversation() -> None:
+    """Some servers count calls from 0 in every answer, or give no ids."""
+    earlier = Message("assistant", (ToolUse("call_0", "f", "{}"),))
+    request = Request("m", (earlier,))
+    sent = [piece(0, "{}", "f"), piece(1, "{}", "f", "call_0"), chunk("tool_calls")]
+    ids = {block["id"] for block in blocks(translate(sent, CHAT, MESSAGES, request))}
+    assert len(ids) == 2
+    assert "call_0" not in ids
+    legacy = chunk(function_call={"name": "f", "arguments": "{}"})
+    [item] = items(translate([legacy, chunk("function_call")], CHAT, RESPONSES))
+    assert item["call_id"].startswith("call_")
+
+
+@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
+def test_halves_of_an_emoji(source: Dialect, target: Dialect) -> None:
+    """Providers split an emoji between two deltas; a lone half becomes a question mark."""
+    sent = events(Content(text="a\ud83d\ude00b\ud83d"), source, size=1)
+    data = translate(sent, source, target)
+    if target is RESPONSES:
+        assert items(data)[0]["content"][0]["text"] == "a\U0001f600b?"
+    elif target is MESSAGES:
+        assert blocks(data)[0]["text"] == "a\U0001f600b?"
+    else:
+        texts = [event["choices"][0]["delta"].get("content") or "" for event in decode(data)]
+        assert "".join(texts) == "a\U0001f600b?"
+    value = translate_whole(whole(Content(text="a\ud83d\ude00b\ud83d"), source), source, target)
+    assert fix_surrogates("a\ud83d\ude00b\ud83d") in orjson.dumps(value).decode()
+
+
+def test_usage_only_if_the_client_asked_for_it() -> None:
+    """A chat stream has no usage unless the request says so."""
+    sent = events(CASES["text"], MESSAGES)
+    assert all("usage" not in event for event in decode(translate(sent, MESSAGES, CHAT)))
+    asked = Request("m", (), wants_usage=True)
+    *others, last = decode(translate(sent, MESSAGES, CHAT, asked))
+    assert all(event["usage"] is None for event in others)
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == 25
+
+
+def test_events_of_responses_are_in_the_documented_order() -> None:
+    """Every item has its events in order, and sequence numbers have no gaps."""
+    data = translate(events(CASES["one call"], MESSAGES, size=100), MESSAGES, RESPONSES)
+    sent = decode(data)
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
+    assert [event["type"].removeprefix("response.") for event in sent] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert sent[-1]["response"]["tools"] == []
+
+
+def test_reasoning_events_of_responses() -> None:
+    """Thinking is a reasoning item with one summary, and its last event has the proof."""
+    data = translate(events(CASES["thinking"], MESSAGES, size=100), MESSAGES, RESPONSES)
+    kinds = [event["type"].removeprefix("response.") for event in decode(data)]
+    assert kinds[2:8] == [
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_item.done",
+    ]
+    assert items(data)[0]["encrypted_content"] == "switchcraft.messages.c2ln"
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("pause_turn", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("refusal", "content_filter"),
+        ("stop_sequence", "stop"),
+        ("tool_use", "tool_calls"),
+        ("a_new_reason", "stop"),
+    ],
+)
+def test_stop_reasons_of_messages(reason: str, expected: str) -> None:
+    """Every stop reason has an equivalent in Chat Completions."""
+    value = whole(CASES["text"], MESSAGES) | {"stop_reason": reason}
+    assert translate_whole(value, MESSAGES, CHAT)["choices"][0]["finish_reason"] == expected
+    sent = events(CASES["text"], MESSAGES)
+    sent[-2]["delta"]["stop_reason"] = reason
+    assert decode(translate(sent, MESSAGES, CHAT))[-1]["choices"][0]["finish_reason"] == expected
+
+
+def test_explained_refusals() -> None:
+    """Anthropic's explanation of a refusal is OpenAI's refusal."""
+    details = {"type": "refusal", "category": None, "explanation": "Not this."}
+    value = whole(Content(stop="refusal"), MESSAGES) | {"stop_details": details}
+    [choice] = translate_whole(value, MESSAGES, CHAT)["choices"]
+    assert (choice["message"]["refusal"], choice["finish_reason"]) == ("Not this.", "stop")
+    sent = events(Content(stop="refusal"), MESSAGES)
+    sent[-2]["delta"]["stop_details"] = details
+    [item] = items(translate(sent, MESSAGES, RESPONSES))
+    assert item["content"] == [{"type": "refusal", "refusal": "Not this."}]
+
+
+def test_ids_are_translated_always_in_the_same_way() -> None:
+    """Ids have the target's prefix, and the same id gives the same result."""
+    value = whole(CASES["text"], CHAT)
+    assert translate_whole(value, CHAT, MESSAGES)["id"] == "msg_1"
+    assert translate_whole(value, CHAT, RESPONSES)["output"][0]["id"] == "msg_1_0"
+    odd = [
+        translate_whole(value | {"id": id_}, CHAT, RESPONSES)["id"]
+        for id_ in ("a" * 70, "a" * 70, "\u00e9", None, 7)
+    ]
+    assert odd[0] == odd[1]
+    assert len(set(odd)) == 3
+    assert all(id_.startswith("resp_") and len(id_) <= 55 for id_ in odd)
+
+
+class TestQuirks:
+    """Servers deviate from the API that they imitate."""
+
+    def test_calls_that_share_an_index(self, sdks: Sdks) -> None:
+        """Some servers send complete parallel calls, all with the index 0 or without one."""
+        for index in ({"index": 0}, {}):
+            calls = [
+                {**index, "id": id_, "function": {"name": name, "arguments": arguments}}
+                for id_, name, arguments in CASES["parallel calls"].calls
+            ]
+            sent = [*(chunk(tool_calls=[call]) for call in calls), chunk("stop")]
+            data = translate(sent, CHAT, MESSAGES)
+            assert sdks.read_stream(data, MESSAGES).calls == CASES["parallel calls"].calls
+            assert decode(data)[-2]["delta"]["stop_reason"] == "tool_use"
+
+    def test_arguments_as_an_object(self) -> None:
+        """Some servers send arguments as an object instead of its text."""
+        function = {"name": "f", "arguments": {"city": "Oslo"}}
+        sent = [chunk(tool_calls=[{"index": 0, "id": "c", "function": function}]), chunk("stop")]
+        [item] = items(translate(sent, CHAT, RESPONSES))
+        assert item["arguments"] == '{"city":"Oslo"}'
+
+    def test_content_in_parts(self) -> None:
+        """Mistral's reasoning models write content as a list."""
+        thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+        sent = [chunk(content=[thought]), chunk(content=[{"type": "text", "text": "Yes."}])]
+        found = blocks(translate([*sent, chunk("stop")], CHAT, MESSAGES))
+        assert [block.get("thinking", block.get("text")) for block in found] == ["Hm.", "Yes."]
+
+    def test_reasoning_details_without_plain_reasoning(self) -> None:
+        """OpenRouter's details have the text if no other field has it."""
+        detail = {"type": "reasoning.text", "text": "Hm.", "signature": "abc"}
+        sent = [chunk(reasoning_details=[detail]), chunk(content="Yes."), chunk("stop")]
+        thought, _ = blocks(translate(sent, CHAT, MESSAGES))
+        assert (thought["thinking"], thought["signature"]) == ("Hm.", "switchcraft.chat.abc")
+
+    def test_input_in_the_start_of_a_block(self) -> None:
+        """A server without deltas sends the whole input at the start of the block."""
+        sent = [event for event in events(CASES["one call"], MESSAGES) if "delta" not in event]
+        call = {"type": "tool_use", "id": "c", "name": "f", "input": {"city": "Oslo"}}
+        for event in sent:
+            if event.get("content_block", {}).get("type") == "tool_use":
+                event["content_block"] = call
+        sent.insert(-1, {"type": "message_delta", "delta": {"stop_reason": "tool_use"}})
+        [item] = items(translate(sent, MESSAGES, RESPONSES))
+        assert item["arguments"] == '{"city":"Oslo"}'
+
+    @pytest.mark.parametrize("kept", [(".done", ".completed"), (".completed",)])
+    def test_responses_without_deltas(self, sdks: Sdks, kept: tuple[str, ...]) -> None:
+        """A server without deltas has everything in the last event of each item, or of all."""
+        for name in ("thinking", "one call", "parallel calls"):
+            sent = [
+                event
+                for event in events(CASES[name], RESPONSES)
+                if event["type"].endswith((".created", *kept))
+            ]
+            read = sdks.read_stream(translate(sent, RESPONSES, MESSAGES), MESSAGES)
+            expected = CASES[name]
+            assert (read.thinking, read.text, read.calls) == (
+                expected.thinking,
+                expected.text,
+                expected.calls,
+            )
+
+    def test_several_summaries(self) -> None:
+        """Summaries of one reasoning item are separated by a blank line."""
+        item = {"type": "reasoning", "id": "rs_1", "summary": []}
+        kind = "response.reasoning_summary_text.delta"
+        start = events(CASES["text"], RESPONSES)
+        sent = [
+            start[0],
+            {"type": "response.output_item.added", "output_index": 0, "item": item},
+            {"type": kind, "output_index": 0, "summary_index": 0, "delta": "One."},
+            {"type": kind, "output_index": 0, "summary_index": 1, "delta": "Two."},
+            {"type": "response.completed", "response": {"output": []}},
+        ]
+        [block] = blocks(translate(sent, RESPONSES, MESSAGES))
+        assert block["thinking"] == "One.\n\nTwo."
+
+    def test_empty_texts_are_left_out(self) -> None:
+        """Anthropic rejects empty texts when the client sends them back."""
+        sent = events(Content(text="x"), RESPONSES)
+        sent = [event for event in sent if not event["type"].endswith("text.delta")]
+        body = orjson.loads(orjson.dumps(sent).replace(b'"text":"x"', b'"text":""'))
+        assert blocks(translate(body, RESPONSES, MESSAGES)) == []
+        empty = {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "text", "text": ""},
+        }
+        stop = {"type": "content_block_stop", "index": 0}
+        start, *_, last, end = events(CASES["text"], MESSAGES)
+        assert items(translate([start, empty, stop, last, end], MESSAGES, RESPONSES)) == []
+
+
+@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
+def test_answers_of_another_api_are_refused_at_once(source: Dialect, target: Dialect) -> None:
+    """An upstream that speaks another API than configured is noticed at its first event."""
+    for other in Dialect:
+        translator = AnswerTranslator(source, target, REQUEST, model="m", created_s=1)
+        if other is source:
+            assert translator.feed(events(CASES["text"], other)[0])
+            continue
+        with pytest.raises(ForeignAnswerError):
+            translator.feed(events(CASES["text"], other)[0])
+        with pytest.raises(ForeignAnswerError):
+            translate_whole(whole(CASES["text"], other), source, target)
+
+
+@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
+@pytest.mark.parametrize("name", ["text", "one call", "thinking"])
+def test_cut_streams_are_noticed(source: Dialect, target: Dialect, name: str) -> None:
+    """A stream that ends anywhere before its stop reason is not complete."""
+    sent = events(CASES[name], source)
+    last = {CHAT: 2, RESPONSES: 1, MESSAGES: 2}[source]
+    for length in range(len(sent) - last + 1):
+        with pytest.raises(ForeignAnswerError, match="before it was complete"):
+            translate(sent[:length], source, target)
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        (MESSAGES, {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}),
+        (RESPONSES, {"type": "web_search_call", "id": "ws_1"}),
+        (RESPONSES, {"type": "local_shell_call", "id": "sh_1"}),
+        (CHAT, {"type": "image_url"}),
+    ],
+)
+def test_parts_that_the_target_cannot_express(source: Dialect, part: Any) -> None:  # noqa: ANN401
+    """Nothing is lost silently: an answer with such a part raises an error that names it."""
+    target = CHAT if source is not CHAT else MESSAGES
+    start = events(CASES["text"], source)[0]
+    value = whole(CASES["text"], source)
+    match source:
+        case Dialect.CHAT:
+            sent = chunk(content=[part])
+            value["choices"][0]["message"]["content"] = [part]
+        case Dialect.RESPONSES:
+            sent = {"type": "response.output_item.added", "output_index": 0, "item": part}
+            value["output"].append(part)
+        case Dialect.MESSAGES:
+            sent = {"type": "content_block_start", "index": 0, "content_block": part}
+            value["content"].append(part)
+    for refused in (
+        lambda: translate([start, sent], source, target),
+        lambda: translate_whole(value, source, target),
+    ):
+        with pytest.raises(ForeignAnswerError, match=part["type"]):
+            refused()
+
+
+@pytest.mark.parametrize("kind", [["list"], {"a": 1}, None, 7])
+def test_types_that_are_no_text(kind: object) -> None:
+    """An item whose type is not a text is refused."""
+    item = {"type": "response.output_item.added", "output_index": 0, "item": {"type": kind}}
+    with pytest.raises(ForeignAnswerError, match="cannot be translated"):
+        translate([events(CASES["text"], RESPONSES)[0], item], RESPONSES, CHAT)
+
+
+def test_endless_answers_are_refused() -> None:
+    """A stream cannot fill the memory, neither with text nor with empty parts."""
+    text = chunk(content="x" * 100_000)
+    calls = chunk(tool_calls=[{"index": i, "function": {"name": "f"}} for i in range(20_000)])
+    for event in (text, calls):
+        with pytest.raises(ForeignAnswerError, match="too long"):
+            translate([event] * (MAX_CHARACTERS // 100_000 + 1), CHAT, RESPONSES)
+
+
+def test_translation_takes_microseconds() -> None:
+    """An event takes less than 15 us, and here five times as much on a busy machine."""
+    content = Content(thinking="Let me see. " * 50, text="It rains in Oslo. " * 50, calls=(CALL,))
+    for source, target in permutations(Dialect, 2):
+        sent = events(content, source)
+        best_s = min(_timed(sent, source, target) for _ in range(5))
+        assert best_s / len(sent) < 75e-6
+
+
+def _timed(sent: Sequence[Any], source: Dialect, target: Dialect) -> float:
+    start_s = time.process_time()
+    translate(sent, source, target)
+    return time.process_time() - start_s

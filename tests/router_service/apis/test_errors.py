@@ -1,0 +1,158 @@
+"""Errors reach the vendors' SDKs as the exception that their own API would raise."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import anthropic
+import openai
+import orjson
+import pytest
+from anthropic.types import ErrorResponse
+
+from router_service.apis.api_errors import AnswerError, read_error, write_error
+from router_service.apis.parts import Dialect, Request
+from router_service.apis.translators import AnswerTranslator
+from tests.dialect_answers import CASES, Sdks, decode, events, whole
+
+CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
+
+STATUSES = {
+    400: (openai.BadRequestError, anthropic.BadRequestError, "invalid_request_error"),
+    401: (openai.AuthenticationError, anthropic.AuthenticationError, "authentication_error"),
+    403: (openai.PermissionDeniedError, anthropic.PermissionDeniedError, "permission_error"),
+    404: (openai.NotFoundError, anthropic.NotFoundError, "not_found_error"),
+    413: (openai.APIStatusError, anthropic.RequestTooLargeError, "request_too_large"),
+    422: (
+        openai.UnprocessableEntityError,
+        anthropic.UnprocessableEntityError,
+        "invalid_request_error",
+    ),
+    429: (openai.RateLimitError, anthropic.RateLimitError, "rate_limit_error"),
+    500: (openai.InternalServerError, anthropic.InternalServerError, "api_error"),
+    502: (openai.InternalServerError, anthropic.InternalServerError, "api_error"),
+    504: (openai.InternalServerError, anthropic.InternalServerError, "timeout_error"),
+    529: (openai.InternalServerError, anthropic.OverloadedError, "overloaded_error"),
+}
+
+
+@pytest.fixture(scope="module")
+def sdks() -> Sdks:
+    """Return the vendors' clients."""
+    return Sdks()
+
+
+def body_of(source: Dialect, kind: str, message: str) -> dict[str, Any]:
+    """Return an error body as the source's provider writes it."""
+    if source is MESSAGES:
+        error = {"type": kind, "message": message}
+        return {"type": "error", "error": error, "request_id": "req_1"}
+    return {"error": {"message": message, "type": kind, "param": "messages[0]", "code": None}}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize(("source", "target"), list(product(Dialect, repeat=2)))
+def test_error_bodies(sdks: Sdks, source: Dialect, target: Dialect, status: int) -> None:
+    """The SDK raises the exception of the status, with the message and the type."""
+    for_openai, for_anthropic, kind = STATUSES[status]
+    error = read_error(body_of(source, kind, "No such thing."), source, status)
+    written = write_error(error, target, request_id="req_9")
+    sdks.status = status
+    expected: Any = for_anthropic if target is MESSAGES else for_openai
+    with pytest.raises(expected, match="No such thing") as caught:
+        sdks.read(written, target, checks=False)
+    sdks.status = 200
+    if target is MESSAGES:
+        if status != 413:  # the SDK's types leave out this documented type
+            ErrorResponse.model_validate(written)
+        assert caught.value.type == kind
+        assert written["request_id"] == "req_9"
+    else:
+        assert set(written["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(("source", "target"), list(product(Dialect, repeat=2)))
+@pytest.mark.parametrize("length", [0, 1, 3, 5])
+def test_errors_within_streams(sdks: Sdks, source: Dialect, target: Dialect, length: int) -> None:
+    """Wherever a stream breaks, the SDK raises an error with its message."""
+    if source is target:
+        return
+    translator = AnswerTranslator(source, target, Request("m", ()), model="m", created_s=1)
+    data = b"".join(map(translator.feed, events(CASES["text"], source)[:length]))
+    data += translator.error(AnswerError(502, "The upstream broke off."))
+    raised: Any = anthropic.APIError if target is MESSAGES else openai.APIError
+    with pytest.raises(raised, match="broke off"):
+        sdks.read_stream(data, target, checks=False)
+    if target is RESPONSES and length:
+        numbers = [event["sequence_number"] for event in decode(data)]
+        assert numbers == list(range(len(numbers)))
+        failed = decode(data)[-1]
+        assert failed["type"] == "response.failed"
+        assert failed["response"]["status"] == "failed"
+        assert failed["response"]["error"]["message"] == "The upstream broke off."
+
+
+def test_prompts_that_are_too_long() -> None:
+    """OpenAI has a code for it, and Anthropic a message, which makes Claude Code compact."""
+    message = "prompt is too long: 210000 tokens > 200000 maximum"
+    error = read_error(body_of(MESSAGES, "invalid_request_error", message), MESSAGES, 400)
+    assert write_error(error, CHAT)["error"]["code"] == "context_length_exceeded"
+    assert write_error(error, MESSAGES)["error"]["message"] == message
+    body = body_of(CHAT, "invalid_request_error", "This model's maximum context length is 8192.")
+    body["error"]["code"] = "context_length_exceeded"
+    written = write_error(read_error(body, CHAT, 400), MESSAGES)["error"]
+    assert written["type"] == "invalid_request_error"
+    assert written["message"].startswith("prompt is too long: This model's maximum")
+
+
+READ = {
+    "Mistral": ({"object": "error", "message": "No.", "type": "invalid_args"}, 422, 422, "No."),
+    "FastAPI": ({"detail": "Not Found"}, 404, 404, "Not Found"),
+    "a validation error of FastAPI": ({"detail": [{"msg": "a"}, {"msg": "b"}]}, 422, 422, "a; b"),
+    "Google": ([{"error": {"code": 429, "message": "Quota."}}], 429, 429, "Quota."),
+    "OpenRouter within an answer": (
+        {"error": {"code": 429, "message": "Slow."}},
+        200,
+        429,
+        "Slow.",
+    ),
+    "a text": ({"error": "overloaded"}, 500, 500, "overloaded"),
+    "an event of Responses": (
+        {"type": "error", "code": "rate_limit_exceeded", "message": "Slow."},
+        200,
+        429,
+        "Slow.",
+    ),
+    "a failed response": (
+        {
+            "type": "response.failed",
+            "response": {"error": {"code": "server_error", "message": "x"}},
+        },
+        200,
+        500,
+        "x",
+    ),
+    "Anthropic within an answer": (
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+        200,
+        529,
+        "Overloaded",
+    ),
+    "nothing": (None, 503, 503, "The upstream answered with status 503 and without a message."),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_errors_of_other_servers(name: str) -> None:
+    """Errors in similar formats are read, and errors within answers get a status."""
+    value, status, expected, message = READ[name]
+    error = read_error(value, CHAT, status)
+    assert (error.status, error.message) == (expected, message)
+
+
+def test_whole_answers_are_no_errors() -> None:
+    """An answer that was taken for an error has no message, and raises nothing."""
+    for dialect in Dialect:
+        error = read_error(whole(CASES["text"], dialect), dialect, 200)
+        orjson.dumps(write_error(error, dialect))

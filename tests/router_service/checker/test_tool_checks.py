@@ -1,0 +1,300 @@
+"""Checks of calls against schemas that may be hostile, and of tool results that report errors."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from router_service.apis.answers import WrittenCall
+from router_service.checker.tool_checks import (
+    MAX_CALLS,
+    MAX_READ_CHARACTERS,
+    MAX_RESULTS,
+    CallChecker,
+    CallValidity,
+    ToolResult,
+    is_tool_error,
+    latest_tool_results,
+    parameters_by_tool,
+)
+from tests.bodies import WEATHER
+
+Schema = Mapping[str, Any]
+
+
+def fits(schema: Any, arguments: Any) -> CallValidity:  # noqa: ANN401 - JSON
+    """Return whether arguments match a tool's schema."""
+    call = WrittenCall("c", "f", orjson.dumps(arguments).decode())
+    return CallChecker({"f": schema}).check(call)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("get_weather", '{"city": "Oslo"}', CallValidity.VALID),
+        ("get_weather", '{"city": 7}', CallValidity.INVALID),
+        ("get_weather", "{}", CallValidity.INVALID),
+        ("get_weather", '{"city": "Os', CallValidity.INVALID),
+        ("get_weather", '"Oslo"', CallValidity.INVALID),
+        ("get_weather", "", CallValidity.INVALID),
+        ("send_mail", "{}", CallValidity.UNKNOWN_TOOL),
+    ],
+)
+def test_calls_are_valid_or_invalid(name: str, arguments: str, expected: CallValidity) -> None:
+    """The arguments must be one JSON object that the tool's schema allows."""
+    parameters = parameters_by_tool({"tools": [WEATHER]})
+    assert CallChecker(parameters).check(WrittenCall("c", name, arguments)) is expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tools": [WEATHER]},
+        {"tools": [{"type": "function", **WEATHER["function"]}]},
+        {"functions": [WEATHER["function"]]},
+    ],
+)
+def test_schemas_of_every_kind_of_tool_are_found(body: Mapping[str, Any]) -> None:
+    """Chat Completions, Responses, and the older functions are supported."""
+    assert parameters_by_tool(body) == {"get_weather": WEATHER["function"]["parameters"]}
+
+
+def test_tools_without_a_schema() -> None:
+    """A tool without parameters accepts any object, and one for free text is not checked."""
+    assert fits(None, {"a": 1}) is CallValidity.VALID
+    custom = WrittenCall("c", "sh", "ls", is_custom=True)
+    assert CallChecker({"sh": None}).check(custom) is CallValidity.UNCHECKED
+
+
+def test_local_references_are_followed() -> None:
+    """Pydantic and zod write such references."""
+    city = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    for place in ("$defs", "definitions"):
+        reference = {"$ref": f"#/{place}/City"}
+        schema = {"properties": {"a": reference, "b": reference}, place: {"City": city}}
+        assert fits(schema, {"a": {"name": "Oslo"}, "b": {"name": "Bergen"}}) is CallValidity.VALID
+        assert fits(schema, {"a": {"name": "Oslo"}, "b": {}}) is CallValidity.INVALID
+
+
+def test_formats_are_not_checked() -> None:
+    """JSON Schema defines them as annotations (JSON Schema 2020-12, section 7)."""
+    assert (
+        fits({"properties": {"day": {"format": "date"}}}, {"day": "tomorrow"}) is CallValidity.VALID
+    )
+
+
+def test_nothing_is_fetched() -> None:
+    """A reference to a server or a file opens no connection."""
+    with socket.create_server(("127.0.0.1", 0)) as accumulator:
+        accumulator.setblocking(False)
+        address = f"http://127.0.0.1:{accumulator.getsockname()[1]}/schema.json"
+        for reference in (address, "file:///etc/hostname", "other.json", "//host/x"):
+            for keyword in ("$ref", "$dynamicRef"):
+                assert (
+                    fits({"properties": {"a": {keyword: reference}}}, {}) is CallValidity.UNCHECKED
+                )
+        assert fits({"$schema": address, "type": "object"}, {}) in {
+            CallValidity.VALID,
+            CallValidity.UNCHECKED,
+        }
+        with pytest.raises(BlockingIOError):
+            accumulator.accept()
+
+
+def bomb(levels: int, prefix: str = "#/$defs/") -> Schema:
+    """Return a small schema that takes 2 ** levels steps."""
+    doubled = {f"d{i}": {"allOf": [{"$ref": f"{prefix}d{i + 1}"}] * 2} for i in range(levels)}
+    return {"$ref": f"{prefix}d0", "$defs": {**doubled, f"d{levels}": {"type": "object"}}}
+
+
+NESTED: Schema = {"type": "object"}
+for _ in range(30):
+    NESTED = {"allOf": [NESTED], "unevaluatedProperties": False}
+
+HOSTILE: list[Any] = [
+    bomb(40),
+    bomb(40, prefix="#/%24defs/"),
+    {"$id": "http://a/", **bomb(40)},
+    {"properties": {"pattern": bomb(40)}, "$ref": "#/properties/pattern"},
+    {"$ref": "#"},
+    {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+    {"properties": {"next": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
+    {"$ref": "#/$defs/none"},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$anchor": "x"}}},
+    NESTED,
+    {"anyOf": [{"const": i} for i in range(100_000)]},
+    {"properties": {f"p{i}": {"pattern": r"^(\w{1,200}|x)$"} for i in range(2000)}},
+    {"properties": {"a": {"pattern": "(a{1000}){1000}"}}},
+    {"properties": {"a": {"pattern": r"(a)\1(?=b)"}}},
+    {"type": "strng"},
+    {"properties": []},
+    [],
+    7,
+]
+
+
+@pytest.mark.parametrize("schema", HOSTILE, ids=range(len(HOSTILE)))
+def test_oversized_schemas_are_not_checked(schema: Any) -> None:  # noqa: ANN401
+    """A schema that would take forever, or cannot be read, is rejected quickly."""
+    started_s = time.perf_counter()
+    assert fits(schema, {"a": "b", "next": {"next": {}}}) is CallValidity.UNCHECKED
+    assert time.perf_counter() - started_s < 5  # 2 ** 40 steps would take hours
+
+
+def test_patterns_take_linear_time() -> None:
+    """A pattern on which backtracking engines hang is evaluated."""
+    schema = {"properties": {"a": {"pattern": "^(a+)+$"}}}
+    assert fits(schema, {"a": "a" * 50_000 + "b"}) is CallValidity.INVALID
+    assert fits(schema, {"a": "a" * 50_000}) is CallValidity.VALID
+
+
+def test_deep_arguments_are_not_checked() -> None:
+    """JSON may be nested more deeply than it can be written or validated."""
+    deep = WrittenCall("c", "f", '{"a":' * 900 + "1" + "}" * 900)
+    shallow: Schema = {"properties": {"a": {"type": "object"}}}
+    assert CallChecker({"f": shallow}).check(deep) in {CallValidity.VALID, CallValidity.UNCHECKED}
+    schema: Schema = {}
+    for _ in range(900):
+        schema = {"not": schema}
+    assert fits(schema, {}) is CallValidity.UNCHECKED
+
+
+def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
+    """Work is bounded by the product of both. Each of them may be large."""
+    large = {"properties": {f"p{i}": {"type": "string"} for i in range(400)}}
+    assert fits(large, {"p1": "x"}) is CallValidity.VALID
+    assert fits({"type": "object"}, {"p1": "x" * 100_000}) is CallValidity.VALID
+    assert fits(large, {"p1": "x" * 100_000}) is CallValidity.UNCHECKED
+
+
+def test_the_calls_of_an_answer_share_a_limit() -> None:
+    """Beyond a number of calls, or an amount of work, calls are not checked."""
+    simple = CallChecker({"f": {"type": "object"}})
+    call = WrittenCall("c", "f", "{}")
+    found = [simple.check(call) for _ in range(MAX_CALLS + 10)]
+    assert found == [CallValidity.VALID] * MAX_CALLS + [CallValidity.UNCHECKED] * 10
+    enum = {"properties": {"a": {"enum": list(range(500))}}}
+    large = WrittenCall("c", "f", orjson.dumps({"b": "x" * 4_000}).decode())
+    checker = CallChecker({"f": enum, "g": {"type": "object"}})
+    found = [checker.check(large) for _ in range(10)]
+    assert found == [CallValidity.VALID] * 4 + [CallValidity.UNCHECKED] * 6
+    assert checker.check(WrittenCall("c", "g", "{}")) is CallValidity.VALID
+
+
+def test_many_calls_of_a_large_schema_are_quick() -> None:
+    """A schema is compiled once for all calls of an answer."""
+    schema = {"properties": {"a": {"enum": ["x" * 100] * 90_000}}}
+    checker = CallChecker({"f": schema})
+    started_s = time.thread_time()
+    found = {checker.check(WrittenCall("c", "f", "{}")) for _ in range(1_000)}
+    assert found == {CallValidity.UNCHECKED}
+    assert time.thread_time() - started_s < 1
+
+
+def test_fractions_of_large_numbers_are_not_checked() -> None:
+    """A validator computes them exactly, in 13 us for each number."""
+    schema = {"properties": {"a": {"items": {"multipleOf": 1e-300}}}}
+    started_s = time.thread_time()
+    assert fits(schema, {"a": [1e300] * 60_000}) is CallValidity.UNCHECKED
+    assert time.thread_time() - started_s < 0.5
+    price = {"properties": {"a": {"multipleOf": 0.01}}}
+    assert [fits(price, {"a": a}) for a in (2.75, 2.755)] == [
+        CallValidity.VALID,
+        CallValidity.INVALID,
+    ]
+
+
+ERRORS = [
+    "Error: no such city",
+    "error",
+    "ValueError: invalid literal for int()",
+    "requests.exceptions.HTTPError: 404",
+    "  Traceback (most recent call last):\n  File ...",
+    "Error executing tool get_weather: 1 validation error",
+    "Error invoking tool 'get_weather' with kwargs {}",
+    "An error occurred while running the tool. Please try again. Error: x",
+    '{"isError": true, "content": []}',
+    '{"error": "not found"}',
+    '{"error": {"code": 404}}',
+    '{"success": false, "message": "no"}',
+    '{"ok": false}',
+    [{"type": "text", "text": "Error: no"}],
+]
+GOOD = [
+    "",
+    "7 degrees",
+    "Error handling in Python is done by exceptions.",
+    "Errors: 0, warnings: 2",
+    "No error: all is well",
+    '{"error": null, "result": 1}',
+    '{"error": "", "result": 1}',
+    '{"errors": 0, "success": true}',
+    '{"result": "Error: is a word"}',
+    '["Error: x"]',
+    '{"error": ',
+    None,
+    7,
+    [{"type": "image_url"}],
+]
+
+
+@pytest.mark.parametrize("content", ERRORS)
+def test_errors_of_tools_are_recognized(content: Any) -> None:  # noqa: ANN401 - JSON
+    """Frameworks and MCP servers write these for a tool that failed."""
+    assert is_tool_error(content)
+
+
+@pytest.mark.parametrize("content", GOOD)
+def test_texts_about_errors_are_not_errors(content: Any) -> None:  # noqa: ANN401
+    """A page about errors, or a report without any, is a good result."""
+    assert not is_tool_error(content)
+
+
+def test_a_chat_requests_last_results() -> None:
+    """Results after the last answer are new, and those before it are not."""
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "tool_calls": [{"id": "a"}]},
+        {"role": "tool", "tool_call_id": "a", "content": "Error: old"},
+        {"role": "assistant", "tool_calls": [{"id": "b"}, {"id": "c"}]},
+        {"role": "tool", "tool_call_id": "b", "content": "fine"},
+        {"role": "tool", "tool_call_id": "c", "content": "x", "isError": True},
+    ]
+    expected = (ToolResult("c", is_error=True), ToolResult("b", is_error=False))
+    assert latest_tool_results({"messages": messages}) == expected
+    said = {"role": "user", "content": "Never mind."}
+    assert latest_tool_results({"messages": [*messages, said]}) == ()
+
+
+def test_a_responses_requests_last_results() -> None:
+    """The same holds for items of the Responses API."""
+    output = {"type": "function_call_output", "call_id": "a", "output": '{"error": "x"}'}
+    items = [{"role": "user", "content": "Go."}, {"type": "function_call", "call_id": "a"}, output]
+    assert latest_tool_results({"input": items}) == (ToolResult("a", is_error=True),)
+    assert latest_tool_results({"input": "Go."}) == ()
+
+
+@pytest.mark.parametrize("messages", [None, 7, "text", [None, 7], [{"role": "tool"}], [[]]])
+def test_unreadable_messages_are_not_results(messages: Any) -> None:  # noqa: ANN401
+    """Judging a request is the upstream's task."""
+    assert latest_tool_results({"messages": messages}) == ()
+
+
+def test_long_whitespace_before_a_text_is_quick() -> None:
+    """A pattern that started again at each blank took 0.1 s for one result."""
+    started_s = time.thread_time()
+    for text in (" " * MAX_READ_CHARACTERS, "error" + " " * 60_000 + "x", "a." * 90_000):
+        assert not any(is_tool_error(text) for _ in range(20))
+    assert time.thread_time() - started_s < 0.5
+
+
+def test_only_the_last_results_are_read() -> None:
+    """A request may contain any number of them."""
+    messages = [{"role": "tool", "tool_call_id": str(i), "content": "ok"} for i in range(50_000)]
+    found = latest_tool_results({"messages": messages})
+    assert [result.call_id for result in found] == [str(49_999 - i) for i in range(MAX_RESULTS)]

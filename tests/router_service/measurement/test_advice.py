@@ -1,0 +1,119 @@
+"""Advice: which few of the available models are enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from router_service.artifact import SHIPPED, Artifact
+from router_service.core.errors import ArtifactError, ConfigError
+from router_service.measurement.advice import LEAST_GAIN, Advice, advise, arms_of
+from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
+from router_service.policies.selection import Price
+
+LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
+HAIKU, FLASH = "claude-haiku-4.5", "gemini-2.5-flash-lite"
+FOUR = (LARGE, SMALL, HAIKU, FLASH)
+
+
+@pytest.fixture(scope="module")
+def judged() -> Artifact:
+    """Return the shipped artifact."""
+    return Artifact.load(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def advice(judged: Artifact) -> Advice:
+    """Return advice on four models."""
+    return advise(judged, FOUR, max_models=3)
+
+
+def test_single_models_have_their_own_figures(judged: Artifact, advice: Advice) -> None:
+    """A model alone has the accuracy and the cost of its recorded answers."""
+    held_out = HeldOut.read(judged.directory / HELD_OUT)
+    prices = [judged.manifest.profile[arm].price for arm in judged.manifest.arms]
+    column = judged.manifest.arms.index(SMALL)
+    (alone,) = [each for each in advice.efficient if each.arms == (SMALL,)]
+    assert alone.point.accuracy.value == held_out.correct[:, column].mean()
+    costs_usd = held_out.recorded_costs_usd(prices)[:, column]
+    assert alone.point.cost_usd.value == pytest.approx(costs_usd.mean())
+    assert advice.best_single == LARGE
+    assert advice.queries == len(held_out.folds)
+
+
+def test_efficient_pools_are_not_dominated(advice: Advice) -> None:
+    """No pool of at most as many models is cheaper and clearly more accurate."""
+    assert {each.kind for each in advice.efficient} == {"once", "verified"}
+    for each in advice.efficient:
+        for other in advice.efficient:
+            if other.kind == each.kind and len(other.arms) <= len(each.arms):
+                is_cheaper = other.point.cost_usd.value < 0.9 * each.point.cost_usd.value
+                gain = other.point.accuracy.value - each.point.accuracy.value
+                assert not (is_cheaper and gain > LEAST_GAIN)
+
+
+def test_recommended_pools_grow_and_stay_within_the_budget(advice: Advice) -> None:
+    """A larger pool is recommended only if it is more accurate, at a fifth of the cost at most."""
+    for kind in ("once", "verified"):
+        pools = [each for each in advice.recommended if each.kind == kind]
+        sizes = [len(each.figures.arms) for each in pools]
+        assert sizes == sorted(set(sizes))
+        shares = [each.figures.point.versus_best for each in pools]
+        assert all(share and (share.cost_share or 0) <= 0.25 for share in shares)
+    once, verified = (
+        max(e.figures.point.accuracy.value for e in advice.recommended if e.kind == kind)
+        for kind in ("once", "verified")
+    )
+    assert verified > once + 0.01
+
+
+def test_figures_are_also_given_for_queries_that_picked_nothing(advice: Advice) -> None:
+    """They are measured on the folds that no pool or rule was picked on."""
+    for each in advice.recommended:
+        assert each.unseen_difference.n == advice.queries - advice.searched > 500
+        versus = each.figures.point.versus_best
+        assert versus is not None
+        assert each.unseen_difference.value == pytest.approx(versus.difference, abs=0.02)
+
+
+def test_limits_on_models_and_providers(judged: Artifact) -> None:
+    """A pool has at most as many models and companies; without ids, companies are unknown."""
+    single = advise(judged, FOUR, max_models=1)
+    assert {len(each.arms) for each in single.efficient} == {1}
+    found = advise(judged, FOUR, max_models=2, max_providers=1)
+    assert {each.arms for each in found.efficient if len(each.arms) > 1} <= {(LARGE, HAIKU)}
+    names = ["xai/grok-4-1-fast-non-reasoning", SMALL, "claude-haiku-4-5"]
+    assert arms_of(judged, names) == (SMALL, HAIKU)
+    unknown = judged.manifest.model_copy(update={"stands_for": {}})
+    with pytest.raises(ConfigError, match="does not say which provider"):
+        advise(replace(judged, manifest=unknown), FOUR, max_providers=1)
+    with pytest.raises(ConfigError, match="gpt-9: no figures for this model; there are figures"):
+        arms_of(judged, ["gpt-9"])
+
+
+def test_prices_of_a_configuration_count(judged: Artifact) -> None:
+    """A model that costs a thousand times as much is in no recommended pool."""
+    dear = Price(input_usd_per_mtok=1_000, output_usd_per_mtok=1_000)
+    pool = describe_pool(judged, (LARGE, SMALL, FLASH), {SMALL: dear})
+    found = advise(pool, max_models=2)
+    assert found.arms == tuple(arm for arm in judged.manifest.arms if arm in {LARGE, SMALL, FLASH})
+    assert all(SMALL not in each.figures.arms for each in found.recommended)
+
+
+def test_artifact_without_judgements_advises_on_choosing_once(tmp_path: Path) -> None:
+    """Verified answers then have no figures; without held-out predictions, there is no advice."""
+    shipped = Artifact.load(SHIPPED)
+    (tmp_path / HELD_OUT).write_bytes(b"")
+    HeldOut.read(SHIPPED / HELD_OUT).write(tmp_path)
+    plain = Artifact(tmp_path, shipped.manifest, shipped.tokenizer)
+    found = advise(plain, (LARGE, SMALL))
+    assert not found.has_verified
+    assert {each.kind for each in found.efficient} == {"once"}
+    assert {each.kind for each in found.recommended} == {"once"}
+    assert np.isfinite(found.efficient[0].point.cost_usd.value)
+    without = shipped.manifest.model_copy(update={"files": {}})
+    with pytest.raises(ArtifactError, match="advice needs held-out predictions"):
+        advise(Artifact(tmp_path, without, shipped.tokenizer))

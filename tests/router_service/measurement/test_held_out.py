@@ -1,0 +1,341 @@
+"""Held-out predictions of an artifact: the figures of the arms that a configuration maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from router_service.artifact import (
+    SHIPPED,
+    Artifact,
+    FrontierPoint,
+    Manifest,
+    Measure,
+    Onboarding,
+)
+from router_service.core.errors import ArtifactError
+from router_service.measurement.held_out import (
+    HELD_OUT,
+    MAX_QUERIES,
+    Figures,
+    HeldOut,
+    PricedOutcomes,
+    describe_pool,
+    read_judgements,
+    single_accuracies,
+    verified_points,
+)
+from router_service.policies.selection import Price, Verified
+from router_service.router import Router
+
+LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    """Return the shipped artifact."""
+    return Artifact.load(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def pair(artifact: Artifact) -> Router:
+    """Return a router with two of the shipped artifact's eight arms, as in the README."""
+    return Router(artifact, arms=[LARGE, SMALL])
+
+
+def numbers(point: FrontierPoint) -> list[float]:
+    """Return all figures of a point."""
+    versus = point.versus_best
+    assert versus is not None
+    pairs = (point.accuracy_interval, point.cost_usd_interval, versus.cost_share_interval)
+    intervals = [bound for pair in (*pairs, versus.difference_interval) for bound in pair or ()]
+    measures = [point.accuracy.value, point.accuracy.stderr, point.cost_usd.value]
+    return [*measures, versus.difference, versus.cost_share or 0.0, *intervals]
+
+
+def by_rule(manifest: Manifest) -> Mapping[str, FrontierPoint]:
+    """Return the measured points by their rules."""
+    return {point.policy: point for point in manifest.frontier}
+
+
+def test_shipped_figures_follow_from_the_shipped_predictions(artifact: Artifact) -> None:
+    """The file gives the manifest's frontier, metrics and policies for all arms at their prices."""
+    manifest = artifact.manifest
+    found = describe_pool(artifact, manifest.arms, {}).manifest
+    assert [point.policy for point in found.frontier] == [p.policy for p in manifest.frontier]
+    for got, wanted in zip(found.frontier, manifest.frontier, strict=True):
+        assert (got.accuracy, got.cost_usd) == (wanted.accuracy, wanted.cost_usd)
+        assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
+    assert found.metrics == manifest.metrics
+    assert found.policies == manifest.policies
+
+
+def test_part_of_the_pool_has_its_own_figures(artifact: Artifact, pair: Router) -> None:
+    """Goals work with two of eight arms, and no figure is of an arm that is not mapped.
+
+    The best single model is one of the two, so its accuracy is that of the whole pool's figures.
+    No rule costs more than the more expensive arm, and the oracle has only two arms to choose from.
+    """
+    whole, manifest = artifact.manifest, pair.artifact.manifest
+    assert manifest.metrics["best_single_accuracy"] == whole.metrics["best_single_accuracy"]
+    assert manifest.best_single_arm == LARGE
+    oracles = [each.metrics["oracle_accuracy"].value for each in (whole, manifest)]
+    assert oracles[1] < oracles[0] - 0.02
+    best_usd = manifest.metrics["best_single_cost_usd"].value
+    assert max(point.cost_usd.value for point in manifest.frontier) <= best_usd
+    points = by_rule(manifest)
+    reached = points[str(pair.policy("accuracy=best"))]
+    assert reached.versus_best is not None
+    assert reached.versus_best.difference >= 0
+    assert reached.cost_usd.value < 0.8 * best_usd
+    affordable = points[str(pair.policy("usd_per_1k=0.5"))]
+    assert affordable.cost_usd.value <= 0.0005
+    assert affordable.accuracy.value <= reached.accuracy.value
+
+
+def test_named_policies_have_figures_in_every_pool(artifact: Artifact, pair: Router) -> None:
+    """`economy` costs less than `balanced`, which costs less than `quality`, in both pools.
+
+    The rule of `fast` follows its goal: it is the cheapest one that is at most 2.5 points less
+    accurate than the best single model of its pool.
+    """
+    for described in (artifact, pair.artifact):
+        manifest = described.manifest
+        measured = (*manifest.frontier, *verified_points(described))
+        points = {point.policy: point for point in measured}
+        rules = [manifest.named_rules[name] for name in ("economy", "balanced", "quality")]
+        costs = [points[rule].cost_usd.value for rule in rules]
+        assert costs == sorted(set(costs))
+        fast = points[manifest.policies["fast"]]
+        assert fast.versus_best is not None
+        assert fast.versus_best.difference >= -0.025
+        for point in manifest.frontier:
+            if point.cost_usd.value < fast.cost_usd.value:
+                assert point.versus_best is None or point.versus_best.difference < -0.025
+    assert artifact.manifest.policies["fast"] != pair.artifact.manifest.policies["fast"]
+
+
+def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
+    """At twice the prices, every threshold and drift rule costs twice as much, for equal answers.
+
+    If one arm becomes the most expensive one, the rules ask it less, and cost other sums.
+    """
+    manifest = artifact.manifest
+    doubled = {
+        arm: Price(
+            input_usd_per_mtok=2 * (profile.price.input_usd_per_mtok or 0),
+            output_usd_per_mtok=2 * (profile.price.output_usd_per_mtok or 0),
+        )
+        for arm, profile in manifest.profile.items()
+    }
+    repriced = Router(artifact, prices=doubled).artifact.manifest
+    assert repriced.best_single_arm == manifest.best_single_arm == LARGE
+    points = by_rule(repriced)
+    for point in manifest.frontier:
+        if not point.policy.startswith("utility"):
+            assert points[point.policy].accuracy == point.accuracy
+            assert points[point.policy].cost_usd.value == pytest.approx(2 * point.cost_usd.value)
+    dear = {SMALL: Price(input_usd_per_mtok=100, output_usd_per_mtok=100)}
+    changed = by_rule(Router(artifact, prices=dear).artifact.manifest)
+    assert changed["drift=0.1"].cost_usd != by_rule(manifest)["drift=0.1"].cost_usd
+
+
+def test_verified_answers_need_judgements_for_figures_of_a_part(
+    artifact: Artifact, pair: Router
+) -> None:
+    """Without a verifier's judgements, a part of the pool has no verified figures.
+
+    The policy itself still works.
+    """
+    without = artifact.manifest.model_copy(update={"files": {}})
+    assert verified_points(artifact) == artifact.manifest.verified_frontier
+    assert verified_points(artifact) != ()
+    assert verified_points(replace(pair.artifact, manifest=without)) == ()
+    assert isinstance(pair.policy("verified"), Verified)
+
+
+def test_shipped_verified_figures_follow_from_the_shipped_judgements(artifact: Artifact) -> None:
+    """The simulation of the whole pool at its own prices gives the manifest's verified points."""
+    manifest = artifact.manifest
+    by_name = {point.policy: point for point in manifest.verified_frontier}
+    found = verified_points(describe_pool(artifact, manifest.arms, {}))
+    assert len(found) >= 10
+    for got in found:
+        wanted = by_name[got.policy]
+        assert (got.accuracy, got.cost_usd) == (wanted.accuracy, wanted.cost_usd)
+        assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
+
+
+def test_part_of_a_pool_has_verified_figures(artifact: Artifact) -> None:
+    """They are measured for its arms: a higher price costs more, and asks for more accuracy.
+
+    The operating point is among them, and goals may choose them.
+    """
+    router = Router(artifact, arms=[LARGE, SMALL])
+    assert artifact.manifest.verifier is not None
+    points = verified_points(router.artifact)
+    assert points == verified_points(Router(artifact, arms=[SMALL, LARGE]).artifact)
+    prices = [float(point.policy.removeprefix("verified=")) for point in points]
+    assert prices == sorted(prices)
+    assert artifact.manifest.verifier.price_usd in prices
+    assert points[-1].cost_usd.value > points[0].cost_usd.value
+    assert points[-1].accuracy.value > points[0].accuracy.value
+    low, high = points[-1].accuracy_interval or (0, 0)
+    assert low < points[-1].accuracy.value < high
+    best = router.artifact.manifest.metrics["best_single_cost_usd"].value
+    assert points[0].cost_usd.value < best
+    assert isinstance(router.policy("accuracy=best-1", verified_goals=True), Verified)
+
+
+def test_other_prices_change_verified_figures(artifact: Artifact) -> None:
+    """At ten times the prices, ten times the price of a correct answer asks the same arms."""
+    manifest = artifact.manifest
+    tenfold = {
+        arm: Price(
+            input_usd_per_mtok=10 * (usage.price.input_usd_per_mtok or 0),
+            output_usd_per_mtok=10 * (usage.price.output_usd_per_mtok or 0),
+        )
+        for arm, usage in manifest.profile.items()
+    }
+    usual = describe_pool(artifact, manifest.arms, {})
+    changed = describe_pool(artifact, manifest.arms, tenfold)
+    by_name = {point.policy: point for point in verified_points(changed)}
+    compared = 0
+    for point in verified_points(usual):
+        other = by_name.get(str(Verified(10 * float(point.policy.removeprefix("verified=")))))
+        if other is not None:
+            assert other.accuracy == point.accuracy
+            assert other.cost_usd.value == pytest.approx(10 * point.cost_usd.value)
+            compared += 1
+    assert compared >= 8
+
+
+def test_judgements_of_other_queries_are_refused(artifact: Artifact, tmp_path: Path) -> None:
+    """They must have the same labels and folds as the predictions that they join."""
+    path = artifact.directory / HELD_OUT
+    read, held_out = read_judgements(path), HeldOut.read(path)
+    assert read is not None
+    others = 1 - held_out.correct
+    assert not held_out.add_judgements(tmp_path, read, others, held_out.folds)
+    assert not (tmp_path / HELD_OUT).exists()
+
+
+def test_judgements_are_read_as_written(artifact: Artifact, tmp_path: Path) -> None:
+    """The file keeps every number, and stays small. Files without judgements have none."""
+    path = artifact.directory / HELD_OUT
+    read, held_out = read_judgements(path), HeldOut.read(path)
+    assert read is not None
+    held_out.write(tmp_path, read)
+    again = read_judgements(tmp_path / HELD_OUT)
+    assert again is not None
+    for name, array in again.arrays().items():
+        assert_array_equal(array, read.arrays()[name])
+    assert len(again.take(np.arange(3)).p_correct) == 3
+    assert path.stat().st_size < 1_500_000
+    held_out.write(tmp_path)
+    assert read_judgements(tmp_path / HELD_OUT) is None
+    (tmp_path / HELD_OUT).write_bytes(b"no archive")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        read_judgements(tmp_path / HELD_OUT)
+
+
+def test_figures_with_a_joined_arm_are_marked(artifact: Artifact) -> None:
+    """They are estimates if the pool has the arm; its accuracy has the error of the estimate."""
+    facts = Onboarding(
+        answers=100,
+        models=50,
+        accuracy=Measure(value=0.8, stderr=0.02, n=1384),
+        probability_stderr=0.03,
+    )
+    joined = replace(
+        artifact, manifest=artifact.manifest.model_copy(update={"onboarded": {SMALL: facts}})
+    )
+    assert describe_pool(joined, [LARGE, SMALL], {}).manifest.estimated_arms == (SMALL,)
+    assert describe_pool(joined, [LARGE], {}).manifest.estimated_arms == ()
+    assert single_accuracies(joined)[SMALL] == facts.accuracy
+    assert single_accuracies(joined)[LARGE] == single_accuracies(artifact)[LARGE]
+
+
+def test_joined_columns_come_last(tmp_path: Path) -> None:
+    """The arms of another table follow, and the folds stay."""
+    first, second = held_out(10), held_out(10, attempts=3)
+    joined = first.join_arms(second)
+    assert_array_equal(joined.select_arms([0, 1]).correct, first.correct)
+    assert_array_equal(joined.select_arms([2, 3]).usage, second.usage)
+    joined.write(tmp_path)
+    assert_array_equal(HeldOut.read(tmp_path / HELD_OUT).correct, joined.correct)
+
+
+def test_one_arm_is_its_own_pool(artifact: Artifact) -> None:
+    """With one arm, every rule has the figures of that arm."""
+    manifest = Router(artifact, arms=[SMALL]).artifact.manifest
+    best = manifest.metrics["best_single_accuracy"]
+    assert {point.accuracy.value for point in manifest.frontier} == {best.value}
+    assert verified_points(Router(artifact, arms=[SMALL]).artifact) == ()
+
+
+def held_out(queries: int, attempts: int = 1) -> HeldOut:
+    """Return predictions for two arms, with answers that were counted in whole tokens."""
+    rng = np.random.default_rng(0)
+    shape = (queries, 2)
+    return HeldOut(
+        probabilities=rng.random(shape),
+        correct=rng.integers(0, attempts + 1, shape) / attempts,
+        input_tokens=rng.integers(50, 5000, shape).astype(float),
+        output_tokens=rng.integers(1, 200, shape) / attempts,
+        seconds=rng.random(shape).astype(np.float32).astype(float),
+        folds=rng.integers(0, 5, queries),
+        usage=rng.random((5, 2, 3)) * 100,
+    )
+
+
+@pytest.mark.parametrize("attempts", [1, 3], ids=["asked once", "asked three times"])
+def test_file_keeps_every_number(tmp_path: Path, attempts: int) -> None:
+    """What is written is read again, also shares of several attempts; whole numbers take less."""
+    written = held_out(400, attempts)
+    written.write(tmp_path)
+    read = HeldOut.read(tmp_path / HELD_OUT)
+    for field in fields(HeldOut):
+        assert_array_equal(getattr(read, field.name), getattr(written, field.name))
+    assert (tmp_path / HELD_OUT).stat().st_size < 400 * 2 * (60 if attempts > 1 else 20)
+
+
+def test_large_tables_are_sampled(tmp_path: Path) -> None:
+    """The file has at most 20,000 queries, whose columns stay together."""
+    written = held_out(MAX_QUERIES + 500)
+    written = replace(written, correct=written.input_tokens % 2)
+    written.write(tmp_path)
+    read = HeldOut.read(tmp_path / HELD_OUT)
+    assert len(read.folds) == len(read.correct) == MAX_QUERIES
+    assert_array_equal(read.correct, read.input_tokens % 2)
+
+
+def test_damaged_file_is_an_artifact_error(tmp_path: Path) -> None:
+    """The error names the file."""
+    (tmp_path / HELD_OUT).write_bytes(b"no archive")
+    with pytest.raises(ArtifactError, match=r"held-out\.npz.*cannot be read"):
+        HeldOut.read(tmp_path / HELD_OUT)
+
+
+def test_hourly_price_counts_seconds() -> None:
+    """An arm on a rented machine costs the time of its answers."""
+    made = held_out(50)
+    prices = [Price(usd_per_hour=3600), Price(input_usd_per_mtok=1, output_usd_per_mtok=2)]
+    costs_usd = made.recorded_costs_usd(prices)
+    assert_array_equal(costs_usd[:, 0], made.seconds[:, 0])
+    tokens_usd = (made.input_tokens[:, 1] + made.output_tokens[:, 1] * 2) / 1e6
+    assert_array_equal(costs_usd[:, 1], tokens_usd)
+    figures = Figures.measure(
+        PricedOutcomes(made.correct, costs_usd),
+        made.probabilities,
+        made.expected_costs_usd(prices),
+        {"default": "theta=0.5", "cheap": "accuracy=0"},
+    )
+    cheapest = min(figures.frontier, key=lambda point: point.cost_usd.value)
+    assert figures.policies["cheap"] == cheapest.policy
+    assert figures.policies["default"] == "theta=0.5"

@@ -1,0 +1,205 @@
+"""Caching rules, expected costs with a warm cache, and when a conversation changes its arm."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.apis.answers import Usage
+from router_service.policies.caching import (
+    ANTHROPIC,
+    DEEPSEEK,
+    MAX_LAST_ARMS,
+    MAX_WARM_ARMS,
+    OPENAI,
+    ArmTerms,
+    ConversationState,
+    NextRequest,
+    SwitchRule,
+    cache_rule,
+    choose_in_conversation,
+    correct_answer_usd,
+    costs_over,
+)
+from router_service.policies.selection import Drift, Price, Reason, Threshold, Utility
+
+CACHED = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.5)
+WRITTEN = Price(
+    input_usd_per_mtok=3.0,
+    output_usd_per_mtok=15.0,
+    cached_input_usd_per_mtok=0.3,
+    cache_write_usd_per_mtok=3.75,
+)
+CHEAP = Price(input_usd_per_mtok=0.2, output_usd_per_mtok=0.8, cached_input_usd_per_mtok=0.05)
+TERMS = {
+    "strong": ArmTerms(CACHED, 100, rule=OPENAI),
+    "claude": ArmTerms(WRITTEN, 100, rule=ANTHROPIC),
+    "cheap": ArmTerms(CHEAP, 100, rule=OPENAI),
+}
+ARMS = tuple(TERMS)
+
+
+def at(now_s: float, tokens: float = 10_000, *, has_markers: bool = True) -> NextRequest:
+    """Return a request with this many prompt tokens."""
+    return NextRequest(tokens, now_s, has_markers)
+
+
+def served(arm: str, now_s: float = 0.0, tokens: int = 10_000) -> ConversationState:
+    """Return the state after an arm has answered the first request."""
+    usage = Usage(tokens, 100)
+    return ConversationState(id="c").after(at(now_s, tokens), arm, usage, 0.02, TERMS)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "min_tokens", "lifetime_s", "needs_markers"),
+    [
+        ("openai", "gpt-5-mini", 1024, 300, False),
+        ("azure", "gpt-4o", 1024, 300, False),
+        ("anthropic", "claude-sonnet-4-5-20250929", 1024, 300, True),
+        ("anthropic", "claude-opus-4-5-20251101", 4096, 300, True),
+        ("anthropic", "claude-haiku-4-5", 4096, 300, True),
+        ("anthropic", "claude-3-haiku-20240307", 2048, 300, True),
+        ("anthropic", "claude-3-5-haiku-latest", 2048, 300, True),
+        ("google", "gemini-2.5-flash", 2048, 180, False),
+        ("google", "gemini-3-pro-preview", 4096, 180, False),
+        ("deepseek", "deepseek-chat", 64, 3600, False),
+        ("x-ai", "grok-4", 1024, 300, False),
+    ],
+)
+def test_rules_follow_the_providers_documentation(
+    provider: str, model: str, min_tokens: int, lifetime_s: float, needs_markers: bool
+) -> None:
+    """Minimum length, lifetime and the need for `cache_control` depend on provider and model."""
+    rule = cache_rule(provider, model)
+    assert (rule.min_tokens, rule.lifetime_s) == (min_tokens, lifetime_s)
+    assert rule.needs_markers is needs_markers
+
+
+def test_a_warm_prompt_costs_its_cached_part_its_new_part_and_the_output() -> None:
+    """Each token of the prompt is charged once: read from the cache, written to it, or plain."""
+    strong, claude = TERMS["strong"], TERMS["claude"]
+    cold = strong.cost_usd(10_000, 0, has_markers=True)
+    assert cold == pytest.approx((10_000 * 2.0 + 100 * 8.0) / 1e6)
+    warm = strong.cost_usd(10_000, 9_000, has_markers=True)
+    assert warm == pytest.approx((9_000 * 0.5 + 1_000 * 2.0 + 100 * 8.0) / 1e6)
+    written = claude.cost_usd(10_000, 9_000, has_markers=True)
+    assert written == pytest.approx((9_000 * 0.3 + 1_000 * 3.75 + 100 * 15.0) / 1e6)
+    unmarked = claude.cost_usd(10_000, 9_000, has_markers=False)
+    assert unmarked == pytest.approx((10_000 * 3.0 + 100 * 15.0) / 1e6)
+
+
+def test_a_cache_is_cold_after_its_lifetime_and_below_its_minimum() -> None:
+    """A prefix counts within the lifetime since its last use, and only if it is long enough."""
+    state = served("strong", now_s=100.0)
+    assert state.cached_tokens("strong", OPENAI, 399.0) == 10_000
+    assert state.cached_tokens("strong", OPENAI, 401.0) == 0
+    assert state.cached_tokens("strong", DEEPSEEK, 401.0) == 10_000
+    assert state.cached_tokens("cheap", OPENAI, 100.0) == 0
+    assert state.cached_tokens("strong", None, 100.0) == 0
+    assert served("strong", tokens=1_000).cached_tokens("strong", OPENAI, 1.0) == 0
+
+
+def test_reported_cached_tokens_correct_the_expectation() -> None:
+    """An arm that reports no cached tokens is not expected to be warm, and a later hit counts."""
+    state = served("strong")
+    missed = state.after(at(1.0, 11_000), "strong", Usage(11_000, 100), 0.02, TERMS)
+    assert missed.cached_tokens("strong", OPENAI, 2.0) < 1_000
+    hit = Usage(12_000, 100, cached_tokens=11_000)
+    again = missed.after(at(2.0, 12_000), "strong", hit, 0.02, TERMS)
+    assert again.cached_tokens("strong", OPENAI, 3.0) == pytest.approx(12_000)
+    estimated = Usage(11_000, 100, is_estimated=True)
+    unknown = state.after(at(1.0, 11_000), "strong", estimated, 0.02, TERMS)
+    assert unknown.cached_tokens("strong", OPENAI, 2.0) == 11_000
+
+
+def test_the_state_of_a_conversation_is_bounded() -> None:
+    """However many requests and arms a conversation has, its state stays small."""
+    state = ConversationState(id="c")
+    for i in range(100):
+        state = state.after(at(i), f"arm-{i}", Usage(10_000 + i, 10), 0.01, TERMS)
+    assert (len(state.arms), len(state.warm)) == (MAX_LAST_ARMS, MAX_WARM_ARMS)
+    assert state.arm == "arm-99"
+    assert (state.requests, state.switches) == (100, 99)
+    assert state.growth_tokens == 1.0
+    assert len(state.model_dump_json()) < 1_500
+
+
+def test_a_warm_arm_is_kept_although_another_has_the_lower_list_price() -> None:
+    """The policy sees what this request costs, so a lower list price is not a sufficient reason."""
+    cheaper = Price(input_usd_per_mtok=1.5, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.4)
+    terms = {"strong": TERMS["strong"], "other": ArmTerms(cheaper, 100, rule=OPENAI)}
+    state, now = served("strong"), at(10.0, 10_200)
+    for requests, chosen in ((1, "strong"), (1_000, "other")):
+        costs_usd = costs_over(tuple(terms), terms, state, now, requests)
+        rule = SwitchRule(expected_requests=requests)
+        selection = choose_in_conversation(
+            tuple(terms), (0.9, 0.9), costs_usd, Drift(0.05), state, rule
+        )
+        assert tuple(terms)[selection.arm] == chosen
+    assert selection.reason is Reason.SWITCHED
+
+
+def test_a_better_arm_is_chosen_only_within_the_budget() -> None:
+    """A switch that costs more than staying needs a gain that is worth it, and the budget."""
+    state, now = served("cheap"), at(10.0, 10_200)
+    costs_usd = costs_over(ARMS, TERMS, state, now, 4)
+    probabilities = (0.9, 0.5, 0.6)
+    stays = choose_in_conversation(ARMS, probabilities, costs_usd, Drift(0.05), state, SwitchRule())
+    assert (ARMS[stays.arm], stays.reason) == ("cheap", Reason.STICKY)
+    rich = SwitchRule(budget_usd=1.0)
+    switches = choose_in_conversation(ARMS, probabilities, costs_usd, Drift(0.05), state, rich)
+    assert (ARMS[switches.arm], switches.reason) == ("strong", Reason.SWITCHED)
+    poor = SwitchRule(budget_usd=1.0, correct_usd=1e-6)
+    again = choose_in_conversation(ARMS, probabilities, costs_usd, Drift(0.05), state, poor)
+    assert (ARMS[again.arm], again.reason) == ("cheap", Reason.STICKY)
+
+
+def test_the_price_of_utility_is_not_replaced() -> None:
+    """A policy that names what a correct answer is worth is followed."""
+    state, now = served("cheap"), at(10.0, 10_200)
+    costs_usd = costs_over(ARMS, TERMS, state, now, 4)
+    rule = SwitchRule(budget_usd=1.0, correct_usd=1e-6)
+    chosen = choose_in_conversation(ARMS, (0.9, 0.5, 0.6), costs_usd, Utility(1.0), state, rule)
+    assert (ARMS[chosen.arm], chosen.reason) == ("strong", Reason.SWITCHED)
+
+
+def test_savings_of_earlier_switches_are_part_of_the_budget() -> None:
+    """A conversation that became cheaper than its first arm may afford a better one later."""
+    state = served("strong")
+    for i in range(1, 6):
+        usage = Usage(10_000 + 100 * i, 100)
+        cost_usd = CHEAP.cost_of(usage, 0.0)
+        state = state.after(at(i, usage.prompt_tokens), "cheap", usage, cost_usd, TERMS)
+    assert state.first_arm == "strong"
+    assert state.spent_usd < state.staying_usd
+    costs_usd = costs_over(ARMS, TERMS, state, at(6.0, 10_600), 1)
+    rule = SwitchRule(expected_requests=1)
+    better = choose_in_conversation(ARMS, (0.9, 0.5, 0.6), costs_usd, Drift(0.05), state, rule)
+    assert (ARMS[better.arm], better.reason) == ("strong", Reason.SWITCHED)
+
+
+def test_long_answers_would_be_long_with_the_first_arm_too() -> None:
+    """The cost of staying grows with the answers' length, so that it stays comparable."""
+    state = served("strong")
+    short, long = (
+        state.after(at(1.0), "cheap", Usage(10_000, tokens), 0.01, TERMS).staying_usd
+        for tokens in (100, 1_100)
+    )
+    assert long - short == pytest.approx(1_000 * 8.0 / 1e6)
+
+
+def test_without_an_arm_to_stay_with_the_policy_decides() -> None:
+    """A new conversation, or one whose arm cannot serve the request, gets the policy's choice."""
+    for state in (ConversationState(id="c"), served("gone")):
+        costs_usd = costs_over(ARMS, TERMS, state, at(1.0), 4)
+        chosen = choose_in_conversation(
+            ARMS, (0.9, 0.9, 0.9), costs_usd, Drift(0.05), state, SwitchRule()
+        )
+        assert (ARMS[chosen.arm], chosen.reason) == ("cheap", Reason.DRIFT)
+
+
+def test_every_policy_has_a_price_for_a_correct_answer() -> None:
+    """`utility` names the price; the other policies imply one by what they give up for savings."""
+    costs_usd = (0.01, 0.11)
+    assert correct_answer_usd(Utility(0.5), costs_usd) == 0.5
+    assert correct_answer_usd(Drift(0.05), costs_usd) == pytest.approx(2.0)
+    assert correct_answer_usd(Threshold(0.8), costs_usd) == pytest.approx(0.5)

@@ -1,0 +1,371 @@
+"""Structural features: requests counted by hand, and bounds on the time that counting takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.apis.conversation import (
+    Conversation,
+    Parameter,
+    Role,
+    SchemaSummary,
+    ToolSpec,
+    Turn,
+    parse_conversation,
+)
+from router_service.predictor.features import FEATURES, MAX_QUERY_CHARS, extract
+
+REQUEST = {
+    "messages": [
+        {"role": "user", "content": "What are the areas of circles with radius 2, 3.5 and then 7?"}
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "circleArea",
+                "description": "Area of a circle.",
+                "parameters": {
+                    "type": "object",
+                    "required": ["radius"],
+                    "properties": {
+                        "radius": {"type": "number"},
+                        "unit": {"type": "string", "enum": ["m", "cm"], "default": "m"},
+                    },
+                },
+            },
+        }
+    ],
+}
+
+BOOKING = {
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": "Book rooms in Paris, New York and Rome for 2 nights from 2024-05-01, "
+            'then e-mail "all done" to Alice and Bob. Can you also compare [1, 2] in km/h?',
+        },
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "book_room",
+                "description": "Book a room in a city.",
+                "parameters": {
+                    "type": "object",
+                    "required": ["city", "nights"],
+                    "properties": {
+                        "city": {"type": "string", "description": "City, e.g. Oslo."},
+                        "nights": {"type": "integer", "description": "How many nights."},
+                        "size": {"type": "string", "enum": ["single", "twin"]},
+                        "extras": {
+                            "type": "array",
+                            "description": "Optional extras.",
+                            "items": {"type": "string", "description": "An extra."},
+                        },
+                    },
+                },
+            },
+        },
+        {
+            "type": "function",
+            "function": {
+                "name": "book_flight",
+                "description": "Book a flight to a city.",
+                "parameters": {
+                    "type": "object",
+                    "required": [],
+                    "properties": {"direct": {"type": "boolean", "default": False}},
+                },
+            },
+        },
+    ],
+}
+
+
+def counts(request: dict[str, object], names: Iterable[str]) -> dict[str, float]:
+    """Return the named features of a request."""
+    wanted = list(names)
+    return dict(zip(wanted, extract(parse_conversation(request), wanted), strict=True))
+
+
+def test_counts_of_a_small_request() -> None:
+    """A request counted by hand has these features."""
+    expected = {
+        "tools": 1,
+        "parameters": 2,
+        "required": 1,
+        "optional": 1,
+        "schema_depth": 1,
+        "enums": 1,
+        "defaults": 1,
+        "numbers_typed": 1,
+        "camel_case_tools": 1,
+        "mentioned": 1,
+        "mentioned_share": 0.5,
+        "name_overlap_max": 0.5,
+        "query_words": 14,
+        "query_numbers": 3,
+        "query_decimals": 1,
+        "numbers_per_parameter": 1.5,
+        "commas": 1,
+        "ands": 1,
+        "sequence_words": 1,
+        "question_marks": 1,
+        "asks_what": 1,
+        "asks_how": 0,
+    }
+    assert counts(REQUEST, expected) == expected
+
+
+def test_text_features_counted_by_hand() -> None:
+    """Features of the text match a count by hand."""
+    expected = {
+        "sentences": 2,
+        "clauses": 4,  # four texts between marks have more than 12 characters
+        "query_numbers": 6,  # 2, 2024, -05, -01, 1, 2
+        "distinct_numbers": 5,
+        "names": 5,  # `Paris, New York` is one run; Rome, Alice, Bob, Can
+        "quoted_texts": 1,
+        "capitalized": 8,
+        "uppercase_share": 8 / 146,
+        "dates": 1,
+        "coordinates": 1,
+        "bracketed_lists": 1,
+        "code_marks": 2,
+        "links": 0,
+        "commas": 3,
+        "commas_per_word": 3 / 29,
+        "ands": 2,
+        "lists": 1,
+        "longest_list": 2,
+        "names_joined": 2,  # York and Rome, Alice and Bob
+        "sequence_words": 2,
+        "steps": 1,
+        "additions": 1,
+        "comparisons": 1,
+        "demands": 2,
+        "starts_with_demand": 1,
+        "starts_can": 0,
+        "ends_asking": 1,
+        "says_you": 1,
+        "turns": 2,
+        "system_chars": 9,
+    }
+    assert counts(BOOKING, expected) == pytest.approx(expected)
+
+
+def test_tool_features_counted_by_hand() -> None:
+    """Features of the tools match a count by hand."""
+    expected = {
+        "tools": 2,
+        "parameters": 5,
+        "parameters_max": 4,
+        "required_max": 2,
+        "required_min": 0,
+        "optional": 3,
+        "schema_depth": 2,
+        "schema_nodes": 6,
+        "enum_size_max": 2,
+        "examples": 1,
+        "called_optional": 1,
+        "undescribed": 2,
+        "strings": 3,
+        "integers": 1,
+        "booleans": 1,
+        "arrays": 1,
+        "name_chars": 10,
+        "description_chars": 23,
+        "tools_alike_max": 2 / 4,  # book and city of book, room, flight and city
+        "names_alike_max": 1 / 3,
+    }
+    assert counts(BOOKING, expected) == pytest.approx(expected)
+
+
+def test_overlap_features_counted_by_hand() -> None:
+    """Features of query and tools together match a count by hand.
+
+    The query has 13 words that are not stop words.
+    """
+    expected = {
+        "known_words": 2,  # book, nights
+        "unknown_words": 11,
+        "known_share": 2 / 13,
+        "mentioned": 1,
+        "tools_half_named": 2,
+        "tools_named": 0,
+        "best_score": 2 / 13 + 1 / 2 + 1 / 3,
+        "second_score": 1 / 13 + 1 / 2 + 1 / 3,
+        "best_lead": 1 / 13,
+        "tools_near_best": 2,
+        "best_parameters": 4,
+        "best_required": 2,
+        "best_arrays": 1,
+        "best_enums": 1,
+        "best_said": 1,
+        "best_unsaid": 3,
+        "best_required_said": 1,
+        "best_required_unsaid": 1,
+        "best_enums_unsaid": 1,
+        "numbers_left": 5,
+        "names_left": 5,  # five names and a quoted text, minus one required string
+        "values_left": 10,
+        "clause_tools": 1,
+        "clauses_of_one_tool": 2,
+    }
+    assert counts(BOOKING, expected) == pytest.approx(expected)
+
+
+def test_enum_values_in_the_query_are_counted() -> None:
+    """Both values of one enum are found, whatever their letter case, and none of the other enum."""
+    size = SchemaSummary("string", enum=("single", "twin"))
+    meal = SchemaSummary("string", enum=("vegan", "kosher"))
+    tool = ToolSpec("book", "", (Parameter("size", size, True), Parameter("meal", meal, False)))
+    asked = Conversation((Turn(Role.USER, "A Single room, or a twin?"),), (tool,))
+    names = ["enum_values_said", "enum_values_said_max", "enums_said_twice", "best_enums_said"]
+    assert extract(asked, names) == (2, 2, 1, 1)
+
+
+def test_only_the_latest_user_text_is_counted() -> None:
+    """Earlier user turns and later answers are not part of the query."""
+    turns = (
+        Turn(Role.USER, "one, two, three"),
+        Turn(Role.USER, "a, b"),
+        Turn(Role.ASSISTANT, ",,,,"),
+    )
+    assert extract(Conversation(turns), ["commas", "turns"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "count"),
+    [
+        # Cases of the patterns that were rewritten because they took quadratic time.
+        ("Paris, New York and Rome", "longest_list", 2),
+        ("a, b and c; d, e or f", "lists", 2),
+        ("a, b and c d e, f", "longest_list", 2),
+        ("one, two three four five six, seven and eight", "longest_list", 2),
+        ("Oslo, Lima, Bern", "lists", 0),
+        ("Ann, and the Bob, and Cid", "names_joined", 1),
+        ("iPhone and Mac, Bob and me", "names_joined", 1),
+        ("f(x) + snake_case_name + camelCase", "code_marks", 4),
+        ("a [b], [c and []", "bracketed_lists", 2),
+        ("1/2, 3/4/5 and 2024-05-01 in May 1999", "dates", 5),
+        ("9" * 50 + "/7", "dates", 1),
+    ],
+)
+def test_patterns_counted_by_hand(text: str, name: str, count: int) -> None:
+    """Features that use patterns have the values counted by hand in short texts."""
+    assert extract(Conversation((Turn(Role.USER, text),)), [name]) == (count,)
+
+
+words = st.text(max_size=40)
+schemas = st.recursive(
+    st.builds(SchemaSummary, words, words, st.lists(words, max_size=3).map(tuple), st.booleans()),
+    lambda inner: st.builds(
+        SchemaSummary,
+        type=words,
+        properties=st.lists(st.builds(Parameter, words, inner, st.booleans()), max_size=3).map(
+            tuple
+        ),
+        items=st.none() | inner,
+    ),
+    max_leaves=6,
+)
+tools = st.builds(
+    ToolSpec,
+    words,
+    words,
+    st.lists(st.builds(Parameter, words, schemas, st.booleans()), max_size=4).map(tuple),
+)
+
+
+@given(st.text(max_size=300), st.lists(tools, max_size=4).map(tuple))
+def test_every_feature_is_finite(text: str, offered: tuple[ToolSpec, ...]) -> None:
+    """Every text and every list of tools, even an empty one, has finite features."""
+    conversation = Conversation((Turn(Role.USER, text),), offered)
+    assert all(math.isfinite(count) for count in extract(conversation, list(FEATURES)))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("a, ", "A, ", "a b c d, ", "a b c d e, ", "word ", "Aa ", "Aa of ", "Aa and "),
+        *("A", "a", "_", "a_", "Ab", "1", "1/", "1.", "1 and ", "é, ", "/a", "-"),
+        *('" ', "' ", "'ab", "` ", "[", "[ ", "( ", "{", " ", "\n", "[\n\n"),
+    ],
+)
+def test_repetitive_texts_take_bounded_time(piece: str) -> None:
+    """A query of the maximum length that repeats one piece takes less than a second.
+
+    Measured: milliseconds. An earlier pattern with quadratic time took up to six seconds.
+    """
+    text = piece * (MAX_QUERY_CHARS // len(piece) + 1)
+    start = time.process_time()
+    extract(Conversation((Turn(Role.USER, text),)), list(FEATURES))
+    assert time.process_time() - start < 1
+
+
+VALUES = st.text("ab", max_size=300)
+
+
+@given(st.text("abA", min_size=1, max_size=60), st.lists(VALUES, max_size=5))
+def test_indexed_and_scanned_enum_values_are_the_same(text: str, values: list[str]) -> None:
+    """The same enum values are found by scanning (few values) and by indexing (many values)."""
+    query = text * (MAX_QUERY_CHARS // len(text))
+    many = SchemaSummary("string", enum=tuple(str(i) for i in range(100)))
+    counted = []
+    for padding in (SchemaSummary(), many):
+        enum = SchemaSummary("string", enum=(*values, query[7:200].lower(), query[5:900].lower()))
+        parameters = (Parameter("a", enum, True), Parameter("b", padding, True))
+        asked = Conversation((Turn(Role.USER, query),), (ToolSpec("f", "", parameters),))
+        (count,) = extract(asked, ["enum_values_said"])
+        counted.append(count - sum(value in query.lower() for value in padding.enum))
+    assert counted[0] == counted[1]
+    assert counted[0] == sum(value in query.lower() for value in set(enum.enum))
+
+
+def tool(*parameters: Parameter, description: str = "") -> ToolSpec:
+    """Return a tool with these parameters."""
+    return ToolSpec("f", description, parameters)
+
+
+def chain(levels: int, width: int) -> SchemaSummary:
+    """Return a schema with `levels` nested objects, each with `width` more properties."""
+    schema = SchemaSummary("string")
+    for _ in range(levels):
+        leaves = (Parameter(f"p{i}", SchemaSummary("string"), False) for i in range(width))
+        schema = SchemaSummary("object", properties=(Parameter("n", schema, False), *leaves))
+    return schema
+
+
+REPEATING = SchemaSummary("string", enum=tuple("a" * 45 + str(i) + "a" * 45 for i in range(6_000)))
+WORDY = " ".join(f"{i:x}word{i * 7919:x}" for i in range(45_000))[:650_000]
+HEAVY: list[tuple[ToolSpec, ...]] = [
+    (tool(Parameter("a", REPEATING, True)),),
+    (tool(Parameter("a", chain(60, 400), True)),),
+    (tool(*(Parameter(f"p{i}", SchemaSummary("string"), True) for i in range(24_000))),),
+    (tool(description=WORDY),),
+    tuple(tool(description=WORDY[i * 50_000 : (i + 1) * 50_000]) for i in range(13)),
+    tuple(ToolSpec(f"tool{i}", WORDY[i * 600 : i * 600 + 600]) for i in range(1_000)),
+]
+
+
+@pytest.mark.parametrize("offered", HEAVY, ids=range(len(HEAVY)))
+def test_large_tools_take_bounded_time(offered: tuple[ToolSpec, ...]) -> None:
+    """Tools of the maximum size take less than ten seconds of CPU time.
+
+    Measured: 0.2 s, and 1.5 s when the garbage collector ran in a process with many objects. In an
+    earlier version, enums that repeat the query took minutes.
+    """
+    asked = Conversation((Turn(Role.USER, "a" * MAX_QUERY_CHARS),), offered)
+    start = time.thread_time()
+    extract(asked, list(FEATURES))
+    assert time.thread_time() - start < 10

@@ -1,0 +1,106 @@
+"""Calibrations that are monotone and finite, and batches of rows with masked padding."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from router_service.artifact import MANIFEST, SHIPPED, Manifest
+from router_service.predictor.model import (
+    BUCKET_TOKENS,
+    IDENTITY,
+    Calibration,
+    Isotonic,
+    Knots,
+    Platt,
+    Temperature,
+    batches_by_length,
+    pad_rows,
+)
+from router_service.predictor.packing import Packed
+
+ADAPTER: TypeAdapter[Calibration] = TypeAdapter(Calibration)
+CALIBRATIONS: tuple[Calibration, ...] = (
+    IDENTITY,
+    Temperature(temperature=1.7),
+    Platt(slopes=(0.5, 2.0), intercepts=(1.0, -3.0)),
+    Isotonic(
+        knots=(Knots(raw=(0.2,), calibrated=(0.4,)), Knots(raw=(0, 1), calibrated=(0.1, 0.9)))
+    ),
+)
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@given(raw=st.lists(st.floats(0, 1), min_size=2, max_size=20))
+def test_calibration_is_monotone_and_bounded(calibration: Calibration, raw: list[float]) -> None:
+    """A higher raw probability never becomes a lower one, and 0 and 1 stay within 0 to 1."""
+    rising = np.sort(np.array([0.0, *raw, 1.0]))
+    calibrated = calibration.apply(np.column_stack([rising, rising]))
+    assert ((calibrated >= 0) & (calibrated <= 1)).all()
+    assert (np.diff(calibrated, axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+def test_calibration_json_round_trip(calibration: Calibration) -> None:
+    """A calibration that is written as JSON is read as the same map."""
+    assert ADAPTER.validate_json(ADAPTER.dump_json(calibration)) == calibration
+
+
+def test_calibrations_computed_by_hand() -> None:
+    """The logit of 0.8 is ln 4; a temperature of 2 halves it, and a line moves it."""
+    raw = np.array([[0.8, 0.8]])
+    assert Temperature(temperature=2).apply(raw) == pytest.approx(2 / 3)
+    platt = Platt(slopes=(1, 0), intercepts=(float(np.log(2)), 0)).apply(raw)
+    assert platt.tolist() == [pytest.approx([8 / 9, 0.5])]
+    knots = Knots(raw=(0.5, 1.0), calibrated=(0.2, 0.7))
+    assert Isotonic(knots=(knots, knots)).apply(raw) == pytest.approx(0.5)
+    assert IDENTITY.apply(raw).tolist() == raw.tolist()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"method": "temperature", "temperature": 0},
+        {"method": "platt", "slopes": [-1], "intercepts": [0]},
+        {"method": "platt", "slopes": [1], "intercepts": []},
+        {"method": "isotonic", "knots": [{"raw": [0.5, 0.5], "calibrated": [0, 1]}]},
+        {"method": "isotonic", "knots": [{"raw": [0.1, 0.5], "calibrated": [1, 0]}]},
+        {"method": "magic"},
+    ],
+)
+def test_calibrations_that_fall_are_refused(broken: dict[str, object]) -> None:
+    """A map that could reverse the order of arms does not load."""
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(broken)
+
+
+def test_manifest_without_calibration_has_identity() -> None:
+    """A manifest without a calibration uses the graph's output unchanged."""
+    values = json.loads((SHIPPED / MANIFEST).read_text())
+    values.pop("calibration", None)
+    assert Manifest.model_validate(values).calibration == IDENTITY
+
+
+@given(st.lists(st.integers(0, 700)), st.integers(1, 5_000))
+def test_every_row_is_in_one_batch_of_similar_length(lengths: list[int], bound: int) -> None:
+    """No row is lost or duplicated, padding stays below a bucket, and batches within the bound."""
+    batches = list(batches_by_length(lengths, bound))
+    assert sorted(chain.from_iterable(batches)) == list(range(len(lengths)))
+    for batch in batches:
+        longest, shortest = (f(lengths[row] for row in batch) for f in (max, min))
+        assert longest - shortest < BUCKET_TOKENS
+        assert len(batch) == 1 or longest * len(batch) <= bound
+
+
+def test_padding_is_masked() -> None:
+    """A shorter row is padded after its ids, and the mask ends where the row ends."""
+    ids, mask, features = pad_rows([Packed((7, 8, 9), (1.5,), ()), Packed((7,), (2.5,), ())])
+    assert ids.tolist() == [[7, 8, 9], [7, 0, 0]]
+    assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert features.tolist() == [[1.5], [2.5]]

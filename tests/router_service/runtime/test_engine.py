@@ -1,0 +1,286 @@
+"""Engines: the routers they reuse, and canary and shadow releases, which cannot fail a request."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from router_service.apis.conversation import Conversation
+from router_service.artifact import SHIPPED, Artifact
+from router_service.core.errors import ModelNotFoundError
+from router_service.core.releases import Canary, ExceededLimit, Release
+from router_service.core.resources import Timer
+from router_service.policies.selection import Price
+from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.planning import DecidingRouter, Plan, Planner, Track
+from router_service.requests.pool import Pool
+from router_service.requests.trials import (
+    MAX_WAITING,
+    MAX_WAITING_BYTES,
+    CanaryTrial,
+    Releases,
+    Shadow,
+)
+from router_service.router import Prediction
+from router_service.runtime.engine import EngineBuilder, make_planner
+from router_service.settings import BreakerSettings, Deployment, Model, RouterSettings, Settings
+from router_service.telemetry.metrics import Metrics
+from router_service.upstream.breaker import CircuitBreakers
+from tests.bodies import BODY
+from tests.fakes import FakeRouter
+from tests.serving import wait_for
+
+ARMS = Artifact.load(SHIPPED).manifest.arms
+EXTRA = "no-arm"
+
+
+class Shared:
+    """Resources of an engine."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
+
+
+def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter:
+    """Return the router of an engine with these prices in USD per million tokens, by model."""
+    models = tuple(
+        Model(
+            name=name,
+            deployments=(Deployment(upstream_model=name, base_url="http://127.0.0.1:9/v1"),),
+            price=Price(input_usd_per_mtok=prices.get(name, 1.0), output_usd_per_mtok=1.0),
+        )
+        for name in (*ARMS, EXTRA)
+    )
+    engine = builder.engine(Settings(models=models), None, Shared(), lambda *_: None)
+    (router,) = engine.releases.routers
+    return router
+
+
+@pytest.fixture(scope="module")
+def builder() -> EngineBuilder:
+    """Return a builder that has already built one engine."""
+    builder = EngineBuilder()
+    built(builder, {})
+    return builder
+
+
+def test_price_of_a_model_without_arm_keeps_router(builder: EngineBuilder) -> None:
+    """A reload with another price of such a model loads and verifies no artifact."""
+    assert built(builder, {EXTRA: 2.0}) is built(builder, {EXTRA: 3.0})
+
+
+def test_price_of_an_arm_makes_new_router_with_same_graph(
+    builder: EngineBuilder,
+) -> None:
+    """A price changes only the choice; cached predictions stay."""
+    before, after = built(builder, {ARMS[0]: 1.0}), built(builder, {ARMS[0]: 9.0})
+    assert before is not after
+    assert before.caches == after.caches
+
+
+SETTINGS = Settings.sandbox("http://127.0.0.1:9/v1", ["small", "medium", "large"])
+RELEASE = Release(name="r", path="r", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z")
+BOUNDS = Canary(release=RELEASE, share=0.3, min_requests=10)
+
+
+class BrokenRouter(FakeRouter):
+    """Router that cannot decide."""
+
+    def predict(self, *_args: object, **_kwargs: object) -> Prediction:
+        """Fail like a damaged graph."""
+        raise RuntimeError("the graph is damaged")
+
+
+class SlowRouter(FakeRouter):
+    """Router that decides when a test allows it."""
+
+    def __init__(self, go_on: Callable[[], object]) -> None:
+        super().__init__()
+        self._go_on = go_on
+
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
+        """Wait, then decide."""
+        self._go_on()
+        return super().predict(conversation, timer)
+
+
+EXPLORING = SETTINGS.model_copy(
+    update={"router": RouterSettings(exploration_share=1, unknown_prices="allow")}
+)
+
+
+def planner(router: FakeRouter, settings: Settings = SETTINGS) -> Planner:
+    """Return a planner for a router."""
+    return make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
+
+
+STABLE = {"small": 0.9, "medium": 0.9, "large": 0.9}
+"""Chooses `small`, the cheapest."""
+TRIED = {"small": 0.1, "medium": 0.1, "large": 0.9}
+"""Chooses `large`."""
+
+
+def trial(
+    router: FakeRouter, on_excess: Callable[[Canary, ExceededLimit], None] = lambda *_: None
+) -> CanaryTrial:
+    """Return a canary's trial."""
+    return CanaryTrial(BOUNDS, planner(router), on_excess)
+
+
+def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
+    """Plan a conversation whose user messages are these texts."""
+    messages: list[Mapping[str, object]] = [{"role": "system", "content": "Be brief."}]
+    for text in texts:
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
+    body = {**BODY, "messages": messages[:-1], **fields}
+    plan = trials.prepare(parse_request(CHAT, json.dumps(body).encode()))
+    if not plan.arms:
+        return plan
+    plan, prediction = trials.predict(plan)
+    return plan if prediction is None else trials.choose(plan, prediction)
+
+
+def test_canary_decides_for_its_share_of_conversations() -> None:
+    """About 300 of 1,000 conversations are the canary's, and each of them at every turn."""
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    taken = 0
+    for number in range(1000):
+        first = plan(trials, f"Question {number}")
+        later = plan(trials, f"Question {number}", "And then?", "And after that?")
+        assert (first.track, first.candidates) == (later.track, later.candidates)
+        assert first.candidates[0].name == ("large" if first.track is Track.CANARY else "small")
+        taken += first.track is Track.CANARY
+    assert 250 < taken < 350
+
+
+def test_each_canary_gets_other_conversations() -> None:
+    """The share is drawn anew for each release, so that the same users do not try all of them."""
+    other = BOUNDS.model_copy(update={"release": RELEASE.model_copy(update={"created": "later"})})
+    router = planner(FakeRouter(TRIED))
+    one, two = (CanaryTrial(bounds, router, lambda *_: None) for bounds in (BOUNDS, other))
+    trials = [Releases(router, canary=canary) for canary in (one, two)]
+    tracks = [tuple(plan(t, f"Question {n}").track for t in trials) for n in range(200)]
+    assert len(set(tracks)) == 4
+
+
+@pytest.mark.parametrize("router", [BrokenRouter(), FakeRouter(TRIED)])
+def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
+    """If the canary cannot decide, the stable release does; the failure counts for the canary."""
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(router))
+    plans = [plan(trials, f"Question {number}") for number in range(100)]
+    tried = [p for p in plans if p.track is Track.CANARY]
+    is_broken = isinstance(router, BrokenRouter)
+    assert tried
+    assert {p.candidates[0].name for p in tried} == {"small" if is_broken else "large"}
+    assert {p.router_failed for p in tried} == {is_broken}
+    assert not any(p.router_failed for p in plans if p.track is Track.STABLE)
+
+
+@pytest.mark.parametrize("fields", [{"model": "medium"}, {"tools": []}])
+def test_unrouted_requests_are_not_the_canarys(fields: dict[str, object]) -> None:
+    """Pinned models and requests without tools use the stable release, and are not compared."""
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    plans = [plan(trials, f"Question {number}", **fields) for number in range(30)]
+    assert {p.track for p in plans} == {Track.STABLE}
+
+
+def test_client_errors_are_equal_with_a_canary() -> None:
+    """An unknown model gives the same error with and without a canary."""
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    for number in range(30):
+        with pytest.raises(ModelNotFoundError):
+            plan(trials, f"Question {number}", model="nobody")
+
+
+def test_canary_beyond_its_limits_is_stopped() -> None:
+    """The stable release decides from that request on; the stop is reported once."""
+    told: list[str] = []
+    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
+    trials = Releases(planner(FakeRouter(STABLE)), canary=canary)
+    for _ in range(100):
+        canary.observe(Track.STABLE, has_failed=False, cost_usd=None)
+    for _ in range(20):
+        canary.observe(Track.CANARY, has_failed=True, cost_usd=None)
+    assert told == ["errors"]
+    assert {plan(trials, f"Question {n}").track for n in range(50)} == {Track.STABLE}
+
+
+def test_shadow_predicts_but_does_not_decide() -> None:
+    """The stable release makes the plan; the shadow's arm is recorded, and counted as different."""
+    metrics = Metrics()
+    shadow = Shadow(planner(FakeRouter(TRIED)), metrics)
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
+    planned = plan(trials, "Question")
+    assert planned.candidates[0].name == "small"
+    assert planned.shadow_arm is not None
+    assert planned.shadow_arm.result(5) == "large"
+    wait_for(lambda: count(metrics, "no") == 1, "it is counted")
+    assert plan(trials, "Question", tools=[]).shadow_arm is None
+
+
+def test_shadow_is_compared_with_the_policy_without_exploration() -> None:
+    """Arms drawn by exploration are not compared: equal releases agree on every request."""
+    metrics = Metrics()
+    shadow = Shadow(planner(FakeRouter(STABLE), EXPLORING), metrics)
+    trials = Releases(planner(FakeRouter(STABLE), EXPLORING), shadow=shadow)
+    plans = [plan(trials, f"Question {number}") for number in range(30)]
+    assert {p.shadow_arm.result(5) for p in plans if p.shadow_arm} == {"small"}
+    assert count(metrics, "yes") == 30
+    assert {p.candidates[0].name for p in plans} == {"small", "medium", "large"}
+
+
+def test_canary_and_stable_release_explore_their_own_arms() -> None:
+    """A canary keeps its share of the conversations, and explores among its own arms."""
+    tried = FakeRouter({"medium": 0.9, "large": 0.9})
+    canary = CanaryTrial(BOUNDS, planner(tried, EXPLORING), lambda *_: None)
+    trials = Releases(planner(FakeRouter(STABLE), EXPLORING), canary=canary)
+    plans = [plan(trials, f"Question {number}") for number in range(200)]
+    for track, arms in ((Track.STABLE, set(STABLE)), (Track.CANARY, {"medium", "large"})):
+        decisions = [p.decision for p in plans if p.track is track and p.decision]
+        assert {d.arm for d in decisions} == arms
+        assert {d.propensity for d in decisions} == {1 / len(arms)}
+
+
+def test_failing_shadow_is_counted() -> None:
+    """A shadow's error affects no request."""
+    metrics = Metrics()
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=Shadow(planner(BrokenRouter()), metrics))
+    planned = plan(trials, "Question")
+    assert planned.shadow_arm is not None
+    assert planned.shadow_arm.result(5) is None
+    assert count(metrics, "failed") == 1
+
+
+def test_slow_shadow_delays_nothing() -> None:
+    """The number of requests that wait is limited; the others are dropped and counted."""
+    go_on, metrics = threading.Event(), Metrics()
+    shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
+    plans = [plan(trials, f"Question {number}") for number in range(MAX_WAITING + 5)]
+    assert sum(p.shadow_arm is None for p in plans) == count(metrics, "dropped") == 5
+    go_on.set()
+    wait_for(lambda: count(metrics, "yes") + count(metrics, "no") == MAX_WAITING, "all decided")
+
+
+def test_bodies_that_wait_for_a_shadow_are_limited_in_size() -> None:
+    """Waiting bodies use memory that the limit on requests in flight does not cover."""
+    go_on, metrics = threading.Event(), Metrics()
+    shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
+    large = "x" * (MAX_WAITING_BYTES // 4)
+    plans = [plan(trials, f"{number}{large}") for number in range(7)]
+    assert [p.shadow_arm is None for p in plans] == [False] * 4 + [True] * 3
+    go_on.set()
+    wait_for(lambda: count(metrics, "yes") + count(metrics, "no") == 4, "all decided")
+    wait_for(lambda: plan(trials, large).shadow_arm is not None, "there is room again")
+
+
+def count(metrics: Metrics, agrees: str) -> float:
+    """Return the number of shadow decisions with this outcome."""
+    name = "switchcraft_shadow_decisions_total"
+    return metrics.registry.get_sample_value(name, {"agrees": agrees}) or 0

@@ -1,0 +1,313 @@
+"""Synchronization of a gateway with its replicas, in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import StoreError
+from router_service.core.releases import POINTER_FILE, Canary, Publication, Release
+from router_service.runtime.syncing import READ_TIMEOUT_S, Syncer
+from router_service.store.records import FIRST_PAUSE_S, MemorySharedState, Snapshot
+from router_service.telemetry.metrics import Metrics
+
+RELEASE = Release(
+    name="two", path="/releases/two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
+)
+PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEASE))
+
+
+class Clock:
+    """Clock that stands still until a test sets it."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+class Unreliable(MemorySharedState):
+    """Shared state that fails on demand, and counts reads."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.is_away = self.loses_rejections = False
+        self.asked = 0
+        self.known: frozenset[str] = frozenset()
+        self.pointer: bytes | None = None
+
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+        """Return the state, or fail."""
+        self.asked += 1
+        if self.is_away:
+            raise StoreError("read", "it is away")
+        self.known = frozenset(deployment_ids)
+        snapshot = await super().read(deployment_ids)
+        return replace(snapshot, publication=self.pointer)
+
+    def forget(self) -> None:
+        """Delete everything, as an operator may delete Redis keys."""
+        self._ends_s.clear()
+
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a release was rejected, or fail."""
+        if self.loses_rejections:
+            raise StoreError("read", "it is away")
+        return await super().is_rejected(release_key)
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Record a cool-down, or fail."""
+        self.asked += 1
+        if self.is_away:
+            raise StoreError("write", "it is away")
+        await super().cool_down(deployment_id, duration_s)
+
+
+class Gateway:
+    """Breakers and a follower that only record calls."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.clock = Clock()
+        self.state = Unreliable(self.clock)
+        self.metrics = Metrics()
+        self.directory = directory
+        self.deployment_ids = frozenset({"a", "long"})
+        self.cool_downs: dict[str, float] = {}
+        self.followed: list[tuple[bytes | None, frozenset[str]]] = []
+        self.syncer = Syncer(
+            self.state, self.metrics, adopt=self._adopt, follower=self, clock=self.clock
+        )
+
+    @property
+    def up(self) -> float | None:
+        """The metric."""
+        return self.metrics.registry.get_sample_value("switchcraft_shared_state_up")
+
+    def last(self) -> tuple[bytes | None, frozenset[str]]:
+        """Return the last call of `follow`."""
+        return self.followed[-1]
+
+    def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
+        """Record the call."""
+        self.followed.append((pointer, rejections))
+
+    def _adopt(self, begun: Mapping[str, float], ended: Collection[str]) -> None:
+        self.cool_downs.update(begun)
+        for name in ended:
+            del self.cool_downs[name]
+
+
+def run(check: Callable[[Gateway], Awaitable[None]], directory: Path | None = None) -> None:
+    """Run a check with a gateway."""
+
+    async def running() -> None:
+        await check(Gateway(directory))
+
+    asyncio.run(running())
+
+
+def test_local_cool_down_is_shared() -> None:
+    """A cool-down is written with its remaining time, and read by all replicas."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.syncer.opened("a", 10)
+        gateway.clock.now_s += 4
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 6}
+
+    run(check)
+
+
+def test_cool_down_is_adopted_once_and_ends_with_entry() -> None:
+    """An unchanged entry is not adopted again, a later end is, and a deleted entry ends it."""
+
+    async def check(gateway: Gateway) -> None:
+        await gateway.state.cool_down("a", 10_000_000)
+        await gateway.state.cool_down("unknown", 10)
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 10_000_000}
+        assert gateway.state.known == {"a", "long"}, "nothing else is asked for"
+        gateway.cool_downs["a"] = 0.0
+        gateway.clock.now_s += 60
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 0.0}
+        await gateway.state.cool_down("a", 20_000_000)
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 20_000_000}
+        gateway.state.forget()
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {}
+
+    run(check)
+
+
+def test_only_the_canarys_rejection_is_read() -> None:
+    """It is read before the pointer is followed; if the read fails, the pointer is ignored."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.pointer = PUBLICATION.to_json()
+        await gateway.state.reject("another", "why")
+        await gateway.syncer.sync()
+        assert gateway.last() == (gateway.state.pointer, frozenset())
+        await gateway.state.reject(RELEASE.key, "why")
+        await gateway.syncer.sync()
+        assert gateway.last() == (gateway.state.pointer, frozenset({RELEASE.key}))
+        gateway.state.loses_rejections = True
+        await gateway.syncer.sync()
+        assert gateway.last() == (None, frozenset({RELEASE.key}))
+        assert gateway.up == 0
+        gateway.state.pointer = b"\xff" * 1000  # the follower reports that it cannot be read
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await gateway.syncer.sync()
+        assert gateway.last()[0] == gateway.state.pointer
+
+    run(check)
+
+
+def test_changes_during_an_outage_are_shared_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Expired cool-downs are not written; a metric and two log lines report the outage."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.is_away = True
+        gateway.syncer.opened("short", 0.1)
+        gateway.syncer.opened("long", 10)
+        gateway.syncer.reject("release", "why")
+        await gateway.syncer.sync()
+        assert gateway.up == 0
+        assert gateway.followed[-1] == (None, frozenset({"release"}))
+        gateway.state.is_away = False
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await gateway.syncer.sync()
+        assert gateway.up == 1
+        assert gateway.cool_downs == {"long": 10 - FIRST_PAUSE_S}
+        assert gateway.followed[-1] == (None, frozenset({"release"}))
+        assert await gateway.state.is_rejected("release")
+
+    with caplog.at_level(logging.WARNING, "switchcraft.store"):
+        run(check)
+    first, second = (entry.message for entry in caplog.records)
+    assert "using local state" in first
+    assert "reachable again" in second
+
+
+def test_failed_state_is_not_read_during_the_pause() -> None:
+    """The state is not read during the pause, and is read again after it."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.is_away = True
+        for _ in range(5):
+            await gateway.syncer.sync()
+        assert gateway.state.asked == 1
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await gateway.syncer.sync()
+        assert gateway.state.asked == 2
+
+    run(check)
+
+
+def test_pointer_in_directory_needs_no_shared_state(tmp_path: Path) -> None:
+    """A pointer in a directory is followed while the shared state is unreachable."""
+    (tmp_path / POINTER_FILE).write_bytes(b"text")
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.is_away = True
+        await gateway.syncer.sync()
+        assert gateway.followed == [(b"text", frozenset())]
+
+    run(check, tmp_path)
+
+
+def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A read that hangs delays one synchronization, is logged once, and continues in its thread."""
+    pipe = tmp_path / POINTER_FILE
+    os.mkfifo(pipe)  # opening it waits for a writer
+
+    async def check(gateway: Gateway) -> None:
+        started_s = time.monotonic()
+        for _ in range(2):
+            await gateway.syncer.sync()
+        assert time.monotonic() - started_s < 10 * READ_TIMEOUT_S
+        assert gateway.followed == [(None, frozenset())] * 2
+        with pipe.open("wb") as writer:
+            writer.write(b"late")
+
+    run(check, tmp_path)
+    problem = f"{tmp_path} did not answer within {READ_TIMEOUT_S:g} s"
+    # Exporters that earlier tests have started may log in their own threads.
+    own = [entry.message for entry in caplog.records if entry.name.startswith("switchcraft")]
+    assert own == [f"{problem}; the gateway keeps its current publication"]
+
+
+def test_unexpected_error_does_not_end_the_loop() -> None:
+    """The next synchronization runs after one that raised an unexpected error."""
+
+    async def check(gateway: Gateway) -> None:
+        looks: list[float] = []
+        enough = asyncio.Event()
+
+        def look() -> None:
+            looks.append(gateway.clock())
+            if len(looks) == 2:
+                enough.set()
+            raise RuntimeError("a fault")
+
+        syncer = Syncer(
+            gateway.state,
+            gateway.metrics,
+            adopt=lambda _begun, _ended: None,
+            follower=gateway,
+            after_sync=look,
+            clock=gateway.clock,
+        )
+        running = asyncio.create_task(syncer.run())
+        async with asyncio.timeout(10):
+            await enough.wait()
+            syncer.stop()
+            await running
+
+    run(check)
+
+
+def test_stop_ends_a_run_whose_state_loses_cancellations() -> None:
+    """The loop ends after `stop` although the state's driver swallows a cancellation at that time.
+
+    The state sends as redis-py does, with `asyncio.wait_for`. The send ends at the same moment.
+    """
+
+    async def check(gateway: Gateway) -> None:
+        sent = asyncio.get_running_loop().create_future()
+        is_sending = asyncio.Event()
+
+        class Sending(Unreliable):
+            async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+                is_sending.set()
+                await asyncio.wait_for(sent, timeout=10)
+                return await super().read(deployment_ids)
+
+        syncer = Syncer(
+            Sending(gateway.clock),
+            gateway.metrics,
+            adopt=lambda _begun, _ended: None,
+            follower=gateway,
+            clock=gateway.clock,
+        )
+        running = asyncio.create_task(syncer.run())
+        await is_sending.wait()
+        sent.set_result(None)
+        running.cancel()  # lost in Python 3.11
+        syncer.stop()
+        async with asyncio.timeout(10):
+            await asyncio.wait([running])
+
+    run(check)

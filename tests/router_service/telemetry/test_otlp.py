@@ -1,0 +1,321 @@
+"""Spans as a collector receives them: hierarchy, names, attributes, and no content."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from pydantic import SecretStr
+
+from router_service.serving.app import create_app
+from router_service.settings import Settings, TracingSettings
+from router_service.telemetry.logs import FIELDS
+from router_service.telemetry.otlp import MAX_WAITING_SPANS, OtlpExport
+from router_service.tracing import Trace, provider_name
+from tests.bodies import BODY, CHAT
+from tests.collector import Collector, attributes_of, collecting
+from tests.fakes import FakeRouter, VerifyingRouter
+from tests.serving import Sandbox, served, wait_for
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+TRACEPARENT = f"00-{TRACE_ID}-{PARENT}-01"
+DROPPED = "switchcraft_spans_dropped_total"
+
+
+@contextmanager
+def traced(
+    sandbox: Sandbox, tracing: TracingSettings, router: FakeRouter | None = None
+) -> Iterator[httpx.Client]:
+    """Serve a gateway that sends spans; leaving the block sends the waiting ones."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    settings = settings.model_copy(update={"tracing": tracing})
+    with (
+        served(create_app(settings, router or FakeRouter())) as url,
+        httpx.Client(base_url=url, timeout=20) as http,
+    ):
+        yield http
+
+
+@contextmanager
+def exchanged(sandbox: Sandbox, **settings: object) -> Iterator[tuple[Collector, httpx.Client]]:
+    """Serve a gateway and its collector."""
+    with collecting() as collector:
+        tracing = {"otlp_endpoint": collector.url, **settings}
+        with traced(sandbox, TracingSettings.model_validate(tracing)) as http:
+            yield collector, http
+
+
+def children(collector: Collector, parent: Span) -> set[str]:
+    """Return the names of a span's children."""
+    return {span.name for span in collector.spans if span.parent_span_id == parent.span_id}
+
+
+def test_request_has_decision_and_upstream_spans(sandbox: Sandbox) -> None:
+    """The client's trace continues in the gateway, and the gateway's trace at the upstream."""
+    with exchanged(sandbox) as (collector, http):
+        answer = http.post(CHAT, json=BODY, headers={"traceparent": TRACEPARENT})
+        sent = sandbox.last_headers()["traceparent"]
+    server, call = collector.only("POST /v1/chat"), collector.only("chat medium")
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
+    assert (server.kind, server.parent_span_id.hex()) == (Span.SPAN_KIND_SERVER, PARENT)
+    assert children(collector, server) == {"decide", "chat medium"}
+    assert children(collector, collector.only("decide")) == {"body", "queue", "parse", "select"}
+    assert sent == f"00-{TRACE_ID}-{call.span_id.hex()}-01"
+    assert attributes_of(server.attributes) | {
+        "http.request.method": "POST",
+        "http.route": "/v1/chat/completions",
+        "http.response.status_code": 200,
+        "switchcraft.arm": "medium",
+        "switchcraft.policy": "theta=0.5",
+        "switchcraft.reason": "threshold",
+        "switchcraft.decision_id": answer.headers["x-switchcraft-decision-id"],
+    } == attributes_of(server.attributes)
+    assert collector.paths == {"/v1/traces"}
+
+
+def test_upstream_span_follows_the_conventions(sandbox: Sandbox) -> None:
+    """The client span has exactly the attributes of the conventions for generative AI."""
+    with exchanged(sandbox) as (collector, http):
+        answer = http.post(CHAT, json=BODY).json()
+    call = collector.only("chat medium")
+    address = urlsplit(sandbox.base_url)
+    assert call.kind == Span.SPAN_KIND_CLIENT
+    assert attributes_of(call.attributes) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "medium",
+        "gen_ai.response.model": answer["model"],
+        "gen_ai.response.id": answer["id"],
+        "gen_ai.usage.input_tokens": answer["usage"]["prompt_tokens"],
+        "gen_ai.usage.output_tokens": answer["usage"]["completion_tokens"],
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "server.address": address.hostname,
+        "server.port": address.port,
+    }
+
+
+def test_spans_contain_no_content(sandbox: Sandbox) -> None:
+    """No span contains a part of a request, an answer or a key."""
+    secret = "client-key-Kx81QzPw"
+    headers = {"authorization": f"Bearer {secret}"}
+    collector_key = {"x-collector-key": SecretStr("planted-collector-key")}
+    with exchanged(sandbox, headers=collector_key) as (collector, http):
+        answer = http.post(CHAT, json=BODY, headers=headers)
+        http.post(CHAT, json=BODY | {"messages": [{"role": "Oslo"}]}, headers=headers)
+        http.post(f"{CHAT}?key={secret}", json=BODY, headers={"x-sandbox": "cut_after=0"})
+    call = answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert json.loads(call["arguments"])
+    told = str(collector.spans) + str(collector.resources)
+    planted = ("Oslo", "weather", secret, "planted-collector-key", call["arguments"])
+    assert [text for text in planted if text in told] == []
+    assert {headers["x-collector-key"] for headers in collector.headers} == {
+        "planted-collector-key"
+    }
+
+
+def test_each_attempt_has_a_span(sandbox: Sandbox) -> None:
+    """A failed attempt has its error; the next one is its sibling with another context."""
+    sandbox.set_faults("medium", "status=503")
+    try:
+        with exchanged(sandbox) as (collector, http):
+            http.post(CHAT, json=BODY)
+            sent = sandbox.last_headers()["traceparent"]
+    finally:
+        sandbox.set_faults("medium", "")
+    failed, good = collector.named("chat medium"), collector.only("chat large")
+    assert {span.status.code for span in failed} == {Status.STATUS_CODE_ERROR}
+    assert {attributes_of(span.attributes)["error.type"] for span in failed} == {"503"}
+    assert good.status.code == Status.STATUS_CODE_UNSET
+    assert good.span_id.hex() in sent
+    ends = [span.end_time_unix_nano for span in failed]
+    assert max(ends) <= good.start_time_unix_nano
+
+
+def test_each_candidate_has_a_span(sandbox: Sandbox) -> None:
+    """A candidate's span has its arm and outcome, and is the parent of its upstream calls."""
+    router = VerifyingRouter(trust={"medium": 0.8})
+    with collecting() as collector:
+        tracing = TracingSettings.model_validate({"otlp_endpoint": collector.url})
+        with traced(sandbox, tracing, router) as http:
+            http.post(CHAT, json=BODY | {"model": "switchcraft:verified"})
+    server, spans = collector.only("POST /v1/chat"), collector.named("candidate")
+    assert {span.parent_span_id for span in spans} == {server.span_id}
+    told = [attributes_of(span.attributes) for span in spans]
+    assert [
+        (t["switchcraft.arm"], t["switchcraft.accepted"], t["switchcraft.p_correct"]) for t in told
+    ] == [("small", False, 0.2), ("medium", True, 0.8)]
+    assert [children(collector, span) for span in spans] == [{"chat small"}, {"chat medium"}]
+    calls = [collector.only(f"chat {arm}") for arm in ("small", "medium")]
+    assert all("gen_ai.usage.input_tokens" in attributes_of(c.attributes) for c in calls)
+
+
+def test_span_of_stream_ends_with_the_stream(sandbox: Sandbox) -> None:
+    """The call's span lasts until the last event, and has its usage."""
+    body = BODY | {"stream": True, "stream_options": {"include_usage": True}}
+    with exchanged(sandbox) as (collector, http):
+        headers = {"x-sandbox": "chunk_delay_s=0.05"}
+        started_ns = time.time_ns()
+        with http.stream("POST", CHAT, json=body, headers=headers) as answer:
+            first_ns, text = 0, ""
+            for line in answer.iter_lines():
+                first_ns = first_ns or time.time_ns()
+                text += line
+    call, server = collector.only("chat medium"), collector.only("POST")
+    assert started_ns < call.start_time_unix_nano < first_ns < call.end_time_unix_nano
+    assert call.end_time_unix_nano <= server.end_time_unix_nano
+    told = attributes_of(call.attributes)
+    assert str(told["gen_ai.response.id"]) in text
+    assert int(told["gen_ai.usage.output_tokens"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"), [("cut_after=2", "broken"), ("chunk_delay_s=60", "client_left")]
+)
+def test_broken_stream_is_an_error(sandbox: Sandbox, faults: str, error: str) -> None:
+    """A broken stream and a client that disconnects end the spans with an error."""
+    body = BODY | {"stream": True}
+    with exchanged(sandbox) as (collector, http):
+        with http.stream("POST", CHAT, json=body, headers={"x-sandbox": faults}) as answer:
+            parts = answer.iter_bytes()
+            next(parts)
+            if error == "broken":
+                list(parts)
+        count = 'switchcraft_requests_total{model="medium",policy="theta",status='
+        wait_for(lambda: count in http.get("/metrics").text, "the request is accounted for")
+    call = collector.only("chat medium")
+    assert attributes_of(call.attributes)["error.type"] == error
+    assert attributes_of(collector.only("POST").attributes)["switchcraft.ending"] == error
+
+
+def test_probes_and_scrapes_are_not_traced(sandbox: Sandbox) -> None:
+    """Probes and scrapes have no span; refused, passed-through and unrouted requests have one."""
+    with exchanged(sandbox) as (collector, http):
+        for path in ("/healthz", "/readyz", "/metrics"):
+            http.get(path)
+        http.post(CHAT, content=b"{")
+        http.post(CHAT, json=BODY | {"tools": []})
+        http.post("/v1/embeddings", json={"model": "small", "input": "Oslo"})
+        http.get("/v1/files")
+    stages = {"body", "queue", "parse"}
+    names = sorted(span.name for span in collector.spans if span.name not in stages)
+    assert names == [
+        "GET /v1/{path:path}",
+        "POST /v1/chat/completions",
+        "POST /v1/chat/completions",
+        "POST /v1/embeddings",
+        "chat small",
+        "decide",
+        "decide",
+        "decide",
+        "embeddings small",
+    ]
+
+
+def test_sample_share_is_respected(sandbox: Sandbox) -> None:
+    """At share 0, only traces that the client sampled are kept; the upstream receives the flag."""
+    with exchanged(sandbox, sample_share=0, service_name="front") as (collector, http):
+        http.post(CHAT, json=BODY)
+        flags = sandbox.last_headers()["traceparent"].rpartition("-")[2]
+        assert int(flags, 16) & 1 == 0
+        http.post(CHAT, json=BODY, headers={"traceparent": TRACEPARENT, "tracestate": "a=b"})
+        assert sandbox.last_headers()["tracestate"] == "a=b"
+        http.post(CHAT, json=BODY, headers={"traceparent": "no-trace", "tracestate": "a=b"})
+        assert "tracestate" not in sandbox.last_headers()
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
+    assert {resource["service.name"] for resource in collector.resources} == {"front"}
+
+
+def test_log_line_contains_trace_id(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    """The request's log line contains its trace id."""
+    with exchanged(sandbox) as (_, http), caplog.at_level(logging.INFO, "switchcraft.request"):
+        http.post(CHAT, json=BODY, headers={"traceparent": TRACEPARENT})
+        wait_for(lambda: caplog.records, "the line is written")
+    assert getattr(caplog.records[0], FIELDS)["trace_id"] == TRACE_ID
+
+
+@pytest.mark.parametrize("is_hanging", [False, True])
+def test_unreachable_collector_does_not_fail_requests(
+    sandbox: Sandbox,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_hanging: bool,
+) -> None:
+    """Requests succeed, lost spans are counted, one line is logged, and the end is not delayed."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1] if is_hanging else 9
+        tracing = TracingSettings(otlp_endpoint=f"http://127.0.0.1:{port}")
+        with traced(sandbox, tracing) as http:
+            for _ in range(3):
+                assert http.post(CHAT, json=BODY).status_code == 200
+                wait_for(lambda: _dropped(http) >= 3, "lost spans are counted")
+            wait_for(lambda: _dropped(http) == 3 * 7, "all seven spans of each request are counted")
+            ended_s = time.monotonic()
+    assert time.monotonic() - ended_s < 10
+    told = [record for record in caplog.records if record.name == "switchcraft.tracing"]
+    assert [record.getMessage() for record in told] == [
+        "trace collector accepts no spans: dropping them; check tracing.otlp_endpoint"
+    ]
+    others = ("opentelemetry", "urllib3")
+    assert not [x for x in caplog.records if x.name.startswith(others) and x.levelno > logging.INFO]
+
+
+def _dropped(http: httpx.Client) -> float:
+    (count,) = re.findall(rf"^{DROPPED} (\S+)$", http.get("/metrics").text, re.MULTILINE)
+    return float(count)
+
+
+def test_waiting_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the collector hangs, spans beyond the queue's limit are dropped."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
+    dropped: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        export = OtlpExport(TracingSettings(otlp_endpoint=endpoint), dropped.append)
+        for _ in range(MAX_WAITING_SPANS + 10):
+            Trace(export.tracer, "/v1/models", {}).end("GET", "/v1/models", 200)
+    assert dropped == [1] * 10
+
+
+def test_exporter_is_not_imported_without_endpoint() -> None:
+    """Without a collector, neither the exporter nor its HTTP client is imported."""
+    code = (
+        "import sys; from router_service.serving.app import create_app;"
+        "from router_service.settings import Settings; from tests.fakes import FakeRouter;"
+        "create_app(Settings.sandbox('http://h/v1', list(FakeRouter().probabilities)),"
+        " FakeRouter());"
+        "print([m for m in sys.modules if m.startswith(('opentelemetry.exporter',"
+        " 'opentelemetry.sdk.trace', 'requests', 'google.protobuf'))])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "name"),
+    [
+        ("https://api.openai.com/v1", "openai"),
+        ("https://me.openai.azure.com/openai/v1", "azure.ai.openai"),
+        ("https://api.mistral.ai/v1", "mistral_ai"),
+        ("http://vllm:8000/v1", "openai"),
+    ],
+)
+def test_providers_are_named_by_the_conventions(base_url: str, name: str) -> None:
+    """A provider of the conventions has its name; others are named by their API."""
+    assert provider_name(base_url) == name

@@ -1,0 +1,227 @@
+"""Artifacts: saving, loading, and errors that name a damaged file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import onnxruntime
+import pytest
+
+from router_service.artifact import (
+    CANARIES,
+    MANIFEST,
+    SHIPPED,
+    TOKENIZER,
+    Artifact,
+    file_hashes,
+    save_manifest,
+)
+from router_service.core.errors import ArtifactError
+from router_service.policies.selection import Verified
+from router_service.router import Router
+from tests.bodies import BODY
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of the shipped artifact, which a test may damage."""
+    return Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
+
+
+def edit_manifest(directory: Path, **fields: object) -> None:
+    """Change fields of a manifest in place."""
+    path = directory / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_manifest_round_trip(copy: Path) -> None:
+    """A saved manifest is loaded unchanged, and the hashes are still valid."""
+    manifest = Artifact.load(copy).manifest
+    save_manifest(copy, manifest)
+    assert Artifact.load(copy).manifest == manifest
+    assert file_hashes(copy) == dict(manifest.files)
+    assert not list(copy.glob("*.partial"))
+
+
+def test_shipped_artifact_passes_its_canary_requests() -> None:
+    """The artifact in the package loads, verifies, and reproduces its recorded probabilities."""
+    router = Router.load(SHIPPED)
+    assert len(list(router.artifact.canaries())) >= 8
+    assert router.arms == tuple(router.artifact.manifest.profile)
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["model.int8.onnx", TOKENIZER, CANARIES])
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_damaged_file_is_named(copy: Path, name: str, damage: Callable[[Path], None]) -> None:
+    """One flipped bit, a missing file or an empty file is an error that names the file."""
+    damage(copy / name)
+    with pytest.raises(ArtifactError) as caught:
+        Artifact.load(copy)
+    assert caught.value.path == copy / name
+    assert str(copy / name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"schema_version": 2}, "schema version 2"),
+        ({"arms": []}, "arms"),
+        ({"arms": ["a", "a"]}, "twice"),
+        ({"arms": ["a", "b"]}, "profile"),
+        ({"policies": {}}, "default"),
+        ({"policies": {"default": "theta=9"}}, "theta=9"),
+        ({"policies": {"default": "verified"}}, "a policy named 'fast'"),
+        ({"policies": {"default": "verified=0.1", "fast": "verified"}}, "named 'fast'"),
+        ({"files": {}}, "no hash"),
+        ({"packing": {"budget_tokens": 4}}, "budget_tokens"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_inconsistent_manifest_is_refused(
+    copy: Path, fields: dict[str, object], problem: str
+) -> None:
+    """Every rule of the manifest is checked on loading, and the error names the broken one."""
+    edit_manifest(copy, **fields)
+    with pytest.raises(ArtifactError, match=problem) as caught:
+        Artifact.load(copy)
+    assert caught.value.path == copy / MANIFEST
+
+
+def test_policy_that_chooses_once_stands_in_for_a_verified_default(copy: Path) -> None:
+    """It is the default policy if that chooses once, or else `fast`, which then has a name."""
+    edit_manifest(copy, policies={"default": "drift=0.05"}, policy_goals={})
+    assert str(Artifact.load(copy).manifest.choose_once) == "drift=0.05"
+    for default in ("verified", "verified=0.01"):
+        rules = {"default": default, "fast": "theta=0.5"}
+        edit_manifest(copy, policies=rules, policy_goals={})
+        router = Router(Artifact.load(copy))
+        manifest = router.artifact.manifest
+        assert str(manifest.choose_once) == "fast (theta=0.5)"
+        assert isinstance(router.policy(), Verified)
+        assert manifest.named_rules["default"] == str(router.policy())
+        for decision in (router.decide(BODY), router.decide(BODY, "default")):
+            assert decision.policy == "theta=0.5"
+        alone = Router(Artifact.load(copy), arms=router.arms[:2])
+        assert alone.artifact.manifest.choose_once == manifest.choose_once
+        assert alone.artifact.manifest.metrics["default_accuracy"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_malformed_manifest_is_refused(copy: Path, text: str) -> None:
+    """A truncated manifest is an error that names it."""
+    (copy / MANIFEST).write_text(text)
+    with pytest.raises(ArtifactError, match=r"manifest\.json"):
+        Artifact.load(copy)
+
+
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
+    """A path that does not exist is an ArtifactError."""
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        Artifact.load(tmp_path / "nowhere")
+
+
+def rehash(directory: Path) -> None:
+    """Write the hashes of the current files to the manifest, like a broken export."""
+    edit_manifest(directory, files=file_hashes(directory))
+
+
+def test_failing_canary_request_refuses_the_artifact(copy: Path) -> None:
+    """An artifact whose hashes match but whose probabilities differ is not used."""
+    path = copy / CANARIES
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    arm = next(iter(rows[3]["probabilities"]))
+    rows[3]["probabilities"][arm] = 1 - round(rows[3]["probabilities"][arm])
+    path.write_text("\n".join(map(json.dumps, rows)))
+    rehash(copy)
+    with pytest.raises(ArtifactError, match="line 4") as caught:
+        Router.load(copy)
+    assert caught.value.path == path
+    assert arm in str(caught.value)
+
+
+def test_malformed_canary_request_is_named_by_line(copy: Path) -> None:
+    """A malformed canary line is an error with its number."""
+    with (copy / CANARIES).open("a") as file:
+        file.write('{"request": {}}\n')
+    rehash(copy)
+    with pytest.raises(ArtifactError, match="line 9 is not a canary"):
+        Router.load(copy)
+
+
+def test_graph_that_does_not_load_is_named(copy: Path) -> None:
+    """A file with the right hash that is not a graph is refused."""
+    (copy / "model.int8.onnx").write_bytes(b"not a graph")
+    rehash(copy)
+    with pytest.raises(ArtifactError, match=r"model\.int8\.onnx.*cannot be loaded as an ONNX"):
+        Router.load(copy)
+
+
+def with_gpu_graph(directory: Path, probabilities: dict[str, float] | None = None) -> Path:
+    """Give an artifact a graph for GPUs, and its canary requests `probabilities` of that graph.
+
+    Return the graph's path. The graph is that for CPUs, so that both predict the same.
+    """
+    graph = directory / "model.fp16.onnx"
+    shutil.copyfile(directory / "model.int8.onnx", graph)
+    if probabilities is not None:
+        path = directory / CANARIES
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        added = {"by_device": {"cuda": probabilities}}
+        path.write_text("".join(json.dumps(row | added) + "\n" for row in rows))
+    models = {"cpu": "model.int8.onnx", "cuda": graph.name}
+    edit_manifest(directory, models=models, files=file_hashes(directory))
+    return graph
+
+
+def test_gpu_graph_is_refused_without_cuda(copy: Path) -> None:
+    """A graph for GPUs does not silently run on the CPU; the error names the graph and remedies."""
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this machine's runtime has CUDA")
+    graph = with_gpu_graph(copy)
+    with pytest.raises(ArtifactError, match=r"cannot run on a GPU.*pip uninstall") as caught:
+        Router(Artifact.load(copy), device="cuda")
+    assert caught.value.path == graph
+
+
+def test_artifact_without_gpu_graph_runs_on_the_cpu_with_a_warning(copy: Path) -> None:
+    """If a GPU is configured, the warning says why it is not used and how to export a graph."""
+    router = Router(Artifact.load(copy), device="cuda")
+    router.check_canaries()
+    execution = router.execution
+    assert (execution.graph, execution.provider) == ("model.int8.onnx", "CPUExecutionProvider")
+    assert execution.warning is not None
+    assert "no graph for GPUs" in execution.warning
+    assert "cuda_graph: true" in execution.warning
+    assert Router(Artifact.load(copy)).execution.warning is None
+
+
+def test_each_graph_is_compared_with_its_own_canary_probabilities(copy: Path) -> None:
+    """Probabilities of one graph do not refuse another one, however much the two differ."""
+    other = dict.fromkeys(Artifact.load(copy).manifest.arms, 0.0)
+    with_gpu_graph(copy, other)
+    artifact = Artifact.load(copy)
+    router = Router(artifact)
+    router.check_canaries()
+    assert {tuple(each.probabilities.values()) for each in artifact.canaries("cuda")} == {
+        tuple(other.values())
+    }
+    with pytest.raises(ArtifactError, match="line 1"):
+        artifact.check_canaries(router.predict_batch, "cuda")
+
+
+def test_older_canaries_serve_all_graphs(copy: Path) -> None:
+    """Artifacts that were exported with one set of probabilities can still be loaded."""
+    with_gpu_graph(copy)
+    artifact = Artifact.load(copy)
+    assert list(artifact.canaries("cuda")) == list(artifact.canaries())
+    artifact.check_canaries(Router(artifact).predict_batch, "cuda")

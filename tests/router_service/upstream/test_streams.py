@@ -1,0 +1,274 @@
+"""Event streams are forwarded even if they cannot be read, and what is recorded of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from router_service.apis.answers import (
+    ParsedAnswer,
+    Usage,
+    WrittenCall,
+    fix_surrogates,
+)
+from router_service.apis.parts import Dialect, Request
+from router_service.apis.translators import AnswerTranslator
+from router_service.core.errors import Failure, OverloadedError, UpstreamError
+from router_service.settings import Deployment
+from router_service.upstream.bodies import read_json
+from router_service.upstream.client import (
+    ANSWER_COPIES,
+    OutgoingRequest,
+    ReserveMemory,
+    UpstreamClient,
+    unlimited,
+)
+from router_service.upstream.streams import (
+    CHARACTERS_PER_TOKEN,
+    MAX_EVENT_BYTES,
+    EventReader,
+    failure_of_error,
+    identity_of,
+    is_error,
+)
+from tests.dialect_answers import CASES, events
+from tests.fuzz.events import Stream, read_events
+from tests.fuzz.target import virtual_loop
+from tests.serving import scripted
+
+UNDELIMITED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+
+
+GOOD = b'{"choices":[{"index":0,"delta":{"content":"good"}}]}'
+
+
+USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+
+
+def relay(
+    *data: bytes,
+    expects_json: bool = True,
+    reserve_memory: ReserveMemory = unlimited,
+    is_delimited: bool = True,
+) -> tuple[list[bytes], EventReader, UpstreamError | None]:
+    """Return the forwarded parts of a stream of events, its reader, and its error."""
+    body = b"".join(b"data: " + line + b"\n\n" for line in data)
+
+    async def exchange(url: str) -> tuple[list[bytes], EventReader, UpstreamError | None]:
+        deployment = Deployment(upstream_model="m", base_url=url)
+        client = UpstreamClient(max_connections=1)
+        parts: list[bytes] = []
+        error = None
+        message = OutgoingRequest(
+            "m", "/chat/completions", b"{}", {}, reserve_memory=reserve_memory
+        )
+        async with client.send(deployment, message) as answer:
+            reader = EventReader(answer, expects_json=expects_json)
+            try:
+                async for events in reader.events:
+                    parts.append(events)  # noqa: PERF401 - what came before an error is kept
+            except UpstreamError as exc:
+                error = exc
+        await client.aclose()
+        return parts, reader, error
+
+    head = HEAD % len(body) if is_delimited else UNDELIMITED
+    with scripted(head + body) as url:
+        return asyncio.run(exchange(url))
+
+
+def delta(fields: str) -> bytes:
+    """Return an event's data with a delta, which is given as JSON."""
+    return b'{"id":"1","model":"m","choices":[{"index":0,"delta":' + fields.encode() + b"}]}"
+
+
+ODD = {
+    "half an emoji": delta(r'{"content":"\ud83d"}'),
+    "minus infinity": delta('{"content":"a","logprob":-Infinity}'),
+    "not a number": delta('{"content":"a","p":NaN}'),
+    "5,000 digits": delta('{"content":"a","n":' + "7" * 5000 + "}"),
+    "a large exponent": delta('{"content":"a","n":1e999}'),
+    "a control character": delta('{"content":"a\x01"}'),
+    "half a letter": b'{"choices":[{"index":0,"delta":{"content":"\xe4\xb8"}}]}',
+    "a byte order mark": b"\xef\xbb\xbf" + GOOD,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_json_is_relayed_and_read(name: str) -> None:
+    """Such an event is forwarded, first or later, and the usage after it is read."""
+    for data in ((ODD[name], GOOD, USED), (GOOD, ODD[name], USED)):
+        parts, reader, error = relay(*data, b"[DONE]")
+        assert error is None
+        assert b"".join(parts) == b"".join(b"data: " + x + b"\n\n" for x in (*data, b"[DONE]"))
+        assert reader.usage == Usage(3, 2)
+        said = reader.accumulator.answer()
+        assert said is not None
+        assert "good" in said.text
+        assert len(said.sha256()) == 64
+
+
+def test_streams_of_messages() -> None:
+    """Anthropic's events are read: identity, calls, usage, length and the end."""
+    case = CASES["thinking and a call"]
+    sent = [orjson.dumps(event) for event in events(case, Dialect.MESSAGES)]
+    _, reader, error = relay(*sent, is_delimited=False)
+    assert (error, reader.error) == (None, None)
+    assert (reader.identity.id, reader.identity.model) == ("msg_1", "m")
+    calls = tuple(WrittenCall(*call) for call in case.calls)
+    assert reader.accumulator.answer() == ParsedAnswer(calls)
+    assert reader.usage == Usage(case.prompt, case.completion, reasoning_tokens=case.reasoning)
+    characters = len(case.thinking) + len(case.calls[0][2])
+    assert reader.written_tokens == -(-characters // CHARACTERS_PER_TOKEN)
+    _, _, error = relay(*sent[:-1], is_delimited=False)
+    assert error is not None
+    assert error.failure is Failure.BROKEN
+
+
+def test_the_start_of_a_message_is_no_output() -> None:
+    """Another deployment may still answer after `message_start` and `ping`."""
+    start, ping, block, *_ = (
+        orjson.dumps(event) for event in events(CASES["text"], Dialect.MESSAGES)
+    )
+    assert not relay(start, ping)[1].has_output
+    assert relay(start, ping, block)[1].has_output
+    overloaded = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+    _, reader, _ = relay(start, ping, overloaded)
+    assert reader.error is not None
+    assert (reader.has_output, reader.error.failure) == (False, Failure.ERROR_BODY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("overloaded_error", Failure.ERROR_BODY),
+        ("api_error", Failure.ERROR_BODY),
+        ("rate_limit_error", Failure.ERROR_BODY),
+        ("invalid_request_error", Failure.REFUSED),
+        ("request_too_large", Failure.REFUSED),
+        (["odd"], Failure.ERROR_BODY),
+    ],
+)
+def test_errors_of_messages(kind: object, failure: Failure) -> None:
+    """Anthropic's errors have types instead of codes."""
+    error = {"type": "error", "error": {"type": kind, "message": "No."}}
+    assert is_error(error)
+    assert failure_of_error(error) is failure
+
+
+def test_surrogate_halves_are_joined() -> None:
+    """Halves in two deltas are one character. A lone half is replaced."""
+    function = r'{"name":"f\ud83d","arguments":"{\"a\":\"\ude00"}'
+    events = (
+        delta(r'{"content":"\ud83d"}'),
+        delta(r'{"content":"\ude00 \ud83d"}'),
+        delta(f'{{"tool_calls":[{{"index":0,"id":"\\ud83d","function":{function}}}]}}'),
+        delta(r'{"tool_calls":[{"index":0,"function":{"arguments":"\"}"}}]}'),
+    )
+    _, reader, error = relay(*events)
+    assert error is None
+    call = WrittenCall("?", "f?", '{"a":"?"}')
+    assert reader.accumulator.answer() == ParsedAnswer((call,), "\U0001f600 ?")
+    assert fix_surrogates("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
+
+
+def test_ids_with_lone_surrogates_can_be_stored() -> None:
+    """An id or a model with a lone surrogate can be encoded."""
+    identity = identity_of(read_json(rb'{"id":"\ud83d","model":"m\ude00"}'))
+    assert (identity.id, identity.model) == ("?", "m?")
+    _, reader, _ = relay(rb'{"type":"response.created","response":{"id":"\ud83d"}}')
+    assert reader.response_id == "?"
+
+
+@pytest.mark.parametrize(
+    "data", [b"ping", b"{no JSON}", b'{"a":"b"c"}', b"nan", b"{" * 3000 + b"}"]
+)
+def test_unreadable_events_are_forwarded_after_the_first_output(data: bytes) -> None:
+    """The client gets all events, and may be able to read more than the gateway."""
+    parts, reader, error = relay(GOOD, data, USED, b"[DONE]")
+    assert error is None
+    assert data in b"".join(parts)
+    assert (reader.usage, reader.accumulator.answer()) == (Usage(3, 2), None)
+
+
+@pytest.mark.parametrize("data", [b"ping", b"{no JSON}", b'{"a":"b"c"}'])
+def test_unreadable_events_fail_before_the_first_output(data: bytes) -> None:
+    """Nothing is forwarded, so another deployment may still answer."""
+    parts, _, error = relay(data, GOOD, b"[DONE]")
+    assert error is not None
+    assert (parts, error.failure) == ([], Failure.MALFORMED)
+
+
+def test_an_event_that_is_cut_off_ends_the_stream() -> None:
+    """A part of the answer is lost, and the client must be informed."""
+    parts, _, error = relay(GOOD, b'{"choices":[{"index":0,"del', GOOD, b"[DONE]")
+    assert error is not None
+    assert (b"".join(parts), error.failure) == (b"data: " + GOOD + b"\n\n", Failure.MALFORMED)
+
+
+@pytest.mark.parametrize("data", [b"ping", b"5", b"[1]", b'{"half', b"\xff\xfe"])
+def test_events_of_other_endpoints_may_be_anything(data: bytes) -> None:
+    """If no JSON is expected, an event that is not JSON is not a failure."""
+    parts, reader, error = relay(data, data, expects_json=False)
+    assert error is None
+    assert b"".join(parts) == 2 * (b"data: " + data + b"\n\n")
+    assert (reader.has_output, reader.error) == (True, None)
+
+
+def test_long_events_count_towards_the_memory_of_requests() -> None:
+    """Memory is reserved for a buffered event, and then for what is kept of the answer.
+
+    Without memory, the event is forwarded unread, and nothing is kept.
+    """
+    held: list[int] = []
+    event = b'{"choices":[{"delta":{"content":"%b"}}]}' % (b"x" * 500_000)
+    parts, reader, error = relay(GOOD, event, USED, b"[DONE]", reserve_memory=held.append)
+    assert (error, reader.usage) == (None, Usage(3, 2))
+    assert reader.written_tokens > 100_000
+    assert sum(held) == ANSWER_COPIES * reader.accumulator.characters
+    assert reader.accumulator.characters > 500_000
+
+    def refuse(size_bytes: int) -> None:
+        if size_bytes > 0:
+            raise OverloadedError("overloaded", "There is no room.")
+
+    whole, reader, error = relay(GOOD, event, USED, b"[DONE]", reserve_memory=refuse)
+    assert (b"".join(whole), error, reader.usage) == (b"".join(parts), None, Usage(3, 2))
+    assert reader.written_tokens < 10
+    assert reader.accumulator.answer() is None
+    assert len(max(whole, key=len)) < MAX_EVENT_BYTES / 2
+
+
+def test_what_follows_the_end_of_a_stream_is_not_counted() -> None:
+    """An answer that is not translated is relayed with everything that follows, unread."""
+    more = rb'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":9}}'
+    parts, reader, error = relay(GOOD, USED, b"[DONE]", more, b'{"error":{"message":"no"}}')
+    assert (error, reader.error, reader.usage) == (None, None, Usage(3, 2))
+    assert more in b"".join(parts)
+
+
+class SilentStream(Stream):
+    """A stream whose upstream keeps the connection open after the last event."""
+
+    async def read(self) -> bytes:
+        """Return the next part, and wait for a long time at the end."""
+        part = await super().read()
+        if not part:
+            await asyncio.sleep(1000)  # the loop's clock is virtual
+        return part
+
+
+def test_a_translated_stream_ends_although_its_upstream_is_silent() -> None:
+    """The client does not wait for the upstream's timeout, and gets no error after the end."""
+    sent = events(CASES["text"], Dialect.MESSAGES)
+    data = b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in sent)
+    stream = SilentStream([data], is_delimited=True, is_broken=False)
+    request = Request("m", (), dialect=Dialect.CHAT)
+    translator = AnswerTranslator(Dialect.MESSAGES, Dialect.CHAT, request, model="m", created_s=1)
+    loop = virtual_loop()
+    _, relayed = loop.finish(read_events(stream, Dialect.MESSAGES, translator))
+    assert (relayed.error, relayed.data.endswith(b"data: [DONE]\n\n")) == ("", True)
+    assert loop.time() < 5

@@ -1,0 +1,296 @@
+"""Features of candidate answers: their meaning, their symmetry, and limits for hostile input."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router_service.apis.answers import ParsedAnswer
+from router_service.apis.conversation import Json, parse_conversation
+from router_service.checker.toolbox import Call
+from router_service.verifier.answer_features import (
+    CANDIDATE_FEATURES,
+    MAX_CALLS,
+    MAX_LEAVES,
+    Beliefs,
+    CandidateAnswer,
+    Candidates,
+    Question,
+    candidate_features,
+    decode_calls,
+    read_answer,
+    relate,
+)
+from tests.candidates import FORECAST, answer, ask, feature, read, request, tool
+
+LIKELY = (0.4, 0.6, 0.9)
+
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "city": st.sampled_from(["Oslo", "oslo", "Lima", 5]),
+        "days": st.sampled_from([3, 4, 4.0, "4"]),
+        "tags": st.sampled_from([[], ["a", "b"], ["B", "a"]]),
+    },
+)
+ANSWERS = st.lists(st.builds(Call, st.sampled_from(["forecast", "other"]), ARGUMENTS), max_size=3)
+
+
+def beliefs(order: Sequence[int] = (0, 1, 2)) -> Beliefs:
+    """Return what is known of three arms in another order of columns."""
+    probabilities = np.array(LIKELY)[list(order)]
+    return Beliefs((), probabilities, probabilities / 2)
+
+
+@settings(max_examples=40)
+@given(st.lists(ANSWERS, min_size=3, max_size=3), st.permutations(range(3)))
+def test_order_of_candidates_does_not_matter(
+    answers: list[list[Call]], order: Sequence[int]
+) -> None:
+    """A candidate has the same features, whichever answers are given first.
+
+    The features contain nothing of an arm except its probability and its reliability: with the
+    arms in other columns of the pool they are the same.
+    """
+    question = ask("Forecasts for Oslo and Lima, 4 days")
+    known = [read_answer(question, calls) for calls in answers]
+    first = candidate_features(beliefs(), Candidates.of(question, dict(enumerate(known))))
+    given_later = {column: known[column] for column in order}
+    later = candidate_features(beliefs(), Candidates.of(question, given_later))
+    np.testing.assert_allclose(later, first[list(order)], atol=1e-9)
+    moved = Candidates.of(question, {place: known[arm] for place, arm in enumerate(order)})
+    elsewhere = candidate_features(beliefs(order), moved)
+    np.testing.assert_allclose(elsewhere, first[list(order)], atol=1e-9)
+
+
+@settings(max_examples=60)
+@given(ANSWERS, ANSWERS)
+def test_relation_is_mirrored(one: list[Call], other: list[Call]) -> None:
+    """How the second answer relates to the first follows from how the first relates to it."""
+    question = ask("Forecasts for Oslo and Lima, 4 days")
+    here, there = (read_answer(question, calls) for calls in (one, other))
+    forwards, backwards = relate(question, here, there), relate(question, there, here)
+    assert backwards.mirrored() == pytest.approx(forwards)
+
+
+def test_every_candidate_has_all_features() -> None:
+    """Each row has a finite number for each name, also for unreadable answers and words."""
+    question = ask()
+    answers = {0: read(question, None), 1: read(question, answer()), 2: read(question, answer({}))}
+    rows = candidate_features(beliefs(), Candidates.of(question, answers))
+    assert rows.shape == (3, len(CANDIDATE_FEATURES))
+    assert np.isfinite(rows).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a discount of 5%", 0.05),
+        ("a discount of 7%", 0.07),
+        ("a share of 0.29", 29),
+        ("2 km", 2000),
+        ("1,250 euros", 1250),
+        ("minus -4 degrees", 4),
+        ("three nights", 3),
+        ('call it "Blue Danube"', "blue danube"),
+        ("fly to New York", "New York"),
+    ],
+)
+def test_values_that_were_said_are_grounded(text: str, value: Json) -> None:
+    """Numbers count as said in other units and in words, and strings in any case."""
+    assert ask(text).grounding(value) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "grounding"),
+    [
+        ("a discount of 5%", 0.06, 0.0),
+        ("fly to New York", "Boston", 0.0),
+        ("from York to the New Forest", "New York", 0.9),
+        ("fly to York", "New York", 0.45),
+        ("yes", True, None),
+        ("nothing", None, None),
+    ],
+)
+def test_other_values_are_grounded_in_part(text: str, value: Json, grounding: float | None) -> None:
+    """Words that occur separately count in part, and booleans and null are not looked up."""
+    assert ask(text).grounding(value) == pytest.approx(grounding)
+
+
+def test_unused_quotes_and_numbers_are_counted() -> None:
+    """An answer that ignores a quoted string or a number of the query shows it."""
+    question = ask('Forecast for "Oslo" for 4 days')
+    used = read(question, answer({"city": "Oslo", "days": 4}))
+    ignored = read(question, answer({"city": "Bergen"}))
+    for name in ("quoted_unused", "numbers_unused"):
+        assert (feature(used, name), feature(ignored, name)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"days": 2}, "missing"),
+        ({"city": "Oslo", "place": "x"}, "unknown_arguments"),
+        ({"city": "Oslo", "days": "many"}, "wrong_types"),
+        ({"city": "Oslo", "unit": "kelvin"}, "not_in_enum"),
+        ({"city": "Oslo", "unit": "celsius", "days": 2.0}, None),
+    ],
+)
+def test_schema_fit(arguments: Json, problem: str | None) -> None:
+    """A call fits if nothing is missing, unknown, of another type or outside its enum."""
+    question = ask()
+    known = read(question, answer(arguments))
+    names = ("missing", "unknown_arguments", "wrong_types", "not_in_enum")
+    counts = {name: feature(known, name) for name in names}
+    assert counts == {name: float(name == problem) for name in names}
+    assert feature(known, "fits_schema") == (problem is None)
+
+
+def test_unknown_tool_and_answer_in_words() -> None:
+    """A call of an unknown tool is counted; an answer in words is readable and fits no schema."""
+    question = ask()
+    assert feature(read(question, answer({}, name="book")), "unknown_tools") == 1
+    words = read(question, ParsedAnswer(text="I cannot."))
+    assert words.calls == ()
+    assert (feature(words, "is_unreadable"), feature(words, "fits_schema")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"city": "New York"}, {"city": "new york"}),
+        ({"city": "Oslo", "days": 4}, {"city": "Oslo", "days": 4.0}),
+        ({"city": "Oslo", "days": 3}, {"city": "Oslo"}),
+        ({"city": "Oslo", "tags": ["a", "b"]}, {"tags": ["B", "a"], "city": "Oslo"}),
+    ],
+)
+def test_calls_in_another_spelling_are_the_same(one: Json, other: Json) -> None:
+    """Spelling, number types, defaults and the order of a list do not make calls differ."""
+    question = ask()
+    assert relate(question, read(question, answer(one)), read(question, answer(other))).is_same
+
+
+def test_calls_in_another_order_are_the_same() -> None:
+    """Two answers with the same calls in another order agree fully."""
+    question = ask()
+    oslo, lima = {"city": "Oslo"}, {"city": "Lima"}
+    pair = read(question, answer(oslo, lima)), read(question, answer(lima, oslo))
+    assert relate(question, *pair) == (True, 1.0, 0, 0.0, 0, 0)
+
+
+def test_differing_arguments_are_counted() -> None:
+    """A relation counts arguments with other values, and arguments that only one answer has.
+
+    The answer whose city was said has a positive grounding lead.
+    """
+    question = ask("Forecast for Oslo?")
+    said = read(question, answer({"city": "Oslo", "unit": "celsius"}))
+    unsaid = read(question, answer({"city": "Lima", "days": 9}))
+    relation = relate(question, said, unsaid)
+    assert not relation.is_same
+    assert (relation.differing, relation.only_here, relation.only_there) == (1, 1, 1)
+    assert relation.grounding_lead == 1.0
+
+
+UNREADABLE = {
+    "not JSON": '{"city": ',
+    "a list": "[1]",
+    "too many values": json.dumps({"tags": ["a"] * MAX_LEAVES}),
+    "nested 1,000 deep": '{"city":' + "[" * 1000 + "]" * 1000 + "}",
+    "nested 20 deep": '{"city":' + "[" * 20 + "]" * 20 + "}",
+    "5 MB": '{"city": "' + "x" * 5_000_000 + '"}',
+    "an integer of 4,000 digits": '{"days": ' + "9" * 4000 + "}",
+}
+
+
+def cpu_s(work: Callable[[], object], times: int = 3) -> float:
+    """Return the least CPU time of several runs, which other processes hardly change."""
+    took = []
+    for _ in range(times):
+        start = time.process_time()
+        work()
+        took.append(time.process_time() - start)
+    return min(took)
+
+
+@pytest.mark.parametrize("arguments", UNREADABLE.values(), ids=UNREADABLE)
+def test_excessive_arguments_are_unreadable(arguments: str) -> None:
+    """Such an answer is unreadable, agrees with no other one, and takes little CPU time to read."""
+    question = ask()
+    hostile = answer(arguments)
+    known = read(question, hostile)
+    assert known.calls is None
+    assert feature(known, "is_unreadable") == 1
+    assert not relate(question, known, known).is_same
+    large = answer({"tags": ["Oslo in Norway"] * (MAX_LEAVES - 1)})
+    usual_s = cpu_s(lambda: read(question, large))
+    assert cpu_s(lambda: read(question, hostile)) < 10 * usual_s + 0.02
+
+
+def test_too_many_calls_are_unreadable() -> None:
+    """An answer with more calls than the limit is unreadable; at the limit it is read."""
+    question = ask()
+    assert read(question, answer(*[{}] * (MAX_CALLS + 1))).calls is None
+    assert read(question, answer(*[{}] * MAX_CALLS)).calls is not None
+    decoded = [Call("forecast", {"tags": [1] * MAX_LEAVES})]
+    assert read_answer(question, decoded).calls is None
+
+
+def test_missing_arguments_are_no_arguments() -> None:
+    """A call whose arguments are an empty text is a call without arguments."""
+    assert decode_calls(answer("")) == (Call("forecast", {}),)
+
+
+HOSTILE = {
+    "a $ref to itself": {"type": "object", "properties": {"city": {"$ref": "#/properties/city"}}},
+    "$refs in a circle": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+    },
+    "a slow pattern": {"patternProperties": {"^(a+)+$": {"type": "string"}}, "type": "object"},
+    "nested allOf": {"allOf": [{"allOf": [{"allOf": [FORECAST] * 20}] * 20}] * 20},
+    "1 MB": {"type": "object", "properties": {f"p{i}": FORECAST for i in range(4000)}},
+}
+
+
+@pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_schema_is_not_interpreted(schema: Json) -> None:
+    """Answers to a tool with such a schema are compared without it, in little CPU time."""
+    slow_key = "a" * 40 + "!"
+    arguments = {"city": "Oslo", slow_key: "x"}
+
+    def compare(parameters: Json) -> tuple[Question, CandidateAnswer, bool]:
+        question = ask(parameters=parameters)
+        known = read(question, answer(arguments))
+        other = read(question, answer({**arguments, "city": "Lima"}))
+        same = relate(question, known, read(question, answer(arguments)))
+        return question, known, same.is_same and not relate(question, known, other).is_same
+
+    question, known, is_right = compare(schema)
+    assert not question.is_bounded("forecast")
+    assert is_right
+    assert feature(known, "fits_schema") == 1
+    assert cpu_s(lambda: compare(schema)) < 10 * cpu_s(lambda: compare(FORECAST)) + 0.2
+
+
+@pytest.mark.parametrize("parameters", [None, 7, "x", [], {"type": 9}, {"properties": [1]}])
+def test_invalid_schema_allows_everything(parameters: Json) -> None:
+    """Parameters that are no schema do not stop the features or the comparison."""
+    question = ask(parameters=parameters)
+    known = read(question, answer({"city": "Oslo"}))
+    assert known.calls is not None
+    assert relate(question, known, known).is_same
+
+
+def test_only_function_tools_are_read() -> None:
+    """Tools of other types and invalid tools are ignored."""
+    body = request()
+    tools = [7, {"type": "web_search"}, {"type": "function"}, tool(FORECAST)]
+    question = Question(parse_conversation(body), tools)
+    assert list(question.fits) == ["forecast"]

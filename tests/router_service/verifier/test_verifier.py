@@ -1,0 +1,239 @@
+"""The verifier's next step, with graphs whose output can be computed by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from router_service.apis.conversation import Json
+from router_service.artifact import MANIFEST, SHIPPED, Artifact, Manifest
+from router_service.core.errors import ArtifactError
+from router_service.predictor.model import Floats, Platt, Temperature, logit, sigmoid
+from router_service.verifier.answer_features import Beliefs, Candidates
+from router_service.verifier.graphs import StepTerms, Verifier, VerifierSpec
+from tests.candidates import MOST, answer, ask, read, write_verifier
+
+LIKELY = (0.6, 0.8, 0.9)
+COSTS = np.array([0.01, 0.05, 0.4])
+"""Costs in units of a correct answer's price."""
+
+QUESTION = ask("Forecast for Oslo?")
+OSLO, LIMA = (read(QUESTION, answer({"city": city})) for city in ("Oslo", "Lima"))
+
+
+@pytest.fixture(scope="module")
+def verifier(tmp_path_factory: pytest.TempPathFactory) -> Verifier:
+    """Return a verifier of three arms and no features of the request."""
+    folder = tmp_path_factory.mktemp("verifier")
+    return Verifier(folder, write_verifier(folder, request_features=0, arms=3))
+
+
+@pytest.fixture
+def beliefs(verifier: Verifier) -> Beliefs:
+    """Return what is known before an arm is asked."""
+    return verifier.beliefs((), LIKELY)
+
+
+def candidates(**cities: str) -> Candidates:
+    """Return the answers of arms `a0`, `a1` and `a2`, which name a city each."""
+    known = {"Oslo": OSLO, "Lima": LIMA}
+    return Candidates.of(QUESTION, {int(arm[1]): known[city] for arm, city in cities.items()})
+
+
+def expected(arm: int, agreeing: int = 0, differing: int = 0) -> float:
+    """Return the probability that the hand-made graph gives a candidate."""
+    return float(sigmoid(logit(np.array(LIKELY[arm])) + 2 * agreeing - differing))
+
+
+def test_candidates_are_judged_by_their_relations(verifier: Verifier, beliefs: Beliefs) -> None:
+    """The graph reads the named features of each candidate, and results are by column."""
+    judged = verifier.p_correct(beliefs, candidates(a2="Lima", a0="Oslo", a1="Oslo"))
+    wanted = {0: expected(0, 1, 1), 1: expected(1, 1, 1), 2: expected(2, 0, 2)}
+    assert judged == pytest.approx(wanted, abs=1e-5)
+    assert verifier.p_correct(beliefs, candidates()) == {}
+
+
+def test_first_step_asks_the_arm_with_the_largest_net_gain(
+    verifier: Verifier, beliefs: Beliefs
+) -> None:
+    """Without candidates an arm is asked, also if no gain is worth its cost."""
+    step = verifier.choose_step(beliefs, candidates(), COSTS, [0, 1, 2])
+    assert (step.accept, step.ask) == (None, (1,))
+    assert step.gain == pytest.approx(0.8)
+    expensive = verifier.choose_step(beliefs, candidates(), COSTS * 1000, [0, 1, 2])
+    assert (expensive.accept, expensive.ask) == (None, (0,))
+
+
+def test_more_is_asked_only_if_the_gain_is_worth_its_cost(
+    verifier: Verifier, beliefs: Beliefs
+) -> None:
+    """With an answer in hand, the next arm is asked at a low cost, and not at a high one."""
+    in_hand = candidates(a0="Oslo")
+    step = verifier.choose_step(beliefs, in_hand, COSTS, [1, 2])
+    assert (step.accept, step.ask) == (None, (1,))
+    assert step.gain == pytest.approx(MOST - 0.6, abs=1e-5)
+    step = verifier.choose_step(beliefs, in_hand, COSTS * 100, [1, 2])
+    assert (step.accept, step.ask, step.gain) == (0, (), 0.0)
+    assert step.p_correct == pytest.approx({0: 0.6}, abs=1e-5)
+
+
+def test_agreement_ends_the_search(verifier: Verifier, beliefs: Beliefs) -> None:
+    """Two answers that agree are accepted, and two that differ lead to a third."""
+    agree = verifier.choose_step(beliefs, candidates(a0="Oslo", a1="Oslo"), COSTS, [2])
+    assert (agree.accept, agree.ask) == (1, ())
+    differ = verifier.choose_step(beliefs, candidates(a0="Oslo", a1="Lima"), COSTS / 2, [2])
+    assert (differ.accept, differ.ask) == (None, (2,))
+
+
+def test_cheapest_of_equally_probable_answers_is_accepted(verifier: Verifier) -> None:
+    """If two candidates have the same probability, the answer of the cheaper arm is delivered."""
+    equal = verifier.beliefs((), (0.8, 0.8, 0.8))
+    step = verifier.choose_step(equal, candidates(a1="Oslo", a0="Oslo"), COSTS, [])
+    assert step.accept == 0
+
+
+def test_only_askable_arms_are_asked(verifier: Verifier, beliefs: Beliefs) -> None:
+    """An arm that is not askable is never asked; without askable arms the best answer is taken."""
+    step = verifier.choose_step(beliefs, candidates(), COSTS, [2])
+    assert step.ask == (2,)
+    step = verifier.choose_step(beliefs, candidates(a0="Oslo"), COSTS / 1000, [])
+    assert (step.accept, step.ask) == (0, ())
+
+
+def test_nearly_certain_answer_is_accepted(verifier: Verifier) -> None:
+    """A candidate above the limit is accepted even if another arm costs nothing."""
+    sure = verifier.beliefs((), (0.9999, 0.8, 0.9))
+    step = verifier.choose_step(sure, candidates(a0="Oslo"), COSTS * 0, [1, 2])
+    assert step.accept == 0
+
+
+@pytest.mark.parametrize(
+    ("is_last", "costs", "ask"),
+    [
+        (True, COSTS, (1, 0)),
+        (False, COSTS, (1,)),
+        (True, COSTS * [100, 1, 1], (1,)),
+        (True, COSTS * 0 + [0.16, 0.16, 0.0], (2,)),
+    ],
+)
+def test_two_arms_are_asked_at_once_only_in_the_last_step(
+    verifier: Verifier, beliefs: Beliefs, is_last: bool, costs: Floats, ask: tuple[int, ...]
+) -> None:
+    """If there is no time for a second step, a second arm is asked if it is worth its cost."""
+    step = verifier.choose_step(beliefs, candidates(), costs, [0, 1, 2], StepTerms(is_last=is_last))
+    assert step.ask == ask
+
+
+def test_last_step_does_not_ask_two_more_arms(verifier: Verifier, beliefs: Beliefs) -> None:
+    """With an answer in hand, one arm is asked at most."""
+    step = verifier.choose_step(
+        beliefs, candidates(a0="Oslo"), COSTS, [1, 2], StepTerms(is_last=True)
+    )
+    assert step.ask == (1,)
+
+
+def test_calibration_is_applied(tmp_path: Path, beliefs: Beliefs) -> None:
+    """The output of the first graph becomes a probability by the calibration of the spec."""
+    spec = write_verifier(tmp_path, request_features=0, arms=3)
+    line = Platt(slopes=(1.0,), intercepts=(-0.5,))
+    verifier = Verifier(tmp_path, spec.model_copy(update={"calibration": line}))
+    judged = verifier.p_correct(beliefs, candidates(a0="Oslo"))
+    assert judged[0] == pytest.approx(sigmoid(logit(np.array(0.6)) - 0.5), abs=1e-5)
+
+
+def spec_with(tmp_path: Path, **changes: Json) -> Json:
+    """Return a description of a verifier as JSON, with some fields changed."""
+    return write_verifier(tmp_path, 0, 3).model_dump(mode="json") | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"candidate_features": ["agreeing", "moon"]}, r"cannot compute the features \['moon'\]"),
+        ({"gain_features": ["moon"]}, r"cannot compute the features \['moon'\]"),
+        (
+            {"calibration": {"method": "platt", "slopes": [1, 1], "intercepts": [0, 0]}},
+            "must be for one output",
+        ),
+        ({"reliabilities": [2]}, "less than or equal to 1"),
+        ({"price_usd": 0}, "greater than 0"),
+        ({"price_usd": float("inf")}, "finite"),
+        ({"other": 1}, "Extra inputs"),
+    ],
+)
+def test_spec_is_checked(tmp_path: Path, changes: Mapping[str, Json], problem: str) -> None:
+    """Unknown features, a calibration for several outputs and impossible numbers are refused."""
+    with pytest.raises(ValidationError, match=problem):
+        VerifierSpec.model_validate(spec_with(tmp_path, **changes))
+
+
+def test_calibrations_for_one_output_are_accepted(tmp_path: Path) -> None:
+    """A calibration for any number of outputs, or for one, is valid."""
+    for calibration in (Temperature(temperature=2), Platt(slopes=(1,), intercepts=(0,))):
+        values = spec_with(tmp_path, calibration=calibration.model_dump(mode="json"))
+        assert VerifierSpec.model_validate(values).calibration == calibration
+
+
+def test_missing_graph_is_named(tmp_path: Path) -> None:
+    """A graph that cannot be loaded is an error that names the file."""
+    spec = write_verifier(tmp_path, 0, 3)
+    (tmp_path / spec.gain_graph).unlink()
+    with pytest.raises(ArtifactError) as caught:
+        Verifier(tmp_path, spec)
+    assert caught.value.path == tmp_path / spec.gain_graph
+
+
+def copied(verifying_artifact: Path, folder: Path) -> Path:
+    """Return a copy of the artifact with a verifier, which a test may damage."""
+    return Path(shutil.copytree(verifying_artifact, folder / "artifact"))
+
+
+def test_artifact_with_a_missing_verifier_graph_is_refused(
+    verifying_artifact: Path, tmp_path: Path
+) -> None:
+    """If a file of the verifier is missing, loading the artifact fails and names the file."""
+    directory = copied(verifying_artifact, tmp_path)
+    (directory / "verifier.onnx").unlink()
+    with pytest.raises(ArtifactError) as caught:
+        Artifact.load(directory)
+    assert caught.value.path == directory / "verifier.onnx"
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [("files", "no hash for"), ("reliabilities", "a value for each arm")],
+)
+def test_manifest_with_an_inconsistent_verifier_is_refused(
+    verifying_artifact: Path, tmp_path: Path, field: str, problem: str
+) -> None:
+    """Both graphs need a hash, and every arm needs a reliability."""
+    directory = copied(verifying_artifact, tmp_path)
+    values = json.loads((directory / MANIFEST).read_text())
+    if field == "files":
+        del values["files"]["verifier-gain.onnx"]
+    else:
+        values["verifier"]["reliabilities"].pop()
+    (directory / MANIFEST).write_text(json.dumps(values))
+    with pytest.raises(ArtifactError, match=problem):
+        Artifact.load(directory)
+
+
+def test_shipped_manifest_stays_readable() -> None:
+    """A manifest without a verifier has none, and a manifest survives its JSON form."""
+    manifest = Artifact.load(SHIPPED).manifest
+    without = manifest.model_copy(update={"verifier": None, "verified_frontier": ()})
+    fields = without.model_dump(mode="json", exclude={"verifier", "verified_frontier"})
+    assert Manifest.model_validate(fields) == without
+
+
+def test_next_steps_share_no_state(verifier: Verifier, beliefs: Beliefs) -> None:
+    """The same candidates give the same step, whatever was asked in between."""
+    sets: Sequence[Candidates] = (candidates(), candidates(a0="Oslo"), candidates(a0="Lima"))
+    first = [verifier.choose_step(beliefs, each, COSTS, [1, 2]) for each in sets]
+    assert [verifier.choose_step(beliefs, each, COSTS, [1, 2]) for each in sets] == first
