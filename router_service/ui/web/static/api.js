@@ -29,7 +29,11 @@ export const explain = (api, body) => json(`ui/api/explain?api=${api}`, { method
 
 /** @param {Api} api @param {string} body @param {string} policy @returns {Promise<Response>} */
 export const ask = (api, body, policy) =>
-  good(`ui/api/ask/${api}`, { method: "POST", body, headers: { "x-switchcraft-policy": policy, "content-type": "application/json" } });
+  good(`ui/api/ask/${api}`, {
+    method: "POST",
+    body,
+    headers: { "x-switchcraft-policy": policy, "content-type": "application/json" },
+  });
 
 /** @param {Record<string, string>} query the period and the filters @returns {Promise<Overview | {unavailable: string}>} */
 export const overview = (query) => json(`ui/api/traffic/overview?${new URLSearchParams(query)}`);
@@ -64,7 +68,10 @@ const json = async (path, options) => (await good(path, options)).json();
 
 /** @param {string} path @param {RequestInit} [options] */
 async function good(path, options = {}) {
-  const response = await fetch(path, { ...options, headers: { ...options.headers, ...keyHeader() } }).catch(() => {
+  const response = await fetch(path, {
+    ...options,
+    headers: { ...options.headers, ...keyHeader() },
+  }).catch(() => {
     throw new Error("The gateway does not answer. Check that it is running.");
   });
   if (response.status === 401) signOut(true);
@@ -76,5 +83,7 @@ async function good(path, options = {}) {
 async function reason(response) {
   const body = await response.json().catch(() => null);
   const where = body?.error?.param ? ` (at ${body.error.param})` : "";
-  return body?.error?.message ? body.error.message + where : `The gateway answered with status ${response.status}. Its log has the cause.`;
+  return body?.error?.message
+    ? body.error.message + where
+    : `The gateway answered with status ${response.status}. Its log has the cause.`;
 }

@@ -10,18 +10,38 @@ import { percent, usdPer1k } from "./format.js";
 /** @param {Explained} explained @param {Choice} choice */
 export function arms(explained, choice) {
   const hasFloor = !["unread", "verified", "utility"].includes(choice.reason);
-  return h("div", {},
-    h("table", { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
+  return h(
+    "div",
+    {},
+    h(
+      "table",
+      { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
       h("caption", {}, caption(explained, choice, hasFloor)),
-      h("thead", {}, h("tr", {}, ...["Model", "Probability of a correct answer", "Per 1,000 requests"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor)))),
-    explained.excluded.length > 0 && h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`));
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ...["Model", "Probability of a correct answer", "Per 1,000 requests"].map((name) =>
+            h("th", { scope: "col" }, name),
+          ),
+        ),
+      ),
+      h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor))),
+    ),
+    explained.excluded.length > 0 &&
+      h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`),
+  );
 }
 
 /** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
 function caption(explained, choice, hasFloor) {
   if (!hasFloor) return "Sorted by cost. This policy has no minimum probability.";
-  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the minimum probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
+  const line =
+    choice.floor <= 0
+      ? "every probability is enough"
+      : `the line marks the minimum probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 
@@ -29,11 +49,33 @@ function caption(explained, choice, hasFloor) {
 function row(arm, choice, hasFloor) {
   const isChosen = arm.arm === choice.arm;
   const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;
-  const state = isChosen ? (choice.reason === "verified" ? "asked first" : "chosen") : passes ? "passes" : "below the threshold";
-  return h("tr", { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
-    h("th", { scope: "row" }, arm.model, arm.model !== arm.arm && h("small", {}, ` (${arm.arm})`), spoken(`, ${state}`)),
-    h("td", { class: "probability" },
-      h("span", { class: hasFloor ? "bar has-floor" : "bar", "aria-hidden": "true" }, h("i", { style: { "--share": arm.probability } })),
-      h("b", {}, percent(arm.probability))),
-    h("td", { class: "number" }, usdPer1k(arm.cost_usd)));
+  const state = isChosen
+    ? choice.reason === "verified"
+      ? "asked first"
+      : "chosen"
+    : passes
+      ? "passes"
+      : "below the threshold";
+  return h(
+    "tr",
+    { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
+    h(
+      "th",
+      { scope: "row" },
+      arm.model,
+      arm.model !== arm.arm && h("small", {}, ` (${arm.arm})`),
+      spoken(`, ${state}`),
+    ),
+    h(
+      "td",
+      { class: "probability" },
+      h(
+        "span",
+        { class: hasFloor ? "bar has-floor" : "bar", "aria-hidden": "true" },
+        h("i", { style: { "--share": arm.probability } }),
+      ),
+      h("b", {}, percent(arm.probability)),
+    ),
+    h("td", { class: "number" }, usdPer1k(arm.cost_usd)),
+  );
 }

@@ -15,11 +15,16 @@ const SVG = "http://www.w3.org/2000/svg";
 function filled(element, props, children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    if (name.startsWith("on"))
+      element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else if (name === "style") setStyle(/** @type {any} */ (element), /** @type {any} */ (value));
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.filter((c) => c !== null && c !== undefined && c !== false).map((c) => (c instanceof Node ? c : String(c))));
+  element.append(
+    ...children
+      .filter((c) => c !== null && c !== undefined && c !== false)
+      .map((c) => (c instanceof Node ? c : String(c))),
+  );
   return element;
 }
 
@@ -63,16 +68,32 @@ export const present = (children) => children.filter((child) => child instanceof
  * @param {Child[][]} facts @param {string} [kind] */
 export function facts(facts, kind = "facts") {
   const shown = facts.filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", { class: kind }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: kind },
+    ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
 /** A table, whose rows become lists on narrow screens.
  * @param {string} caption @param {string[]} head @param {Child[][]} rows first cells are headers */
 export function table(caption, head, rows) {
   const cells = (/** @type {Child[]} */ [first, ...rest]) =>
-    h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell, index) => h("td", { "data-name": head[index + 1] }, cell)));
-  return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
-    h("table", {}, h("caption", { class: "spoken" }, caption),
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, first),
+      ...rest.map((cell, index) => h("td", { "data-name": head[index + 1] }, cell)),
+    );
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", { class: "spoken" }, caption),
       h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...rows.map(cells))));
+      h("tbody", {}, ...rows.map(cells)),
+    ),
+  );
 }

@@ -17,22 +17,41 @@ const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
 export function curves(card) {
   /** @type {Curve[]} */
   const found = [{ name: "once", points: card.frontier, efficient: card.efficient }];
-  if (card.verified_frontier.length > 0) found.push({ name: "verified", points: card.verified_frontier, efficient: card.verified_efficient });
+  if (card.verified_frontier.length > 0)
+    found.push({
+      name: "verified",
+      points: card.verified_frontier,
+      efficient: card.verified_efficient,
+    });
   return found;
 }
 
 /** Explains the marks of a plot. Screen readers get the plot's description instead.
  * @param {Card} card @param {string} current meaning of the marked policy @param {string} [rule] whose points are shown (all without one) */
 export function legend(card, current, rule) {
-  const entry = (/** @type {string} */ kind, /** @type {string} */ text) => h("li", { class: kind }, h("span", { class: "swatch" }), text);
+  const entry = (/** @type {string} */ kind, /** @type {string} */ text) =>
+    h("li", { class: kind }, h("span", { class: "swatch" }), text);
   const verified = curves(card).length > 1;
-  return h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
-    (!rule || rule === "drift") && entry("drift", "drift: the cheapest arm within a margin of the most probable one"),
+  return h(
+    "ul",
+    { class: "legend plot-legend", "aria-hidden": "true" },
+    (!rule || rule === "drift") &&
+      entry("drift", "drift: the cheapest arm within a margin of the most probable one"),
     (!rule || rule === "theta") && entry("theta", "theta: the cheapest arm above a threshold"),
-    (!rule || rule === "utility") && card.frontier.some((/** @type {Point} */ point) => parsePolicy(point.policy).rule === "utility") && entry("utility", "utility: the best probability for its cost"),
-    entry("line", verified ? "best accuracy for the cost, with one model per request" : "best accuracy for the cost"),
+    (!rule || rule === "utility") &&
+      card.frontier.some(
+        (/** @type {Point} */ point) => parsePolicy(point.policy).rule === "utility",
+      ) &&
+      entry("utility", "utility: the best probability for its cost"),
+    entry(
+      "line",
+      verified
+        ? "best accuracy for the cost, with one model per request"
+        : "best accuracy for the cost",
+    ),
     verified && entry("verified", "verified answers: more models are asked if it pays"),
-    entry("ring", current));
+    entry("ring", current),
+  );
 }
 
 /** @typedef {{current: string, rule?: string, height?: number}} Options the marked policy, the rule whose points are shown (all without one), and the height */
@@ -42,7 +61,8 @@ export function legend(card, current, rule) {
  * @returns {(options: Options) => void} redraws it */
 export function frontierPlot(place, card, options) {
   let current = options;
-  const draw = () => place.clientWidth && place.replaceChildren(drawn(card, current, place.clientWidth));
+  const draw = () =>
+    place.clientWidth && place.replaceChildren(drawn(card, current, place.clientWidth));
   new ResizeObserver(draw).observe(place);
   return (next) => {
     current = next;
@@ -57,43 +77,81 @@ function drawn(card, { current, rule, height = 230 }, width) {
   const shown = all.filter((point) => !rule || parsePolicy(point.policy).rule === rule);
   const scales = scalesOf([...all, ...marks], width, height);
   const now = all.find((point) => point.policy === current);
-  return s("svg", { class: "frontier", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": description(card, now) },
+  return s(
+    "svg",
+    {
+      class: "frontier",
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": description(card, now),
+    },
     ...axes(scales, width, height),
     ...curves(card).map((curve) => staircase(curve, scales)),
     ...shown.map((point) => dot(point, scales)),
     ...marks.map((mark) => diamond(mark, scales)),
     ...(now ? marked(now, scales) : []),
     ...labelled(
-      [...(now ? [{ text: now.policy, kind: "now-label", ...at(now, scales) }] : []), ...marks.map((mark) => ({ text: mark.label, kind: "reference-label", ...at(mark, scales) }))],
-      [...shown, ...curves(card).flatMap(corners), ...marks].map((point) => [at(point, scales).x, at(point, scales).y]),
-      { left: MARGIN.left, right: width, top: 0, bottom: height - MARGIN.bottom }));
+      [
+        ...(now ? [{ text: now.policy, kind: "now-label", ...at(now, scales) }] : []),
+        ...marks.map((mark) => ({
+          text: mark.label,
+          kind: "reference-label",
+          ...at(mark, scales),
+        })),
+      ],
+      [...shown, ...curves(card).flatMap(corners), ...marks].map((point) => [
+        at(point, scales).x,
+        at(point, scales).y,
+      ]),
+      { left: MARGIN.left, right: width, top: 0, bottom: height - MARGIN.bottom },
+    ),
+  );
 }
 
 /** @param {{accuracy: Measure, cost_usd: Measure}} mark @param {Scales} scales */
 const at = ({ accuracy, cost_usd }, { x, y }) => ({ x: x(cost_usd.value), y: y(accuracy.value) });
 
 /** @param {Curve} curve @returns {Point[]} the points of its line, by rising cost */
-const corners = ({ points, efficient }) => points.filter((point) => efficient.includes(point.policy)).sort((a, b) => a.cost_usd.value - b.cost_usd.value);
+const corners = ({ points, efficient }) =>
+  points
+    .filter((point) => efficient.includes(point.policy))
+    .sort((a, b) => a.cost_usd.value - b.cost_usd.value);
 
 /** @param {Card} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
 function references(card) {
   const metrics = card.metrics;
-  return [["best_single", "best single model"], ["oracle", "perfect router"]]
+  return [
+    ["best_single", "best single model"],
+    ["oracle", "perfect router"],
+  ]
     .filter(([name]) => metrics[`${name}_accuracy`] && metrics[`${name}_cost_usd`]?.value > 0)
-    .map(([name, label]) => ({ name, label, accuracy: metrics[`${name}_accuracy`], cost_usd: metrics[`${name}_cost_usd`] }));
+    .map(([name, label]) => ({
+      name,
+      label,
+      accuracy: metrics[`${name}_accuracy`],
+      cost_usd: metrics[`${name}_cost_usd`],
+    }));
 }
 
 /** @param {{accuracy: Measure, cost_usd: Measure}[]} points @param {number} width @param {number} height @returns {Scales} */
 function scalesOf(points, width, height) {
   const costs = points.map((point) => Math.log10(point.cost_usd.value || 1e-6));
   const shares = points.map((point) => point.accuracy.value);
-  const scale = (/** @type {number[]} */ values, /** @type {number} */ from, /** @type {number} */ to) => {
+  const scale = (
+    /** @type {number[]} */ values,
+    /** @type {number} */ from,
+    /** @type {number} */ to,
+  ) => {
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const pad = (high - low || 1) * 0.08;
-    return (/** @type {number} */ value) => from + ((value - low + pad) / (high - low + 2 * pad)) * (to - from);
+    return (/** @type {number} */ value) =>
+      from + ((value - low + pad) / (high - low + 2 * pad)) * (to - from);
   };
   const x = scale(costs, MARGIN.left, width - MARGIN.right);
-  return { x: (usd) => x(Math.log10(usd || 1e-6)), y: scale(shares, height - MARGIN.bottom, MARGIN.top) };
+  return {
+    x: (usd) => x(Math.log10(usd || 1e-6)),
+    y: scale(shares, height - MARGIN.bottom, MARGIN.top),
+  };
 }
 
 /** @param {Scales} scales @param {number} width @param {number} height */
@@ -102,15 +160,36 @@ function axes({ x, y }, width, height) {
   const inX = (/** @type {number} */ at) => at >= MARGIN.left && at <= width - MARGIN.right;
   const inY = (/** @type {number} */ at) => at >= MARGIN.top && at <= bottom;
   const digits = width < 300 ? [1] : [1, 2, 5];
-  const costs = [-6, -5, -4, -3, -2].flatMap((power) => digits.map((digit) => digit * 10 ** power)).filter((usd) => inX(x(usd)));
-  const shares = Array.from({ length: 50 }, (_, index) => index * 0.02).filter((share) => inY(y(share)));
+  const costs = [-6, -5, -4, -3, -2]
+    .flatMap((power) => digits.map((digit) => digit * 10 ** power))
+    .filter((usd) => inX(x(usd)));
+  const shares = Array.from({ length: 50 }, (_, index) => index * 0.02).filter((share) =>
+    inY(y(share)),
+  );
   return [
-    ...shares.map((share) => s("g", {},
-      s("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(share), y2: y(share) }),
-      s("text", { x: MARGIN.left - 8, y: y(share) + 4, "text-anchor": "end" }, percent(share, 0)))),
-    ...costs.map((usd) => s("text", { x: x(usd), y: bottom + 17, "text-anchor": "middle" }, usdPer1k(usd))),
+    ...shares.map((share) =>
+      s(
+        "g",
+        {},
+        s("line", {
+          class: "grid",
+          x1: MARGIN.left,
+          x2: width - MARGIN.right,
+          y1: y(share),
+          y2: y(share),
+        }),
+        s("text", { x: MARGIN.left - 8, y: y(share) + 4, "text-anchor": "end" }, percent(share, 0)),
+      ),
+    ),
+    ...costs.map((usd) =>
+      s("text", { x: x(usd), y: bottom + 17, "text-anchor": "middle" }, usdPer1k(usd)),
+    ),
     s("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
-    s("text", { class: "title", x: width - MARGIN.right, y: height - 4, "text-anchor": "end" }, "USD per 1,000 requests, log scale"),
+    s(
+      "text",
+      { class: "title", x: width - MARGIN.right, y: height - 4, "text-anchor": "end" },
+      "USD per 1,000 requests, log scale",
+    ),
   ];
 }
 
@@ -127,15 +206,26 @@ function staircase(curve, { x, y }) {
 function dot(point, { x, y }) {
   const kind = parsePolicy(point.policy).rule;
   const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
-  const shape = kind === "verified" ? { x: cx - 3, y: cy - 3, width: 6, height: 6 } : { cx, cy, r: 3 };
-  return s(kind === "verified" ? "rect" : "circle", { class: `dot ${kind}`, ...shape },
-    s("title", {}, `${point.policy}: ${percent(point.accuracy.value)} at ${usdPer1k(point.cost_usd.value)} per 1,000`));
+  const shape =
+    kind === "verified" ? { x: cx - 3, y: cy - 3, width: 6, height: 6 } : { cx, cy, r: 3 };
+  return s(
+    kind === "verified" ? "rect" : "circle",
+    { class: `dot ${kind}`, ...shape },
+    s(
+      "title",
+      {},
+      `${point.policy}: ${percent(point.accuracy.value)} at ${usdPer1k(point.cost_usd.value)} per 1,000`,
+    ),
+  );
 }
 
 /** @param {{accuracy: Measure, cost_usd: Measure}} mark @param {Scales} scales */
 function diamond({ accuracy, cost_usd }, { x, y }) {
   const [cx, cy] = [x(cost_usd.value), y(accuracy.value)];
-  return s("path", { class: "reference", d: `M${cx - 5} ${cy}L${cx} ${cy - 5}L${cx + 5} ${cy}L${cx} ${cy + 5}Z` });
+  return s("path", {
+    class: "reference",
+    d: `M${cx - 5} ${cy}L${cx} ${cy - 5}L${cx + 5} ${cy}L${cx} ${cy + 5}Z`,
+  });
 }
 
 /** @param {Point} point @param {Scales} scales */
@@ -157,7 +247,9 @@ const LINE_PX = 14;
 
 /** Places of a label relative to its mark, the preferred ones first: the anchor of the text, and the distances of its baseline. */
 const PLACES = [-11, 21, -26, 36, -41, 51].flatMap((dy) => [
-  { anchor: "end", dx: -6, dy }, { anchor: "start", dx: 6, dy }, { anchor: "middle", dx: 0, dy },
+  { anchor: "end", dx: -6, dy },
+  { anchor: "start", dx: 6, dy },
+  { anchor: "middle", dx: 0, dy },
 ]);
 
 /** Labels of marks, each where it covers the least of the points, curves and earlier labels.
@@ -170,14 +262,31 @@ function labelled(labels, points, area) {
     const covered = PLACES.map(({ anchor, dx, dy }) => {
       const left = x + dx - (anchor === "end" ? length : anchor === "middle" ? length / 2 : 0);
       const box = { left, right: left + length, top: y + dy - LINE_PX + 3, bottom: y + dy + 4 };
-      const isOutside = box.left < area.left || box.right > area.right || box.top < area.top || box.bottom > area.bottom;
-      const hidden = points.filter(([px, py]) => px > box.left - 4 && px < box.right + 4 && py > box.top - 3 && py < box.bottom + 3).length;
-      const overlaps = taken.filter((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top).length;
+      const isOutside =
+        box.left < area.left ||
+        box.right > area.right ||
+        box.top < area.top ||
+        box.bottom > area.bottom;
+      const hidden = points.filter(
+        ([px, py]) =>
+          px > box.left - 4 && px < box.right + 4 && py > box.top - 3 && py < box.bottom + 3,
+      ).length;
+      const overlaps = taken.filter(
+        (other) =>
+          box.left < other.right &&
+          box.right > other.left &&
+          box.top < other.bottom &&
+          box.bottom > other.top,
+      ).length;
       return { anchor, dx, dy, box, cost: hidden + 50 * overlaps + (isOutside ? 200 : 0) };
     });
     const best = covered.reduce((one, other) => (other.cost < one.cost ? other : one));
     taken.push(best.box);
-    return s("text", { class: kind, x: x + best.dx, y: y + best.dy, "text-anchor": best.anchor }, text);
+    return s(
+      "text",
+      { class: kind, x: x + best.dx, y: y + best.dy, "text-anchor": best.anchor },
+      text,
+    );
   });
 }
 
@@ -187,8 +296,10 @@ function description(card, now) {
   const verified = card.verified_frontier.length;
   const parts = [
     `Measured accuracy over cost of ${card.frontier.length} policies${verified > 0 ? ` that ask one model per request, and of ${verified} that verify answers` : ""}`,
-    now && `${now.policy} has an accuracy of ${percent(now.accuracy.value)} at ${usdPer1k(now.cost_usd.value)} per 1,000`,
-    best && `the best single model ${percent(best.value)} at ${usdPer1k(card.metrics.best_single_cost_usd.value)}`,
+    now &&
+      `${now.policy} has an accuracy of ${percent(now.accuracy.value)} at ${usdPer1k(now.cost_usd.value)} per 1,000`,
+    best &&
+      `the best single model ${percent(best.value)} at ${usdPer1k(card.metrics.best_single_cost_usd.value)}`,
   ];
   return `${parts.filter(Boolean).join("; ")}.`;
 }

@@ -52,10 +52,22 @@ export function startPlayground() {
 /** @param {string[]} option */
 function apiOption([name, title]) {
   const change = () => (example === null ? route() : choose(example));
-  return h("label", {}, h("input", { type: "radio", name: "api", value: name, checked: name === "chat", onchange: change }), h("span", {}, title));
+  return h(
+    "label",
+    {},
+    h("input", {
+      type: "radio",
+      name: "api",
+      value: name,
+      checked: name === "chat",
+      onchange: change,
+    }),
+    h("span", {}, title),
+  );
 }
 
-const apiInputs = () => /** @type {HTMLInputElement[]} */ ([...byId("apis").querySelectorAll("input")]);
+const apiInputs = () =>
+  /** @type {HTMLInputElement[]} */ ([...byId("apis").querySelectorAll("input")]);
 const selectedApi = () => /** @type {Api} */ (apiInputs().find((input) => input.checked)?.value);
 
 /** @param {Api} name */
@@ -65,7 +77,11 @@ function selectApi(name) {
 
 /** @param {{name: string}} example @param {number} index */
 function chip({ name }, index) {
-  return h("button", { type: "button", class: "chip", "aria-pressed": "false", onclick: () => choose(index) }, name);
+  return h(
+    "button",
+    { type: "button", class: "chip", "aria-pressed": "false", onclick: () => choose(index) },
+    name,
+  );
 }
 
 /** @param {number} index */
@@ -78,7 +94,8 @@ function choose(index) {
 /** @param {number | null} index of the example in the editor, if any */
 function press(index) {
   example = index;
-  for (const [at, button] of [...byId("examples").children].entries()) button.setAttribute("aria-pressed", String(at === index));
+  for (const [at, button] of [...byId("examples").children].entries())
+    button.setAttribute("aria-pressed", String(at === index));
   byId("example-note").textContent = index === null ? "" : EXAMPLES[index].note;
 }
 
@@ -120,18 +137,30 @@ function show(card, explained, sent) {
   byId("results").hidden = false;
   byId("answer-card").hidden = true;
   byId("packed").replaceChildren(...packed(explained));
-  const redraw = (/** @type {api.Choice} */ choice, /** @type {string} */ explanation, /** @type {string} */ sent) => {
+  const redraw = (
+    /** @type {api.Choice} */ choice,
+    /** @type {string} */ explanation,
+    /** @type {string} */ sent,
+  ) => {
     policy = sent;
-    byId("verdict-title").textContent = choice.reason === "verified" ? "Model that is asked first" : "Chosen model";
+    byId("verdict-title").textContent =
+      choice.reason === "verified" ? "Model that is asked first" : "Chosen model";
     byId("verdict").replaceChildren(...verdict(card, explained, choice, explanation, sent));
     byId("arms").replaceChildren(arms(explained, choice));
   };
-  const slider = new PolicySlider(byId("policy"), card, explained, isPolicyKept ? policy : requested(explained), (choice, explanation, sent) => {
-    isPolicyKept = true;
-    redraw(choice, explanation, sent);
-  });
+  const slider = new PolicySlider(
+    byId("policy"),
+    card,
+    explained,
+    isPolicyKept ? policy : requested(explained),
+    (choice, explanation, sent) => {
+      isPolicyKept = true;
+      redraw(choice, explanation, sent);
+    },
+  );
   const step = slider.step;
   if (isPolicyKept && step) redraw(step.choice, step.explanation, step.point.policy);
-  else if (explained.verification?.requested) redraw(verifiedChoice(explained), explained.verification.explanation, requested(explained));
+  else if (explained.verification?.requested)
+    redraw(verifiedChoice(explained), explained.verification.explanation, requested(explained));
   else redraw(explained.chosen, explained.explanation, requested(explained));
 }

@@ -68,11 +68,19 @@ async function ask() {
     const response = await fetch("ui/api/traffic/session", { headers: keyHeader() });
     if (response.ok) return { session: await response.json() };
     const body = await response.json().catch(() => null);
-    if (response.status === 401) return { problem: "This key is not valid here. Check it, or ask the operator for a key." };
-    return { problem: body?.error?.message ?? `The gateway answered with status ${response.status}.` };
+    if (response.status === 401)
+      return { problem: "This key is not valid here. Check it, or ask the operator for a key." };
+    return {
+      problem: body?.error?.message ?? `The gateway answered with status ${response.status}.`,
+    };
   } catch (error) {
     // A key with characters that no header can carry is not sent at all.
-    return { problem: error instanceof TypeError && !navigator.onLine ? "The gateway does not answer." : "The key could not be checked. Check that it has no special characters and that the gateway is running." };
+    return {
+      problem:
+        error instanceof TypeError && !navigator.onLine
+          ? "The gateway does not answer."
+          : "The key could not be checked. Check that it has no special characters and that the gateway is running.",
+    };
   }
 }
 
