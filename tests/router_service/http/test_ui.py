@@ -20,6 +20,7 @@ from router_service.ui.pages import FOLDER
 from router_service.ui.steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
+from tests.page import declarations
 from tests.serving import Sandbox, served, wait_for
 
 EXPLAIN = "/ui/api/explain"
@@ -63,7 +64,13 @@ def test_no_file_refers_to_another_host() -> None:
         if path.suffix not in {".html", ".css", ".js"}:
             continue
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|@import|innerHTML|eval\(| style=| on\w+=\"", text), path
+        foreign = r"https?://|@import(?! \{)|innerHTML|eval\(| style=| on\w+=\""  # JSDoc: @import {
+        assert not re.search(foreign, text), path
+
+
+def test_type_declarations_are_up_to_date() -> None:
+    """The file is the one that `python -m tests.page.declarations` writes."""
+    assert declarations.FILE.read_text() == declarations.declarations()
 
 
 def test_paths_cannot_leave_the_static_folder(http: httpx.Client) -> None:

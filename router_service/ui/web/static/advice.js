@@ -4,9 +4,7 @@ import * as api from "./api.js";
 import { h, present, table } from "./dom.js";
 import { count, percent, points, usdPer1k, within } from "./format.js";
 
-/** @typedef {import("./api.js").Card} Card */
-/** @typedef {import("./api.js").Advice} Advice */
-/** @typedef {import("./api.js").PoolFigures} PoolFigures */
+/** @import { Advice, ArtifactCard, PoolFigures } from "../types" */
 
 /** @type {["once" | "verified", string][]} */
 const KINDS = [
@@ -15,7 +13,7 @@ const KINDS = [
 ];
 
 /** A section that compares pools of models when its button is pressed.
- * @param {Card} card */
+ * @param {ArtifactCard} card */
 export function advice(card) {
   const place = h("div", { "aria-live": "polite" });
   const compare = async (/** @type {HTMLElement[]} */ buttons, /** @type {boolean} */ known) => {

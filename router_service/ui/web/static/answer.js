@@ -5,7 +5,7 @@ import { byId, facts, h, present } from "./dom.js";
 import { percent, usd } from "./format.js";
 import { steps } from "./steps.js";
 
-/** @typedef {import("./api.js").Api} Api */
+/** @import { Api } from "./api.js" */
 
 const STEPS = "steps";
 const TRIES = 10;

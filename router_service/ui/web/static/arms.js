@@ -3,11 +3,10 @@
 import { h, spoken } from "./dom.js";
 import { percent, usdPer1k } from "./format.js";
 
-/** @typedef {import("./api.js").Explained} Explained */
-/** @typedef {import("./api.js").Choice} Choice */
-/** @typedef {import("./api.js").Arm} Arm */
+/** @import { ArmView, Explained } from "../types" */
+/** @import { Selection } from "./slider.js" */
 
-/** @param {Explained} explained @param {Choice} choice */
+/** @param {Explained} explained @param {Selection} choice */
 export function arms(explained, choice) {
   const hasFloor = !["unread", "verified", "utility"].includes(choice.reason);
   return h(
@@ -16,7 +15,7 @@ export function arms(explained, choice) {
     h(
       "table",
       { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
-      h("caption", {}, caption(explained, choice, hasFloor)),
+      h("caption", {}, caption(choice, hasFloor)),
       h(
         "thead",
         {},
@@ -35,8 +34,8 @@ export function arms(explained, choice) {
   );
 }
 
-/** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
-function caption(explained, choice, hasFloor) {
+/** @param {Selection} choice @param {boolean} hasFloor */
+function caption(choice, hasFloor) {
   if (!hasFloor) return "Sorted by cost. This policy has no minimum probability.";
   const line =
     choice.floor <= 0
@@ -45,7 +44,7 @@ function caption(explained, choice, hasFloor) {
   return `Sorted by cost; ${line}.`;
 }
 
-/** @param {Arm} arm @param {Choice} choice @param {boolean} hasFloor */
+/** @param {ArmView} arm @param {Selection} choice @param {boolean} hasFloor */
 function row(arm, choice, hasFloor) {
   const isChosen = arm.arm === choice.arm;
   const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;

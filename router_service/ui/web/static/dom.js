@@ -33,21 +33,29 @@ function setStyle(element, style) {
   for (const [name, value] of Object.entries(style)) element.style.setProperty(name, String(value));
 }
 
-/** @param {string} tag @param {Props} [props] @param {...Child} children @returns {HTMLElement} */
+/** Creates an HTML element.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag @param {Props} [props] @param {...Child} children
+ * @returns {HTMLElementTagNameMap[Tag]} */
 export function h(tag, props = {}, ...children) {
   return filled(document.createElement(tag), props, children);
 }
 
-/** @param {string} tag @param {Props} [props] @param {...Child} children @returns {SVGElement} */
+/** Creates an SVG element.
+ * @template {keyof SVGElementTagNameMap} Tag
+ * @param {Tag} tag @param {Props} [props] @param {...Child} children
+ * @returns {SVGElementTagNameMap[Tag]} */
 export function s(tag, props = {}, ...children) {
-  return filled(/** @type {SVGElement} */ (document.createElementNS(SVG, tag)), props, children);
+  return filled(document.createElementNS(SVG, tag), props, children);
 }
 
-/** @param {string} id @returns {HTMLElement} */
-export function byId(id) {
+/** The element with an id; of a class, if one is given.
+ * @template {HTMLElement} [Kind=HTMLElement]
+ * @param {string} id @param {new () => Kind} [kind] @returns {Kind} */
+export function byId(id, kind) {
   const found = document.getElementById(id);
-  if (!found) throw new Error(`no element #${id}`);
-  return found;
+  if (!(found instanceof (kind ?? HTMLElement))) throw new Error(`no such element: #${id}`);
+  return /** @type {Kind} */ (found);
 }
 
 /** Shows an error, or hides its element if there is no error.

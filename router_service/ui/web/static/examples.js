@@ -1,6 +1,6 @@
 /** Example requests, one for each kind of input, in each of the three APIs. */
 
-/** @typedef {import("./api.js").Api} Api */
+/** @import { Api } from "./api.js" */
 /** @typedef {{model: string, messages: {role: string, content: string}[], tools: any[]}} ChatBody */
 /** @typedef {{name: string, note: string, body: ChatBody}} Example */
 

@@ -3,17 +3,15 @@
 import { h, s } from "./dom.js";
 import { parsePolicy, percent, usdPer1k } from "./format.js";
 
-/** @typedef {import("./api.js").Card} Card */
-/** @typedef {import("./api.js").Point} Point */
-/** @typedef {import("./api.js").Measure} Measure */
+/** @import { ArtifactCard, FrontierPoint, Measure } from "../types" */
 /** @typedef {{x: (usd: number) => number, y: (share: number) => number}} Scales */
 
 const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
 
-/** @typedef {{name: "once" | "verified", points: Point[], efficient: string[]}} Curve measured policies of one kind, and those that are more accurate than every cheaper one */
+/** @typedef {{name: "once" | "verified", points: FrontierPoint[], efficient: string[]}} Curve measured policies of one kind, and those that are more accurate than every cheaper one */
 
 /** The curves of an artifact; the second one only if it has a verifier.
- * @param {Card} card @returns {Curve[]} */
+ * @param {ArtifactCard} card @returns {Curve[]} */
 export function curves(card) {
   /** @type {Curve[]} */
   const found = [{ name: "once", points: card.frontier, efficient: card.efficient }];
@@ -27,7 +25,7 @@ export function curves(card) {
 }
 
 /** Explains the marks of a plot. Screen readers get the plot's description instead.
- * @param {Card} card @param {string} current meaning of the marked policy @param {string} [rule] whose points are shown (all without one) */
+ * @param {ArtifactCard} card @param {string} current meaning of the marked policy @param {string} [rule] whose points are shown (all without one) */
 export function legend(card, current, rule) {
   const entry = (/** @type {string} */ kind, /** @type {string} */ text) =>
     h("li", { class: kind }, h("span", { class: "swatch" }), text);
@@ -39,9 +37,7 @@ export function legend(card, current, rule) {
       entry("drift", "drift: the cheapest arm within a margin of the most probable one"),
     (!rule || rule === "theta") && entry("theta", "theta: the cheapest arm above a threshold"),
     (!rule || rule === "utility") &&
-      card.frontier.some(
-        (/** @type {Point} */ point) => parsePolicy(point.policy).rule === "utility",
-      ) &&
+      card.frontier.some((point) => parsePolicy(point.policy).rule === "utility") &&
       entry("utility", "utility: the best probability for its cost"),
     entry(
       "line",
@@ -57,7 +53,7 @@ export function legend(card, current, rule) {
 /** @typedef {{current: string, rule?: string, height?: number}} Options the marked policy, the rule whose points are shown (all without one), and the height */
 
 /** A plot that always fills the width of its place, so that its text keeps its size.
- * @param {HTMLElement} place @param {Card} card @param {Options} options
+ * @param {HTMLElement} place @param {ArtifactCard} card @param {Options} options
  * @returns {(options: Options) => void} redraws it */
 export function frontierPlot(place, card, options) {
   let current = options;
@@ -70,7 +66,7 @@ export function frontierPlot(place, card, options) {
   };
 }
 
-/** @param {Card} card @param {Options} options @param {number} width @returns {SVGElement} */
+/** @param {ArtifactCard} card @param {Options} options @param {number} width @returns {SVGElement} */
 function drawn(card, { current, rule, height = 230 }, width) {
   const marks = references(card).filter((mark) => !rule || mark.name !== "oracle");
   const all = curves(card).flatMap(({ points }) => points);
@@ -111,13 +107,13 @@ function drawn(card, { current, rule, height = 230 }, width) {
 /** @param {{accuracy: Measure, cost_usd: Measure}} mark @param {Scales} scales */
 const at = ({ accuracy, cost_usd }, { x, y }) => ({ x: x(cost_usd.value), y: y(accuracy.value) });
 
-/** @param {Curve} curve @returns {Point[]} the points of its line, by rising cost */
+/** @param {Curve} curve @returns {FrontierPoint[]} the points of its line, by rising cost */
 const corners = ({ points, efficient }) =>
   points
     .filter((point) => efficient.includes(point.policy))
     .sort((a, b) => a.cost_usd.value - b.cost_usd.value);
 
-/** @param {Card} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
+/** @param {ArtifactCard} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
 function references(card) {
   const metrics = card.metrics;
   return [
@@ -202,7 +198,7 @@ function staircase(curve, { x, y }) {
   return s("path", { class: `staircase ${curve.name}`, d: line.join("") });
 }
 
-/** @param {Point} point @param {Scales} scales */
+/** @param {FrontierPoint} point @param {Scales} scales */
 function dot(point, { x, y }) {
   const kind = parsePolicy(point.policy).rule;
   const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
@@ -228,7 +224,7 @@ function diamond({ accuracy, cost_usd }, { x, y }) {
   });
 }
 
-/** @param {Point} point @param {Scales} scales */
+/** @param {FrontierPoint} point @param {Scales} scales */
 function marked(point, { x, y }) {
   const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
   const error = point.accuracy_interval;
@@ -290,7 +286,7 @@ function labelled(labels, points, area) {
   });
 }
 
-/** @param {Card} card @param {Point | undefined} now */
+/** @param {ArtifactCard} card @param {FrontierPoint | undefined} now */
 function description(card, now) {
   const best = card.metrics.best_single_accuracy;
   const verified = card.verified_frontier.length;

@@ -6,7 +6,7 @@ import { clock, count, duration, percent, usd, usdPer1k } from "./format.js";
 import { steps, whyUnverified } from "./steps.js";
 import { brief } from "./timeseries.js";
 
-/** @typedef {import("./api.js").Row} Row */
+/** @import { ExplainedDecision, RecentDecision, Session } from "../types" */
 /** @typedef {"model" | "policy" | "status" | "reason" | "key"} Filter */
 
 const EVERY_MS = 2000;
@@ -33,7 +33,7 @@ const REASONS = {
   text: "text, as expected",
 };
 
-/** @type {Record<Filter, {name: string, of: (row: Row) => string}>} */
+/** @type {Record<Filter, {name: string, of: (row: RecentDecision) => string}>} */
 const FILTERS = {
   model: { name: "Model", of: (row) => row.model },
   policy: { name: "Policy", of: ({ policy }) => policy ?? "not routed" },
@@ -42,7 +42,7 @@ const FILTERS = {
   key: { name: "Key", of: ({ key }) => key ?? "without a key" },
 };
 
-/** @type {Map<string, Row>} decisions of all processes that answered so far; each lists only its own */
+/** @type {Map<string, RecentDecision>} decisions of all processes that answered so far; each lists only its own */
 const known = new Map();
 /** @type {Map<string, HTMLElement>} table rows by id, kept in place so that they keep the focus */
 const shown = new Map();
@@ -63,7 +63,7 @@ let isPaused = false;
 let showsKeys = false;
 let limit = 0;
 
-/** @param {import("./session.js").Session} session */
+/** @param {Session} session */
 export function startLive(session) {
   showsKeys = session.is_admin && session.key !== null;
   const place =
@@ -124,7 +124,7 @@ async function refresh() {
   }
 }
 
-/** @param {Row[]} received */
+/** @param {RecentDecision[]} received */
 function update(received) {
   for (const decision of received) known.set(decision.id, decision);
   const newest = [...known.values()].sort((a, b) => b.created - a.created);
@@ -159,7 +159,7 @@ const filterNames = () =>
   /** @type {Filter[]} */ (Object.keys(FILTERS)).filter((name) => name !== "key" || showsKeys);
 
 /** A choice for each filter, with the number of decisions.
- * @param {Row[]} all */
+ * @param {RecentDecision[]} all */
 function showFilters(all) {
   filters.hidden = all.length === 0;
   for (const name of filterNames()) {
@@ -207,7 +207,7 @@ function forget(id) {
   known.delete(id);
 }
 
-/** @param {Row} decision */
+/** @param {RecentDecision} decision */
 function row(decision) {
   const cell = (/** @type {string} */ name, /** @type {string | HTMLElement} */ value) =>
     h("td", { "data-name": name }, value);
@@ -233,11 +233,11 @@ function row(decision) {
   return element;
 }
 
-/** @param {Row} decision */
+/** @param {RecentDecision} decision */
 const isFailed = ({ status, ending }) =>
   (status >= 400 && ending !== "client_left") || ending === "failed" || ending === "broken";
 
-/** @param {Row} decision @returns {string} how the request ended */
+/** @param {RecentDecision} decision @returns {string} how the request ended */
 function outcome(decision) {
   const { status, ending } = decision;
   if (ending === "client_left") return "client left";
@@ -246,7 +246,7 @@ function outcome(decision) {
   return status < 500 && status !== 429 ? `refused (${status})` : `failed (${status})`;
 }
 
-/** @param {Row} decision */
+/** @param {RecentDecision} decision */
 function reason({ reason, candidates, unverified }) {
   const text =
     (REASONS[reason] ?? reason) +
@@ -256,7 +256,7 @@ function reason({ reason, candidates, unverified }) {
     : h("span", { title: whyUnverified(unverified) }, `${text}, not verified`);
 }
 
-/** @param {Row[]} decisions @param {number} all */
+/** @param {RecentDecision[]} decisions @param {number} all */
 function summarize(decisions, all) {
   const latencies = decisions.map((decision) => decision.latency_s).sort((a, b) => a - b);
   const costs = decisions
@@ -283,7 +283,7 @@ function summarize(decisions, all) {
   );
 }
 
-/** @type {Row[]} the decisions in the plot */
+/** @type {RecentDecision[]} the decisions in the plot */
 let current = [];
 
 /** Draws a dot for each decision: to the right by time, and upwards by latency on a log scale. */
@@ -395,7 +395,7 @@ async function showDetails(id) {
   }
 }
 
-/** @param {api.Details} details */
+/** @param {ExplainedDecision} details */
 function described(details) {
   const { probabilities, cost_usd } = details;
   const label = (/** @type {string} */ arm) => details.labels[arm] ?? arm;

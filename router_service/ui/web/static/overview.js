@@ -5,9 +5,7 @@ import { byId, facts, h, present, showError, table } from "./dom.js";
 import { count, duration, money, percent } from "./format.js";
 import { timeChart, timeLabel } from "./timeseries.js";
 
-/** @typedef {import("./api.js").Overview} Overview */
-/** @typedef {import("./api.js").Traffic} Traffic */
-/** @typedef {import("./api.js").NamedTraffic} NamedTraffic */
+/** @import { NamedTraffic, Overview, Session, Traffic, UnavailableOverview } from "../types" */
 /** @typedef {"model" | "policy" | "key"} Filter */
 
 const EVERY_MS = 5000;
@@ -45,7 +43,7 @@ const body = h(
   lists,
 );
 
-/** @param {import("./session.js").Session} session */
+/** @param {Session} session */
 export function startOverview(session) {
   const sandbox = session.is_sandbox
     ? " A sandbox answers for all models, so nothing is really spent."
@@ -105,17 +103,18 @@ async function refresh() {
   }
 }
 
-/** @param {Overview | {unavailable: string}} found */
+/** @param {Overview | UnavailableOverview} found */
 function update(found) {
-  const isMissing = found.unavailable !== undefined;
-  notice.hidden = !isMissing;
-  if (found.unavailable !== undefined)
-    notice.textContent = `${found.unavailable} Requests are answered as usual, and live traffic is shown.`;
+  const isMissing = "unavailable" in found;
   const isEmpty = !isMissing && found.total.requests === 0;
+  notice.hidden = !isMissing;
   empty.hidden = !isEmpty;
   filters.hidden = isMissing;
   body.hidden = isMissing || isEmpty;
-  if (found.unavailable !== undefined) return;
+  if (isMissing) {
+    notice.textContent = `${found.unavailable} Requests are answered as usual, and live traffic is shown.`;
+    return;
+  }
   shown = found;
   showFilters(found);
   if (isEmpty) return;

@@ -3,9 +3,7 @@
 import { h, present, spoken } from "./dom.js";
 import { count } from "./format.js";
 
-/** @typedef {import("./api.js").Explained} Explained */
-/** @typedef {import("./api.js").Extent} Extent */
-/** @typedef {import("./api.js").Piece} Piece */
+/** @import { Explained, Extent, Piece } from "../types" */
 
 /** @type {Record<string, string>} */
 const NAMES = {

@@ -9,7 +9,9 @@ import { packed } from "./packed.js";
 import { PolicySlider, requested, verifiedChoice } from "./slider.js";
 import { verdict } from "./verdict.js";
 
-/** @typedef {import("./api.js").Api} Api */
+/** @import { ArtifactCard, Explained } from "../types" */
+/** @import { Api } from "./api.js" */
+/** @import { Selection } from "./slider.js" */
 
 /** @type {Record<Api, string>} */
 const APIS = { chat: "Chat Completions", responses: "Responses", messages: "Anthropic Messages" };
@@ -127,7 +129,7 @@ function fail(error) {
   shown = { body: "", model: "" };
 }
 
-/** @param {api.Card} card @param {api.Explained} explained @param {string} sent */
+/** @param {ArtifactCard} card @param {Explained} explained @param {string} sent */
 function show(card, explained, sent) {
   const model = String(JSON.parse(sent).model);
   // A request that names another model may ask for another policy.
@@ -138,7 +140,7 @@ function show(card, explained, sent) {
   byId("answer-card").hidden = true;
   byId("packed").replaceChildren(...packed(explained));
   const redraw = (
-    /** @type {api.Choice} */ choice,
+    /** @type {Selection} */ choice,
     /** @type {string} */ explanation,
     /** @type {string} */ sent,
   ) => {

@@ -3,8 +3,11 @@
 import { description } from "./api.js";
 import { byId, h, showError, table } from "./dom.js";
 
-/** @typedef {any} Schema a JSON Schema @typedef {any} Operation of an OpenAPI description */
-/** @typedef {import("./dom.js").Child} Child */
+/** @import { Child } from "./dom.js" */
+
+/** @typedef {any} Document an OpenAPI description */
+/** @typedef {any} Operation of an OpenAPI description */
+/** @typedef {any} Schema a JSON Schema */
 
 const MAX_DEPTH = 4;
 
@@ -24,7 +27,7 @@ const addressOf = (path) =>
     .replaceAll("%7B", "{")
     .replaceAll("%7D", "}");
 
-/** @param {any} document an OpenAPI description */
+/** @param {Document} document */
 function described(document) {
   const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, operation]) => ({ path, method, operation })),
@@ -78,7 +81,7 @@ function described(document) {
   ];
 }
 
-/** @param {any} document @param {string} path @param {string} method @param {Operation} operation */
+/** @param {Document} document @param {string} path @param {string} method @param {Operation} operation */
 function shown(document, path, method, operation) {
   const body = operation.requestBody?.content["application/json"];
   const [first, ...rest] = (operation.description ?? "").split("\n\n");
@@ -154,12 +157,12 @@ const section = (title, head, rows) =>
 const named = (name, isRequired) =>
   h("span", {}, h("code", {}, name), isRequired && h("small", { class: "required" }, " required"));
 
-/** @param {any} document @param {Schema} schema @returns {Schema} the schema that a reference names */
+/** @param {Document} document @param {Schema} schema @returns {Schema} the schema that a reference names */
 const resolved = (document, schema) =>
   schema.$ref ? document.components.schemas[schema.$ref.split("/").at(-1)] : schema;
 
 /** The fields of a schema and of the objects in it, a row for each.
- * @param {any} document @param {Schema} given @param {string} [prefix] @param {number} [depth] @returns {Child[][]} */
+ * @param {Document} document @param {Schema} given @param {string} [prefix] @param {number} [depth] @returns {Child[][]} */
 function fieldsOf(document, given, prefix = "", depth = 0) {
   const schema = resolved(document, given);
   if (depth >= MAX_DEPTH) return [];

@@ -6,9 +6,7 @@ import { byId, facts, h, present, showError, table } from "./dom.js";
 import { armLabel, count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
 import { curves, frontierPlot, legend } from "./frontier.js";
 
-/** @typedef {import("./api.js").Card} Card */
-/** @typedef {import("./api.js").Point} Point */
-/** @typedef {import("./api.js").Measure} Measure */
+/** @import { ArtifactCard } from "../types" */
 
 export async function startRouter() {
   try {
@@ -19,7 +17,7 @@ export async function startRouter() {
   }
 }
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function described(card) {
   const measured = card.metrics.default_accuracy?.n;
   return [
@@ -42,7 +40,7 @@ function described(card) {
     ...standIns(card),
     titled(
       "How good it is",
-      measured &&
+      measured !== undefined &&
         `Measured on ${count(measured)} queries that the router had not seen in training. ± is one standard error.`,
       metrics(card),
     ),
@@ -69,7 +67,7 @@ function described(card) {
   ];
 }
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function purpose({ arms, model_name }) {
   if (arms.length === 0)
     return `This router has measured none of the models that are configured here, so it cannot choose: requests for ${model_name} need router.chat_model, and the figures below are those of models that this gateway does not have.`;
@@ -77,10 +75,10 @@ function purpose({ arms, model_name }) {
 }
 
 /** A warning for each arm whose model is not the measured one.
- * @param {Card} card */
+ * @param {ArtifactCard} card */
 function standIns({ arms }) {
-  const others = arms.filter((/** @type {any} */ arm) => arm.basis === "stand_in");
-  return others.map((/** @type {any} */ { arm, model }) =>
+  const others = arms.filter((arm) => arm.basis === "stand_in");
+  return others.map(({ arm, model }) =>
     h(
       "p",
       { class: "notice" },
@@ -89,17 +87,13 @@ function standIns({ arms }) {
   );
 }
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function unrouted(card) {
-  const rows = card.unrouted.map((/** @type {any} */ { model, reason, remedy }) => [
-    model,
-    reason,
-    remedy,
-  ]);
+  const rows = card.unrouted.map(({ model, reason, remedy }) => [model, reason, remedy]);
   return table("Models served by name only", ["Model", "Why", "How it can be routed to"], rows);
 }
 
-/** @param {string} title @param {string | null | undefined} note @param {Node} content */
+/** @param {string} title @param {string | false | null} note @param {Node} content */
 const titled = (title, note, content) =>
   h(
     "section",
@@ -136,11 +130,9 @@ const OTHERS = {
   ],
 };
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function metrics({ metrics: figures, arms, verified_frontier, verified_policy }) {
-  const operating = verified_frontier.find(
-    (/** @type {any} */ point) => point.policy === verified_policy,
-  );
+  const operating = verified_frontier.find((point) => point.policy === verified_policy);
   /** @type {Record<string, any>} */
   const measures = {
     ...figures,
@@ -156,7 +148,7 @@ function metrics({ metrics: figures, arms, verified_frontier, verified_policy })
     (name) => !priced.some((each) => name === `${each}_accuracy` || name === `${each}_cost_usd`),
   );
   const single = arms.find(
-    (/** @type {any} */ arm) =>
+    (arm) =>
       measures.best_single_accuracy && arm.accuracy?.value === measures.best_single_accuracy.value,
   );
   const best = measures.best_single_cost_usd?.value;
@@ -206,7 +198,7 @@ function metrics({ metrics: figures, arms, verified_frontier, verified_policy })
   );
 }
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 const estimated = ({ estimated_arms: joined }) =>
   joined.length > 0 &&
   h(
@@ -215,7 +207,7 @@ const estimated = ({ estimated_arms: joined }) =>
     `These figures are estimates: ${joined.join(", ")} joined from a few answers, and the router expects the others.`,
   );
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function frontier(card) {
   if (card.frontier.length === 0)
     return h("p", { class: "notice" }, "The policies of this router have not been measured.");
@@ -241,14 +233,14 @@ function frontier(card) {
 }
 
 /** Policies with a name, and the verified policy.
- * @param {Card} card @returns {[string, string][]} */
+ * @param {ArtifactCard} card @returns {[string, string][]} */
 const namedPolicies = (card) =>
   Object.entries({
     ...card.policies,
     ...(card.verified_policy && { verified: card.verified_policy }),
   });
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function policies(card) {
   const names = (/** @type {string} */ policy) =>
     namedPolicies(card)
@@ -278,7 +270,7 @@ function policies(card) {
   );
 }
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function policyNames(card) {
   const measured = curves(card).flatMap(({ points }) => points);
   const rows = namedPolicies(card).map(([name, rule]) => {
@@ -323,10 +315,10 @@ function meaning(policy) {
   }
 }
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function arms(card) {
-  const isMeasured = card.arms.some((/** @type {any} */ arm) => arm.accuracy);
-  const rows = card.arms.map((/** @type {any} */ arm) => [
+  const isMeasured = card.arms.some((arm) => arm.accuracy);
+  const rows = card.arms.map((arm) => [
     armLabel(arm),
     ...(isMeasured
       ? [arm.accuracy ? `${percent(arm.accuracy.value)} ± ${percent(arm.accuracy.stderr)}` : ""]
@@ -363,7 +355,7 @@ const CALIBRATIONS = {
     "Isotonic regression: a rising step curve for each model maps its score to a probability.",
 };
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function model(card) {
   const { encoder } = card;
   return facts(
@@ -391,7 +383,7 @@ function model(card) {
  * @type {Record<string, string>} */
 const PROVIDERS = { CPUExecutionProvider: "CPU", CUDAExecutionProvider: "GPU" };
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 const execution = ({ execution: { graph, provider } }) =>
   h(
     "span",
@@ -401,7 +393,7 @@ const execution = ({ execution: { graph, provider } }) =>
     ` by ONNX Runtime's ${provider}`,
   );
 
-/** @param {Card} card */
+/** @param {ArtifactCard} card */
 function provenance({ provenance, version, template }) {
   const versions = Object.entries(provenance.versions)
     .map(([name, number]) => `${name} ${number}`)

@@ -5,7 +5,7 @@ import { byId, h, showError } from "./dom.js";
 
 const KEY = "switchcraft-key";
 
-/** @typedef {{key: string | null, is_admin: boolean, workers: number, is_sandbox: boolean, version: string}} Session */
+/** @import { Session } from "../types" */
 
 /** @type {string | null} the key while the session storage is forbidden */
 let unstored = null;
@@ -37,7 +37,7 @@ export async function signIn() {
   return new Promise((resolve) => {
     byId("sign-in-form").addEventListener("submit", async (event) => {
       event.preventDefault();
-      const field = /** @type {HTMLInputElement} */ (byId("key"));
+      const field = byId("key", HTMLInputElement);
       store(field.value.trim());
       const { session, problem } = await ask();
       showError("sign-in-error", problem);

@@ -4,10 +4,10 @@ import { facts, h } from "./dom.js";
 import { curves, frontierPlot, legend } from "./frontier.js";
 import { parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
 
-/** @typedef {import("./api.js").Choice} Choice */
-/** @typedef {import("./api.js").Explained} Explained */
-/** @typedef {import("./api.js").Point} Point */
-/** @typedef {{point: Point, choice: Choice, explanation: string, value: number}} Step */
+/** @import { ArtifactCard, Choice, Explained, FrontierPoint, Reason } from "../types" */
+/** @typedef {Omit<Choice, "reason"> & {reason: Reason | "verified"}} Selection the arm that a policy
+ * chooses, or asks first if it is verified */
+/** @typedef {{point: FrontierPoint, choice: Selection, explanation: string, value: number}} Step */
 /** @typedef {{arm: string, from: number, to: number}} Run steps that choose one arm */
 
 /** @typedef {{name: string, rules: Record<string, string>}} Group rules of one kind */
@@ -51,10 +51,11 @@ export class PolicySlider {
 
   /**
    * @param {HTMLElement} place
-   * @param {import("./api.js").Card} card
+   * @param {ArtifactCard} card
    * @param {Explained} explained
    * @param {string} start the policy at which it stands first
-   * @param {(choice: Choice, explanation: string, policy: string) => void} onChoice called when the slider is moved, with the policy to send
+   * @param {(choice: Selection, explanation: string, policy: string) => void} onChoice called when the
+   *   slider is moved, with the policy to send
    */
   constructor(place, card, explained, start, onChoice) {
     this.place = place;
@@ -206,7 +207,7 @@ export class PolicySlider {
 }
 
 /** Steps from the cheapest to the most expensive rule.
- * @param {import("./api.js").Card} card @param {Explained} explained @param {string} rule @returns {Step[]} */
+ * @param {ArtifactCard} card @param {Explained} explained @param {string} rule @returns {Step[]} */
 function steps(card, explained, rule) {
   const sign = rule === "drift" ? -1 : 1;
   return curves(card)
@@ -226,7 +227,9 @@ function steps(card, explained, rule) {
 }
 
 /** What a verified policy asks first, or the choice that replaces it if the answer cannot be verified.
- * @param {Explained} explained @param {number} [index] in the verified frontier; without it, of the requested policy @returns {Choice} */
+ * @param {Explained} explained
+ * @param {number} [index] in the verified frontier; without it, of the requested policy
+ * @returns {Selection} */
 export function verifiedChoice({ verification, chosen }, index) {
   const first = index === undefined ? verification?.chosen : verification?.first_steps[index];
   return first ? { ...first, reason: "verified", floor: 0 } : (verification?.instead ?? chosen);
@@ -280,7 +283,7 @@ function flips(steps, runs, rule) {
   return `For this request, the slider ${verb(rule)} ${runs[0].arm} at first, then ${changes.join(", then ")}.`;
 }
 
-/** @param {Point} point */
+/** @param {FrontierPoint} point */
 function readout(point) {
   const versus = point.versus_best;
   return facts(

@@ -3,9 +3,11 @@
 import { h, present } from "./dom.js";
 import { armLabel, duration, percent, usd } from "./format.js";
 
-/** @typedef {import("./api.js").Candidate} Candidate */
+/** @import { CandidateView } from "../types" */
+/** @import { Child } from "./dom.js" */
 
-/** Reasons why an answer was not verified. */
+/** Reasons why an answer was not verified.
+ * @type {Record<string, string>} */
 const UNVERIFIED = {
   no_tools: "The request offers no tools; only tool calls are verified.",
   several_choices: "The request asks for more than one choice (n).",
@@ -25,7 +27,8 @@ const UNVERIFIED = {
   text: "The router expected text instead of a tool call, so the text was delivered at once.",
 };
 
-/** Kinds of failures of models. */
+/** Kinds of failures of models.
+ * @type {Record<string, string>} */
 const FAILURES = {
   unreachable: "not reachable",
   broken: "the connection broke",
@@ -40,10 +43,9 @@ const FAILURES = {
 };
 
 /** @param {string} code @returns {string} why an answer was not verified, as a sentence */
-export const whyUnverified = (code) =>
-  /** @type {Record<string, string>} */ (UNVERIFIED)[code] ?? code.replaceAll("_", " ");
+export const whyUnverified = (code) => UNVERIFIED[code] ?? code.replaceAll("_", " ");
 
-/** @param {Candidate[]} candidates @param {string | null} unverified @returns {Node[]} */
+/** @param {CandidateView[]} candidates @param {string | null} unverified @returns {Node[]} */
 export function steps(candidates, unverified) {
   return present([
     unverified !== null &&
@@ -70,7 +72,7 @@ export function steps(candidates, unverified) {
 
 const NAMES = ["Model", "Answer", "Probability correct", "Decision"];
 
-/** @param {Candidate} candidate @param {Candidate[]} all */
+/** @param {CandidateView} candidate @param {CandidateView[]} all */
 function row(candidate, all) {
   const { arm, model } = candidate;
   const cost =
@@ -78,10 +80,8 @@ function row(candidate, all) {
       ? candidate.failure == null && "cost unknown"
       : usd(candidate.cost_usd);
   const spent = [cost, duration(candidate.seconds)].filter(Boolean).join(", ");
-  const cell = (
-    /** @type {number} */ column,
-    /** @type {import("./dom.js").Child[]} */ ...content
-  ) => h("td", { "data-name": NAMES[column] }, h("div", {}, ...content));
+  const cell = (/** @type {number} */ column, /** @type {Child[]} */ ...content) =>
+    h("td", { "data-name": NAMES[column] }, h("div", {}, ...content));
   return h(
     "tr",
     { class: candidate.is_accepted ? "is-accepted" : "", "data-arm": arm },
@@ -98,14 +98,14 @@ function row(candidate, all) {
   );
 }
 
-/** @param {Candidate} candidate @returns {import("./dom.js").Child[]} */
+/** @param {CandidateView} candidate @returns {Child[]} */
 function answer({ failure, written, text, calls, same_as, ungrounded }) {
   if (failure != null)
     return [
       h(
         "span",
         { class: "failure" },
-        `No answer: ${/** @type {Record<string, string>} */ (FAILURES)[failure] ?? failure.replaceAll("_", " ")}`,
+        `No answer: ${FAILURES[failure] ?? failure.replaceAll("_", " ")}`,
       ),
     ];
   const shown = written ?? [];
@@ -131,7 +131,7 @@ function answer({ failure, written, text, calls, same_as, ungrounded }) {
   ];
 }
 
-/** @param {Candidate} candidate */
+/** @param {CandidateView} candidate */
 function estimate({ p_correct: last, first_p_correct: first }) {
   if (last == null) return "none";
   if (first == null || percent(first) === percent(last)) return percent(last);
@@ -143,7 +143,7 @@ function estimate({ p_correct: last, first_p_correct: first }) {
   );
 }
 
-/** @param {Candidate} candidate @param {Candidate[]} all */
+/** @param {CandidateView} candidate @param {CandidateView[]} all */
 function decision(candidate, all) {
   const next = all
     .filter(({ step }) => step === candidate.step + 1)
@@ -156,7 +156,7 @@ function decision(candidate, all) {
   return "Not used";
 }
 
-/** @param {Candidate[]} candidates whether they agree is known only for requests of this page */
+/** @param {CandidateView[]} candidates whether they agree is known only for requests of this page */
 function summary(candidates) {
   const complete = candidates.filter(({ failure }) => failure == null);
   const failed = candidates.length - complete.length;
@@ -169,7 +169,7 @@ function summary(candidates) {
     : `${asked}. Some of the calls agree.`;
 }
 
-/** @param {Candidate} candidate */
+/** @param {CandidateView} candidate */
 const isCompared = ({ written, text, same_as }) =>
   written !== undefined || text !== undefined || same_as !== undefined;
 

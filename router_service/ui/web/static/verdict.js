@@ -4,12 +4,11 @@ import { facts, h, present } from "./dom.js";
 import { whyUnverified } from "./steps.js";
 import { count, duration, parsePolicy, percent, usd, usdPer1k } from "./format.js";
 
-/** @typedef {import("./api.js").Card} Card */
-/** @typedef {import("./api.js").Explained} Explained */
-/** @typedef {import("./api.js").Choice} Choice */
-/** @typedef {import("./api.js").Arm} Arm */
+/** @import { ArmView, ArtifactCard, Explained } from "../types" */
+/** @import { Selection } from "./slider.js" */
 
-/** Reasons why the gateway does not use the arm that the router chose. */
+/** Reasons why the gateway does not use the arm that the router chose.
+ * @type {Record<string, string>} */
 const OVERRULED = {
   pinned: "The request names a configured model, so it is not routed.",
   chat: "The request has no tools; only tool calls are routed.",
@@ -18,10 +17,11 @@ const OVERRULED = {
   undecided: "The router failed, so the most expensive model answers.",
 };
 
-/** @param {Card} card @param {Explained} explained @param {Choice} choice @param {string} explanation @param {string} policy that the choice was made for */
+/** @param {ArtifactCard} card @param {Explained} explained @param {Selection} choice
+ * @param {string} explanation @param {string} policy that the choice was made for */
 export function verdict(card, explained, choice, explanation, policy) {
   const arm = armOf(explained, choice.arm);
-  const overruled = /** @type {Record<string, string>} */ (OVERRULED)[explained.reason];
+  const overruled = OVERRULED[explained.reason];
   const unverified = parsePolicy(policy).rule === "verified" && explained.verification?.unverified;
   const isVerified = choice.reason === "verified";
   const { name, saved } = savings(explained, arm);
@@ -83,12 +83,12 @@ export function verdict(card, explained, choice, explanation, policy) {
   ]);
 }
 
-/** @param {Explained} explained @param {string} name @returns {Arm} */
+/** @param {Explained} explained @param {string} name @returns {ArmView} */
 const armOf = (explained, name) =>
-  /** @type {Arm} */ (explained.arms.find((arm) => arm.arm === name));
+  /** @type {ArmView} */ (explained.arms.find((arm) => arm.arm === name));
 
 /** Compares the cost with the baseline's, or with the most probable arm's if there is no baseline.
- * @param {Explained} explained @param {Arm} arm @returns {{name: string, saved: string}} */
+ * @param {Explained} explained @param {ArmView} arm @returns {{name: string, saved: string}} */
 function savings({ arms, baseline }, arm) {
   // Sorted by cost, so that the first of equal probabilities is the cheapest.
   const likeliest = arms.reduce((best, each) =>
