@@ -1,7 +1,7 @@
 /** Which few models are enough: the best pools of one to four models, computed on demand. */
 
 import * as api from "./api.js";
-import { h, present, table } from "./dom.js";
+import { errorNotice, h, present, table } from "./dom.js";
 import { count, percent, points, usdPer1k, within } from "./format.js";
 
 /** @import { Advice, ArtifactCard, PoolFigures } from "../types" */
@@ -24,13 +24,7 @@ export function advice(card) {
     try {
       place.replaceChildren(...present(described(await api.advice(known))));
     } catch (error) {
-      place.replaceChildren(
-        h(
-          "p",
-          { class: "notice error", role: "alert" },
-          error instanceof Error ? error.message : String(error),
-        ),
-      );
+      place.replaceChildren(errorNotice(error));
     }
     buttons.forEach((button) => button.removeAttribute("disabled"));
   };

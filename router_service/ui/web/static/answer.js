@@ -1,7 +1,7 @@
 /** Sends the request to a model, and shows the answer while it arrives. */
 
 import { ask, decision } from "./api.js";
-import { byId, facts, h, present } from "./dom.js";
+import { byId, errorNotice, facts, h, messageOf, present } from "./dom.js";
 import { percent, usd } from "./format.js";
 import { steps } from "./steps.js";
 
@@ -55,13 +55,7 @@ export async function showAnswer(api, body, policy) {
       verification.replaceChildren(...(await recorded(headers.get("decision-id") ?? "")));
     card.scrollIntoView({ block: "start" });
   } catch (error) {
-    place.replaceChildren(
-      h(
-        "p",
-        { class: "notice error", role: "alert" },
-        error instanceof Error ? error.message : String(error),
-      ),
-    );
+    place.replaceChildren(errorNotice(error));
   }
 }
 
@@ -124,7 +118,8 @@ function contents(answer) {
   ]);
 }
 
-/** @param {Headers} headers @returns {Map<string, string>} the gateway's decision headers, without their prefix */
+/** @param {Headers} headers
+ * @returns {Map<string, string>} the gateway's decision headers, without their prefix */
 function decisionHeaders(headers) {
   const prefix = "x-switchcraft-";
   return new Map(
@@ -142,7 +137,8 @@ function known(headers) {
   return steps(JSON.parse(headers.get(STEPS) ?? "[]"), headers.get("unverified") ?? null);
 }
 
-/** The steps without their calls. A stream may begin before its answer is chosen or complete, so its headers do not have the steps.
+/** The steps without their calls. A stream may begin before its answer is chosen or complete, so
+ * its headers do not have the steps.
  * @param {string} id @returns {Promise<Node[]>} */
 async function recorded(id) {
   for (let tries = 1; ; tries += 1) {
@@ -153,11 +149,7 @@ async function recorded(id) {
       // The decision is recorded shortly after the answer's end.
       if (tries === TRIES)
         return [
-          h(
-            "p",
-            { class: "hint" },
-            `The candidate answers are not known: ${error instanceof Error ? error.message : error}`,
-          ),
+          h("p", { class: "hint" }, `The candidate answers are not known: ${messageOf(error)}`),
         ];
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
     }

@@ -9,8 +9,7 @@ import { keyHeader, signOut } from "./session.js";
  * } from "../types"
  */
 
-/** @typedef {"chat" | "responses" | "messages"} Api Chat Completions, Responses, or Anthropic's
- * Messages */
+/** @typedef {"chat" | "responses" | "messages"} Api */
 
 /** @param {Api} api @param {string} body @returns {Promise<Explained>} */
 export const explain = (api, body) => json(`ui/api/explain?api=${api}`, { method: "POST", body });

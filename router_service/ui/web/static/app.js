@@ -1,9 +1,9 @@
 /** Signing in, then the tabs and the views that they show. */
 
 import { byId } from "./dom.js";
-import { startLive } from "./live.js";
-import { startOverview } from "./overview.js";
-import { startPlayground } from "./playground.js";
+import { LiveTraffic } from "./live.js";
+import { TrafficOverview } from "./overview.js";
+import { Playground } from "./playground.js";
 import { startReference } from "./reference.js";
 import { startRouter } from "./router.js";
 import { signIn } from "./session.js";
@@ -16,9 +16,9 @@ const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
 const starts = {
-  overview: () => startOverview(session),
-  live: () => startLive(session),
-  playground: startPlayground,
+  overview: () => new TrafficOverview(session).start(),
+  live: () => new LiveTraffic(session).start(),
+  playground: () => new Playground().start(),
   router: startRouter,
   api: startReference,
 };

@@ -63,8 +63,15 @@ export function byId(id, kind) {
 export function showError(id, error) {
   const place = byId(id);
   place.hidden = !error;
-  place.textContent = error instanceof Error ? error.message : String(error ?? "");
+  place.textContent = error ? messageOf(error) : "";
 }
+
+/** @param {unknown} error @returns {HTMLElement} an error in the place of what failed */
+export const errorNotice = (error) =>
+  h("p", { class: "notice error", role: "alert" }, messageOf(error));
+
+/** @param {unknown} error @returns {string} */
+export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
 
 /** @param {string} text @returns {HTMLElement} text for screen readers only */
 export const spoken = (text) => h("span", { class: "spoken" }, text);

@@ -1,10 +1,12 @@
 /** Example requests, one for each kind of input, in each of the three APIs. */
 
 /** @import { Api } from "./api.js" */
-/** @typedef {{model: string, messages: {role: string, content: string}[], tools: any[]}} ChatBody */
+/** @typedef {{role: string, content: string}} Message */
+/** @typedef {{model: string, messages: Message[], tools: any[]}} ChatBody */
 /** @typedef {{name: string, note: string, body: ChatBody}} Example */
 
-/** @param {string} name @param {string} description @param {Record<string, object>} properties @param {string[]} [required] */
+/** @param {string} name @param {string} description @param {Record<string, object>} properties
+ * @param {string[]} [required] */
 function tool(name, description, properties, required = Object.keys(properties)) {
   const parameters = { type: "object", properties, required };
   return { type: "function", function: { name, description, parameters } };
@@ -39,7 +41,7 @@ const invoice = tool("create_invoice", "Writes an invoice", {
   },
 });
 
-/** @param {{role: string, content: string}[]} messages @param {object[]} tools */
+/** @param {Message[]} messages @param {object[]} tools */
 const chat = (messages, tools) => ({ model: "switchcraft", messages, tools });
 const user = (/** @type {string} */ content) => ({ role: "user", content });
 
@@ -125,7 +127,8 @@ export const EXAMPLES = [
 /** Longest answer, which Anthropic's API requires. */
 const MAX_TOKENS = 1024;
 
-/** @param {Example} example @param {Api} api @returns {object} the request as a client of this API sends it */
+/** @param {Example} example @param {Api} api
+ * @returns {object} the request as a client of this API sends it */
 export function bodyOf({ body }, api) {
   const { model, messages, tools } = body;
   switch (api) {

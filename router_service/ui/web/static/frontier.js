@@ -8,7 +8,8 @@ import { parsePolicy, percent, usdPer1k } from "./format.js";
 
 const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
 
-/** @typedef {{name: "once" | "verified", points: FrontierPoint[], efficient: string[]}} Curve measured policies of one kind, and those that are more accurate than every cheaper one */
+/** @typedef {{name: "once" | "verified", points: FrontierPoint[], efficient: string[]}} Curve
+ * measured policies of one kind, and those that are more accurate than every cheaper one */
 
 /** The curves of an artifact; the second one only if it has a verifier.
  * @param {ArtifactCard} card @returns {Curve[]} */
@@ -25,7 +26,8 @@ export function curves(card) {
 }
 
 /** Explains the marks of a plot. Screen readers get the plot's description instead.
- * @param {ArtifactCard} card @param {string} current meaning of the marked policy @param {string} [rule] whose points are shown (all without one) */
+ * @param {ArtifactCard} card @param {string} current meaning of the marked policy
+ * @param {string} [rule] whose points are shown (all without one) */
 export function legend(card, current, rule) {
   const entry = (/** @type {string} */ kind, /** @type {string} */ text) =>
     h("li", { class: kind }, h("span", { class: "swatch" }), text);
@@ -50,23 +52,34 @@ export function legend(card, current, rule) {
   );
 }
 
-/** @typedef {{current: string, rule?: string, height?: number}} Options the marked policy, the rule whose points are shown (all without one), and the height */
+/** @typedef {{current: string, rule?: string, height?: number}} Options the marked policy, the
+ * rule whose points are shown (all without one), and the height */
 
-/** A plot that always fills the width of its place, so that its text keeps its size.
- * @param {HTMLElement} place @param {ArtifactCard} card @param {Options} options
- * @returns {(options: Options) => void} redraws it */
-export function frontierPlot(place, card, options) {
-  let current = options;
-  const draw = () =>
-    place.clientWidth && place.replaceChildren(drawn(card, current, place.clientWidth));
-  new ResizeObserver(draw).observe(place);
-  return (next) => {
-    current = next;
-    draw();
-  };
+/** A plot that always fills the width of its place, so that its text keeps its size. */
+export class FrontierPlot {
+  element = h("div", { class: "plot" });
+
+  /** @param {ArtifactCard} card @param {Options} options */
+  constructor(card, options) {
+    this.card = card;
+    this.options = options;
+    new ResizeObserver(() => this.draw()).observe(this.element);
+  }
+
+  /** @param {Options} options */
+  show(options) {
+    this.options = options;
+    this.draw();
+  }
+
+  draw() {
+    const width = this.element.clientWidth;
+    if (width) this.element.replaceChildren(drawn(this.card, this.options, width));
+  }
 }
 
-/** @param {ArtifactCard} card @param {Options} options @param {number} width @returns {SVGElement} */
+/** @param {ArtifactCard} card @param {Options} options @param {number} width
+ * @returns {SVGElement} */
 function drawn(card, { current, rule, height = 230 }, width) {
   const marks = references(card).filter((mark) => !rule || mark.name !== "oracle");
   const all = curves(card).flatMap(({ points }) => points);
@@ -113,7 +126,8 @@ const corners = ({ points, efficient }) =>
     .filter((point) => efficient.includes(point.policy))
     .sort((a, b) => a.cost_usd.value - b.cost_usd.value);
 
-/** @param {ArtifactCard} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
+/** @param {ArtifactCard} card
+ * @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
 function references(card) {
   const metrics = card.metrics;
   return [
@@ -129,7 +143,8 @@ function references(card) {
     }));
 }
 
-/** @param {{accuracy: Measure, cost_usd: Measure}[]} points @param {number} width @param {number} height @returns {Scales} */
+/** @param {{accuracy: Measure, cost_usd: Measure}[]} points @param {number} width
+ * @param {number} height @returns {Scales} */
 function scalesOf(points, width, height) {
   const costs = points.map((point) => Math.log10(point.cost_usd.value || 1e-6));
   const shares = points.map((point) => point.accuracy.value);
@@ -241,7 +256,8 @@ function marked(point, { x, y }) {
 const CHARACTER_PX = 6.5;
 const LINE_PX = 14;
 
-/** Places of a label relative to its mark, the preferred ones first: the anchor of the text, and the distances of its baseline. */
+/** Places of a label relative to its mark, the preferred ones first: the anchor of the text, and
+ * the distances of its baseline. */
 const PLACES = [-11, 21, -26, 36, -41, 51].flatMap((dy) => [
   { anchor: "end", dx: -6, dy },
   { anchor: "start", dx: 6, dy },
@@ -249,7 +265,8 @@ const PLACES = [-11, 21, -26, 36, -41, 51].flatMap((dy) => [
 ]);
 
 /** Labels of marks, each where it covers the least of the points, curves and earlier labels.
- * @param {{text: string, kind: string, x: number, y: number}[]} labels @param {[number, number][]} points that should stay visible @param {Box} area of the plot */
+ * @param {{text: string, kind: string, x: number, y: number}[]} labels
+ * @param {[number, number][]} points that should stay visible @param {Box} area of the plot */
 function labelled(labels, points, area) {
   /** @type {Box[]} */
   const taken = [];

@@ -60,7 +60,8 @@ function shown(piece, extents) {
   return h("span", { class: `piece ${piece.slot}` }, spoken(`${NAMES[piece.slot]}: `), piece.text);
 }
 
-/** @param {Extent} extent @param {string} [word] the token that the encoder reads instead of the removed text */
+/** @param {Extent} extent
+ * @param {string} [word] the token that the encoder reads instead of the removed text */
 function cut(extent, word) {
   const what = `${extent.at_least ? "at least " : ""}${count(lost(extent))} tokens cut`;
   return h(

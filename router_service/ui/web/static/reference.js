@@ -81,7 +81,8 @@ function described(document) {
   ];
 }
 
-/** @param {Document} document @param {string} path @param {string} method @param {Operation} operation */
+/** @param {Document} document @param {string} path @param {string} method
+ * @param {Operation} operation */
 function shown(document, path, method, operation) {
   const body = operation.requestBody?.content["application/json"];
   const [first, ...rest] = (operation.description ?? "").split("\n\n");
@@ -149,7 +150,8 @@ function shown(document, path, method, operation) {
   );
 }
 
-/** @param {string} title @param {string[]} head @param {Child[][]} rows @returns {Node[]} nothing if there are no rows */
+/** @param {string} title @param {string[]} head @param {Child[][]} rows
+ * @returns {Node[]} nothing if there are no rows */
 const section = (title, head, rows) =>
   rows.length === 0 ? [] : [h("h4", {}, title), table(title, head, rows)];
 
@@ -157,12 +159,14 @@ const section = (title, head, rows) =>
 const named = (name, isRequired) =>
   h("span", {}, h("code", {}, name), isRequired && h("small", { class: "required" }, " required"));
 
-/** @param {Document} document @param {Schema} schema @returns {Schema} the schema that a reference names */
+/** @param {Document} document @param {Schema} schema
+ * @returns {Schema} the schema that a reference names */
 const resolved = (document, schema) =>
   schema.$ref ? document.components.schemas[schema.$ref.split("/").at(-1)] : schema;
 
 /** The fields of a schema and of the objects in it, a row for each.
- * @param {Document} document @param {Schema} given @param {string} [prefix] @param {number} [depth] @returns {Child[][]} */
+ * @param {Document} document @param {Schema} given @param {string} [prefix] @param {number} [depth]
+ * @returns {Child[][]} */
 function fieldsOf(document, given, prefix = "", depth = 0) {
   const schema = resolved(document, given);
   if (depth >= MAX_DEPTH) return [];
@@ -196,7 +200,8 @@ function typeOf(schema) {
   return [schema.type ?? "any"].flat().join(" or ");
 }
 
-/** @param {string} method @param {string} path @param {object} body @returns {string} a command for a shell */
+/** @param {string} method @param {string} path @param {object} body
+ * @returns {string} a command for a shell */
 const curl = (method, path, body) =>
   [
     `curl -X ${method.toUpperCase()} ${addressOf(path)}`,

@@ -4,7 +4,7 @@ import { advice } from "./advice.js";
 import * as api from "./api.js";
 import { byId, facts, h, present, showError, table } from "./dom.js";
 import { armLabel, count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
-import { curves, frontierPlot, legend } from "./frontier.js";
+import { curves, FrontierPlot, legend } from "./frontier.js";
 
 /** @import { ArtifactCard } from "../types" */
 
@@ -211,14 +211,13 @@ const estimated = ({ estimated_arms: joined }) =>
 function frontier(card) {
   if (card.frontier.length === 0)
     return h("p", { class: "notice" }, "The policies of this router have not been measured.");
-  const plot = h("div", { class: "plot" });
-  frontierPlot(plot, card, { current: card.default_policy, height: 400 });
+  const plot = new FrontierPlot(card, { current: card.default_policy, height: 400 });
   const all = curves(card).flatMap(({ points }) => points).length;
   return h(
     "section",
     { class: "card" },
     h("h3", { class: "eyebrow" }, "What each policy costs, and how often it is right"),
-    plot,
+    plot.element,
     legend(card, "default of this gateway"),
     estimated(card),
     card.verified_policy &&

@@ -1,5 +1,5 @@
-/** Signing in. The key is kept in this tab's session storage, and sent as a header. A cookie would be
- * sent by every request that another site's page makes, and to other programs on this machine. */
+/** Signing in. The key is kept in this tab's session storage, and sent as a header. A cookie would
+ * be sent by every request that another site's page makes, and to other programs on this machine. */
 
 import { byId, h, showError } from "./dom.js";
 

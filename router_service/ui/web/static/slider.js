@@ -1,12 +1,12 @@
-/** The policy slider: the measured rules of one kind, their results, and the arms that they choose. */
+/** The policy slider: the measured rules of one kind, their results, and the arms they choose. */
 
 import { facts, h } from "./dom.js";
-import { curves, frontierPlot, legend } from "./frontier.js";
+import { curves, FrontierPlot, legend } from "./frontier.js";
 import { parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
 
 /** @import { ArtifactCard, Choice, Explained, FrontierPoint, Reason } from "../types" */
-/** @typedef {Omit<Choice, "reason"> & {reason: Reason | "verified"}} Selection the arm that a policy
- * chooses, or asks first if it is verified */
+/** @typedef {Omit<Choice, "reason"> & {reason: Reason | "verified"}} Selection
+ * the arm that a policy chooses, or that it asks first if answers are verified */
 /** @typedef {{point: FrontierPoint, choice: Selection, explanation: string, value: number}} Step */
 /** @typedef {{arm: string, from: number, to: number}} Run steps that choose one arm */
 
@@ -35,18 +35,15 @@ export class PolicySlider {
   steps = [];
   /** @type {Run[]} */
   runs = [];
-  input = /** @type {HTMLInputElement} */ (
-    h("input", {
-      type: "range",
-      id: "policy-slider",
-      min: 0,
-      step: 1,
-      "aria-describedby": "policy-flips",
-      oninput: () => this.move(),
-    })
-  );
+  input = h("input", {
+    type: "range",
+    id: "policy-slider",
+    min: 0,
+    step: 1,
+    "aria-describedby": "policy-flips",
+    oninput: () => this.move(),
+  });
   output = h("output", { for: "policy-slider" });
-  plot = h("div", { class: "plot" });
   strip = h("div", { class: "strip", "aria-hidden": "true" });
 
   /**
@@ -54,15 +51,15 @@ export class PolicySlider {
    * @param {ArtifactCard} card
    * @param {Explained} explained
    * @param {string} start the policy at which it stands first
-   * @param {(choice: Selection, explanation: string, policy: string) => void} onChoice called when the
-   *   slider is moved, with the policy to send
+   * @param {(choice: Selection, explanation: string, policy: string) => void} onChoice
+   *   called when the slider is moved, with the policy to send
    */
   constructor(place, card, explained, start, onChoice) {
     this.place = place;
     this.card = card;
     this.explained = explained;
     this.onChoice = onChoice;
-    this.redraw = frontierPlot(this.plot, card, { current: "" });
+    this.plot = new FrontierPlot(card, { current: "" });
     this.start = start;
     if (curves(card).every(({ points }) => points.length === 0))
       place.replaceChildren(
@@ -144,7 +141,7 @@ export class PolicySlider {
         h(
           "div",
           {},
-          this.plot,
+          this.plot.element,
           this.groups.length > 1 && legend(this.card, "selected policy", this.rule),
         ),
       ),
@@ -200,7 +197,7 @@ export class PolicySlider {
       `${point.policy}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${verb(this.rule)} ${choice.arm}`,
     );
     this.output.replaceChildren(readout(point));
-    this.redraw({ current: point.policy, rule: this.rule });
+    this.plot.show({ current: point.policy, rule: this.rule });
     const at = Number(this.input.value);
     this.strip.replaceChildren(...this.runs.map((run) => segment(run, at)));
   }
@@ -226,7 +223,7 @@ function steps(card, explained, rule) {
     .sort((a, b) => sign * (a.value - b.value));
 }
 
-/** What a verified policy asks first, or the choice that replaces it if the answer cannot be verified.
+/** What a verified policy asks first, or the choice instead if the answer cannot be verified.
  * @param {Explained} explained
  * @param {number} [index] in the verified frontier; without it, of the requested policy
  * @returns {Selection} */

@@ -1,4 +1,4 @@
-/** The steps of a verified answer: which arms were asked, what they answered, and what was decided. */
+/** The steps of a verified answer: which arms were asked, what they answered, what was decided. */
 
 import { h, present } from "./dom.js";
 import { armLabel, duration, percent, usd } from "./format.js";
@@ -156,7 +156,8 @@ function decision(candidate, all) {
   return "Not used";
 }
 
-/** @param {CandidateView[]} candidates whether they agree is known only for requests of this page */
+/** Whether the answers agree is known only for requests of this page.
+ * @param {CandidateView[]} candidates */
 function summary(candidates) {
   const complete = candidates.filter(({ failure }) => failure == null);
   const failed = candidates.length - complete.length;

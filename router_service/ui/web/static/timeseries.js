@@ -1,4 +1,4 @@
-/** Charts over time: bars and lines above a time axis, and the values of the bin under the pointer. */
+/** Charts over time: bars and lines above a time axis, and the values of the pointed bin. */
 
 import { h, s } from "./dom.js";
 
@@ -6,51 +6,75 @@ const MARGIN = { left: 62, right: 10, top: 8, bottom: 24 };
 const HEIGHT = 170;
 const MIN_LABEL_WIDTH = 64;
 
-/** @typedef {{name: string, kind: "bar" | "outline" | "line", style: string, values: (number | null)[]}} Series bars are stacked; an outline is drawn around what the bars could be */
-/** @typedef {{starts: number[], step_s: number, series: Series[], format: (value: number) => string}} Data one value of each series for each start, in Unix seconds */
+/** Values of one kind. Bars are stacked; an outline is drawn around what the bars could be.
+ * @typedef {object} Series
+ * @property {string} name
+ * @property {"bar" | "outline" | "line"} kind
+ * @property {string} style
+ * @property {(number | null)[]} values */
 
-/** A chart with a title; its width is that of its place.
- * @param {string} title
- * @returns {{element: HTMLElement, show: (data: Data) => void}} */
-export function timeChart(title) {
-  const plot = h("div", { class: "plot" });
-  const readout = h("p", { class: "readout" });
+/** One value of each series for each start, in Unix seconds.
+ * @typedef {object} Data
+ * @property {number[]} starts
+ * @property {number} step_s
+ * @property {Series[]} series
+ * @property {(value: number) => string} format */
+
+/** A chart with a title, which is as wide as its place. */
+export class TimeChart {
+  plot = h("div", { class: "plot" });
+  readout = h("p", { class: "readout" });
   /** @type {Data | undefined} */
-  let data;
-  const draw = () =>
-    data && plot.clientWidth && plot.replaceChildren(drawn(title, data, plot.clientWidth));
-  const read = (/** @type {number | null} */ bin) =>
-    data && readout.replaceChildren(...values(data, bin));
-  const point = (/** @type {PointerEvent} */ event) => {
-    if (!data) return;
-    const at =
-      (event.clientX - plot.getBoundingClientRect().left - MARGIN.left) /
-      (plot.clientWidth - MARGIN.left - MARGIN.right);
-    const bin = Math.max(0, Math.min(data.starts.length - 1, Math.floor(at * data.starts.length)));
-    plot.querySelector(".pointed")?.classList.remove("pointed");
-    plot.querySelectorAll(".bin")[bin]?.classList.add("pointed");
-    read(bin);
-  };
-  plot.addEventListener("pointermove", /** @type {EventListener} */ (point));
-  plot.addEventListener("pointerleave", () => {
-    plot.querySelector(".pointed")?.classList.remove("pointed");
-    read(null);
-  });
-  new ResizeObserver(draw).observe(plot);
-  const show = (/** @type {Data} */ next) => {
-    data = next;
-    draw();
-    read(null);
-  };
-  return {
-    element: h(
+  data;
+
+  /** @param {string} title */
+  constructor(title) {
+    this.title = title;
+    this.element = h(
       "section",
       { class: "card time-chart" },
-      h("div", { class: "chart-head" }, h("h3", { class: "eyebrow" }, title), readout),
-      plot,
-    ),
-    show,
-  };
+      h("div", { class: "chart-head" }, h("h3", { class: "eyebrow" }, title), this.readout),
+      this.plot,
+    );
+    this.plot.addEventListener("pointermove", (event) => this.point(event));
+    this.plot.addEventListener("pointerleave", () => this.leave());
+    new ResizeObserver(() => this.draw()).observe(this.plot);
+  }
+
+  /** @param {Data} data */
+  show(data) {
+    this.data = data;
+    this.draw();
+    this.readout.replaceChildren(...values(data, null));
+  }
+
+  draw() {
+    const width = this.plot.clientWidth;
+    if (this.data && width) this.plot.replaceChildren(drawn(this.title, this.data, width));
+  }
+
+  /** Marks the bin under the pointer, and reads out its values.
+   * @param {PointerEvent} event */
+  point(event) {
+    if (!this.data) return;
+    const bins = this.data.starts.length;
+    const at =
+      (event.clientX - this.plot.getBoundingClientRect().left - MARGIN.left) /
+      (this.plot.clientWidth - MARGIN.left - MARGIN.right);
+    const bin = Math.max(0, Math.min(bins - 1, Math.floor(at * bins)));
+    this.unmark();
+    this.plot.querySelectorAll(".bin")[bin]?.classList.add("pointed");
+    this.readout.replaceChildren(...values(this.data, bin));
+  }
+
+  leave() {
+    this.unmark();
+    if (this.data) this.readout.replaceChildren(...values(this.data, null));
+  }
+
+  unmark() {
+    this.plot.querySelector(".pointed")?.classList.remove("pointed");
+  }
 }
 
 /** @param {Data} data @param {number | null} bin the pointed bin, or null for the legend alone */
@@ -187,7 +211,9 @@ function drawn(title, data, width) {
   );
 }
 
-/** @param {(number | null)[]} values @param {(bin: number) => number} x @param {(value: number) => number} y @returns {string} a path with gaps where there is no value */
+/** @param {(number | null)[]} values @param {(bin: number) => number} x
+ * @param {(value: number) => number} y
+ * @returns {string} a path with gaps where there is no value */
 function linePath(values, x, y) {
   return values
     .map((value, bin) => {
@@ -211,7 +237,8 @@ function niceTicks(top) {
   return Array.from({ length: Math.ceil(top / step - 1e-9) + 1 }, (_, index) => index * step);
 }
 
-/** @param {string} value @returns {string} the value without zeros that say nothing: 2.50 s becomes 2.5 s, and 0.0 ms becomes 0 */
+/** Removes zeros that say nothing: 2.50 s becomes 2.5 s, and 0.0 ms becomes 0.
+ * @param {string} value @returns {string} */
 export const brief = (value) =>
   value.startsWith("$")
     ? value.replace(/\.00$/, "")
@@ -219,7 +246,8 @@ export const brief = (value) =>
         .replace(/\.(\d*?)0+(?=\D|$)/, (_, digits) => (digits ? `.${digits}` : ""))
         .replace(/^0 ?(ms|%)$/, "0");
 
-/** @param {Data} data @param {number} width @returns {number[]} bins whose start is written below the axis */
+/** @param {Data} data @param {number} width
+ * @returns {number[]} bins whose start is written below the axis */
 function labelled({ starts, step_s }, width) {
   const most = Math.max(2, Math.floor((width - MARGIN.left) / MIN_LABEL_WIDTH));
   const steps =
@@ -241,7 +269,8 @@ function labelled({ starts, step_s }, width) {
     .filter((bin) => bin >= 0);
 }
 
-/** @param {number} start @param {number} step_s @param {boolean} [isLong] @returns {string} days are those of UTC */
+/** @param {number} start @param {number} step_s @param {boolean} [isLong]
+ * @returns {string} days are those of UTC */
 export function timeLabel(start, step_s, isLong = false) {
   const date = new Date(start * 1000);
   if (step_s >= 86400)
