@@ -34,9 +34,11 @@ def declarations() -> str:
     """Return the declarations of everything that the page's routes return as JSON."""
     routes = (*pages.routes.routes, *traffic.routes.routes)
     models = [route.response_model for route in routes if isinstance(route, APIRoute)]
-    adapters = [TypeAdapter(model) for model in (*models, CandidateView) if model is not None]
-    numbered = [(number, "serialization", adapter) for number, adapter in enumerate(adapters)]
-    _, schemas = TypeAdapter.json_schemas(numbered)
+    _, schemas = TypeAdapter.json_schemas(
+        (number, "serialization", TypeAdapter(model))
+        for number, model in enumerate([*models, CandidateView])
+        if model is not None
+    )
     parts = (declaration(name, schema) for name, schema in sorted(schemas["$defs"].items()))
     return "\n".join([HEAD, *parts])
 
