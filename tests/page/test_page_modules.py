@@ -9,6 +9,7 @@ import pytest
 
 from router_service.ui.pages import FOLDER
 from tests.clients.installed import INSTALL_S
+from tests.page import declarations
 
 
 @pytest.mark.timeout(INSTALL_S)
@@ -20,3 +21,8 @@ def test_javascript_modules_type_check(node_modules: Path) -> None:
     assert done.returncode == 0, done.stdout
     for module in (FOLDER / "static").glob("*.js"):
         assert str(module) in done.stdout.splitlines()
+
+
+def test_type_declarations_are_up_to_date() -> None:
+    """The file is the one that `python -m tests.page.declarations` writes."""
+    assert declarations.FILE.read_text() == declarations.declarations()

@@ -20,7 +20,6 @@ from router_service.ui.pages import FOLDER
 from router_service.ui.steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
-from tests.page import declarations
 from tests.serving import Sandbox, served, wait_for
 
 EXPLAIN = "/ui/api/explain"
@@ -66,11 +65,6 @@ def test_no_file_refers_to_another_host() -> None:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         foreign = r"https?://|@import(?! \{)|innerHTML|eval\(| style=| on\w+=\""  # JSDoc: @import {
         assert not re.search(foreign, text), path
-
-
-def test_type_declarations_are_up_to_date() -> None:
-    """The file is the one that `python -m tests.page.declarations` writes."""
-    assert declarations.FILE.read_text() == declarations.declarations()
 
 
 def test_paths_cannot_leave_the_static_folder(http: httpx.Client) -> None:
