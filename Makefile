@@ -26,7 +26,7 @@ INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-is
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-fast test-lowest test-agents check-hostile pytest check lint types docs train lock audit sbom clean
+.PHONY: serve test test-fast test-lowest test-agents check-hostile pytest check lint format types docs train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -79,6 +79,12 @@ check: lint types
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+## format: the Python code, and with Node.js the page's JavaScript, CSS and HTML
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	npx --yes @biomejs/biome@$$(node --print "require('./tests/page/node/package.json').dependencies['@biomejs/biome']") \
+		format --write router_service/ui/web
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

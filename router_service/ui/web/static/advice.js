@@ -1,38 +1,52 @@
 /** Which few models are enough: the best pools of one to four models, computed on demand. */
 
 import * as api from "./api.js";
-import { h, present, table } from "./dom.js";
+import { errorNotice, h, present, table } from "./dom.js";
 import { count, percent, points, usdPer1k, within } from "./format.js";
 
-/** @typedef {import("./api.js").Card} Card */
-/** @typedef {import("./api.js").Advice} Advice */
-/** @typedef {import("./api.js").PoolFigures} PoolFigures */
+/** @import { Advice, ArtifactCard, PoolFigures } from "../types" */
 
 /** @type {["once" | "verified", string][]} */
-const KINDS = [["once", "Choosing once"], ["verified", "Verified answers"]];
+const KINDS = [
+  ["once", "Choosing once"],
+  ["verified", "Verified answers"],
+];
 
 /** A section that compares pools of models when its button is pressed.
- * @param {Card} card */
+ * @param {ArtifactCard} card */
 export function advice(card) {
   const place = h("div", { "aria-live": "polite" });
   const compare = async (/** @type {HTMLElement[]} */ buttons, /** @type {boolean} */ known) => {
     buttons.forEach((button) => button.setAttribute("disabled", ""));
-    place.replaceChildren(h("p", { class: "hint" }, "Comparing pools of models. This takes some seconds."));
+    place.replaceChildren(
+      h("p", { class: "hint" }, "Comparing pools of models. This takes some seconds."),
+    );
     try {
       place.replaceChildren(...present(described(await api.advice(known))));
     } catch (error) {
-      place.replaceChildren(h("p", { class: "notice error", role: "alert" }, error instanceof Error ? error.message : String(error)));
+      place.replaceChildren(errorNotice(error));
     }
     buttons.forEach((button) => button.removeAttribute("disabled"));
   };
   /** @type {HTMLElement[]} */
   const buttons = [];
-  const button = (/** @type {string} */ name, /** @type {boolean} */ known) => h("button", { type: "button", onclick: () => compare(buttons, known) }, name);
+  const button = (/** @type {string} */ name, /** @type {boolean} */ known) =>
+    h("button", { type: "button", onclick: () => compare(buttons, known) }, name);
   buttons.push(button("Compare the configured models", false));
-  if (card.known_arms > card.arms.length) buttons.push(button(`Compare all ${card.known_arms} models that the router knows`, true));
-  return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Which models are enough"),
-    h("p", { class: "hint" }, "A few models often reach the accuracy of all. This finds the most accurate pools of one to four models, at a fifth of the best single model's cost or less."),
-    h("div", { class: "row" }, ...buttons), place);
+  if (card.known_arms > card.arms.length)
+    buttons.push(button(`Compare all ${card.known_arms} models that the router knows`, true));
+  return h(
+    "section",
+    { class: "card" },
+    h("h3", { class: "eyebrow" }, "Which models are enough"),
+    h(
+      "p",
+      { class: "hint" },
+      "A few models often reach the accuracy of all. This finds the most accurate pools of one to four models, at a fifth of the best single model's cost or less.",
+    ),
+    h("div", { class: "row" }, ...buttons),
+    place,
+  );
 }
 
 /** @param {Advice} advice */
@@ -41,11 +55,26 @@ function described(advice) {
   return [
     h("p", {}, `The most accurate of ${advice.arms.length} models alone is ${advice.best_single}.`),
     ...shown.flatMap(([kind, title]) => [
-      h("h4", {}, `${title}, at no more than ${percent(advice.cost_share, 0)} of its cost`), recommended(advice, kind),
-      h("details", {}, h("summary", {}, `All efficient pools: ${title.toLowerCase()}`), efficient(advice, kind, title)),
+      h("h4", {}, `${title}, at no more than ${percent(advice.cost_share, 0)} of its cost`),
+      recommended(advice, kind),
+      h(
+        "details",
+        {},
+        h("summary", {}, `All efficient pools: ${title.toLowerCase()}`),
+        efficient(advice, kind, title),
+      ),
     ]),
-    !advice.has_verified && h("p", { class: "notice" }, "This router has no figures of verified answers for other pools."),
-    h("p", { class: "hint" }, `Measured on ${count(advice.queries)} queries that the router had not seen; brackets are 95% intervals. ${count(advice.pools)} pools were compared, and rules picked, on ${count(advice.searched)} of these queries, which favours what was lucky there. The column “Elsewhere” compares with the best single model on the other queries.`),
+    !advice.has_verified &&
+      h(
+        "p",
+        { class: "notice" },
+        "This router has no figures of verified answers for other pools.",
+      ),
+    h(
+      "p",
+      { class: "hint" },
+      `Measured on ${count(advice.queries)} queries that the router had not seen; brackets are 95% intervals. ${count(advice.pools)} pools were compared, and rules picked, on ${count(advice.searched)} of these queries, which favours what was lucky there. The column “Elsewhere” compares with the best single model on the other queries.`,
+    ),
   ];
 }
 
@@ -53,26 +82,47 @@ function described(advice) {
 function recommended(advice, kind) {
   /** @type {string[]} */
   let before = [];
-  const rows = advice.recommended.filter((each) => each.kind === kind).map(({ figures, unseen_difference }) => {
-    const isLarger = before.length > 0 && before.every((arm) => figures.arms.includes(arm));
-    const name = isLarger ? `… adding ${figures.arms.filter((arm) => !before.includes(arm)).join(", ")}` : figures.arms.join(" + ");
-    before = figures.arms;
-    return [...cells(figures, name), points(unseen_difference.value)];
-  });
+  const rows = advice.recommended
+    .filter((each) => each.kind === kind)
+    .map(({ figures, unseen_difference }) => {
+      const isLarger = before.length > 0 && before.every((arm) => figures.arms.includes(arm));
+      const name = isLarger
+        ? `… adding ${figures.arms.filter((arm) => !before.includes(arm)).join(", ")}`
+        : figures.arms.join(" + ");
+      before = figures.arms;
+      return [...cells(figures, name), points(unseen_difference.value)];
+    });
   return table(`Best pool of each size: ${kind}`, [...HEAD, "Elsewhere"], rows);
 }
 
 /** @param {Advice} advice @param {"once" | "verified"} kind @param {string} title */
 const efficient = (advice, kind, title) =>
-  table(`Efficient pools: ${title}`, HEAD, advice.efficient.filter((each) => each.kind === kind).map((each) => cells(each, each.arms.join(" + "))));
+  table(
+    `Efficient pools: ${title}`,
+    HEAD,
+    advice.efficient
+      .filter((each) => each.kind === kind)
+      .map((each) => cells(each, each.arms.join(" + "))),
+  );
 
-const HEAD = ["Models", "Rule", "Accuracy", "Against the best single model", "Per 1,000 requests", "Share of its cost"];
+const HEAD = [
+  "Models",
+  "Rule",
+  "Accuracy",
+  "Against the best single model",
+  "Per 1,000 requests",
+  "Share of its cost",
+];
 
 /** @param {PoolFigures} figures @param {string} name */
 function cells({ arms, point }, name) {
   const versus = point.versus_best;
   return [
-    name, arms.length === 1 ? "alone" : point.policy, `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
+    name,
+    arms.length === 1 ? "alone" : point.policy,
+    `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
     versus ? `${points(versus.difference)} ${within(versus.difference_interval, points)}` : "",
-    usdPer1k(point.cost_usd.value), versus?.cost_share ? percent(versus.cost_share) : ""];
+    usdPer1k(point.cost_usd.value),
+    versus?.cost_share ? percent(versus.cost_share) : "",
+  ];
 }

@@ -1,9 +1,9 @@
 /** Signing in, then the tabs and the views that they show. */
 
 import { byId } from "./dom.js";
-import { startLive } from "./live.js";
-import { startOverview } from "./overview.js";
-import { startPlayground } from "./playground.js";
+import { LiveTraffic } from "./live.js";
+import { TrafficOverview } from "./overview.js";
+import { Playground } from "./playground.js";
 import { startReference } from "./reference.js";
 import { startRouter } from "./router.js";
 import { signIn } from "./session.js";
@@ -15,7 +15,13 @@ const tabs = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role=
 const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
-const starts = { overview: () => startOverview(session), live: () => startLive(session), playground: startPlayground, router: startRouter, api: startReference };
+const starts = {
+  overview: () => new TrafficOverview(session).start(),
+  live: () => new LiveTraffic(session).start(),
+  playground: () => new Playground().start(),
+  router: startRouter,
+  api: startReference,
+};
 
 /** @param {string} name */
 function select(name) {
@@ -34,7 +40,12 @@ function move(event) {
   const at = tabs.indexOf(/** @type {HTMLElement} */ (event.target));
   const last = tabs.length - 1;
   /** @type {Record<string, number>} */
-  const targets = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at === 0 ? last : at - 1, Home: 0, End: last };
+  const targets = {
+    ArrowRight: at === last ? 0 : at + 1,
+    ArrowLeft: at === 0 ? last : at - 1,
+    Home: 0,
+    End: last,
+  };
   const to = targets[event.key];
   if (to === undefined) return;
   event.preventDefault();
@@ -49,7 +60,8 @@ function go(name) {
   select(name);
 }
 
-const requested = () => (names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0]);
+const requested = () =>
+  names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0];
 
 byId("tabs").hidden = false;
 for (const [index, tab] of tabs.entries()) {

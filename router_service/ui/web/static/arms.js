@@ -3,37 +3,78 @@
 import { h, spoken } from "./dom.js";
 import { percent, usdPer1k } from "./format.js";
 
-/** @typedef {import("./api.js").Explained} Explained */
-/** @typedef {import("./api.js").Choice} Choice */
-/** @typedef {import("./api.js").Arm} Arm */
+/** @import { ArmView, Explained } from "../types" */
+/** @import { Selection } from "./slider.js" */
 
-/** @param {Explained} explained @param {Choice} choice */
+/** @param {Explained} explained @param {Selection} choice */
 export function arms(explained, choice) {
   const hasFloor = !["unread", "verified", "utility"].includes(choice.reason);
-  return h("div", {},
-    h("table", { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
-      h("caption", {}, caption(explained, choice, hasFloor)),
-      h("thead", {}, h("tr", {}, ...["Model", "Probability of a correct answer", "Per 1,000 requests"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor)))),
-    explained.excluded.length > 0 && h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`));
+  return h(
+    "div",
+    {},
+    h(
+      "table",
+      { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
+      h("caption", {}, caption(choice, hasFloor)),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ...["Model", "Probability of a correct answer", "Per 1,000 requests"].map((name) =>
+            h("th", { scope: "col" }, name),
+          ),
+        ),
+      ),
+      h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor))),
+    ),
+    explained.excluded.length > 0 &&
+      h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`),
+  );
 }
 
-/** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
-function caption(explained, choice, hasFloor) {
+/** @param {Selection} choice @param {boolean} hasFloor */
+function caption(choice, hasFloor) {
   if (!hasFloor) return "Sorted by cost. This policy has no minimum probability.";
-  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the minimum probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
+  const line =
+    choice.floor <= 0
+      ? "every probability is enough"
+      : `the line marks the minimum probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 
-/** @param {Arm} arm @param {Choice} choice @param {boolean} hasFloor */
+/** @param {ArmView} arm @param {Selection} choice @param {boolean} hasFloor */
 function row(arm, choice, hasFloor) {
   const isChosen = arm.arm === choice.arm;
   const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;
-  const state = isChosen ? (choice.reason === "verified" ? "asked first" : "chosen") : passes ? "passes" : "below the threshold";
-  return h("tr", { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
-    h("th", { scope: "row" }, arm.model, arm.model !== arm.arm && h("small", {}, ` (${arm.arm})`), spoken(`, ${state}`)),
-    h("td", { class: "probability" },
-      h("span", { class: hasFloor ? "bar has-floor" : "bar", "aria-hidden": "true" }, h("i", { style: { "--share": arm.probability } })),
-      h("b", {}, percent(arm.probability))),
-    h("td", { class: "number" }, usdPer1k(arm.cost_usd)));
+  const state = isChosen
+    ? choice.reason === "verified"
+      ? "asked first"
+      : "chosen"
+    : passes
+      ? "passes"
+      : "below the threshold";
+  return h(
+    "tr",
+    { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
+    h(
+      "th",
+      { scope: "row" },
+      arm.model,
+      arm.model !== arm.arm && h("small", {}, ` (${arm.arm})`),
+      spoken(`, ${state}`),
+    ),
+    h(
+      "td",
+      { class: "probability" },
+      h(
+        "span",
+        { class: hasFloor ? "bar has-floor" : "bar", "aria-hidden": "true" },
+        h("i", { style: { "--share": arm.probability } }),
+      ),
+      h("b", {}, percent(arm.probability)),
+    ),
+    h("td", { class: "number" }, usdPer1k(arm.cost_usd)),
+  );
 }

@@ -15,11 +15,16 @@ const SVG = "http://www.w3.org/2000/svg";
 function filled(element, props, children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    if (name.startsWith("on"))
+      element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else if (name === "style") setStyle(/** @type {any} */ (element), /** @type {any} */ (value));
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.filter((c) => c !== null && c !== undefined && c !== false).map((c) => (c instanceof Node ? c : String(c))));
+  element.append(
+    ...children
+      .filter((c) => c !== null && c !== undefined && c !== false)
+      .map((c) => (c instanceof Node ? c : String(c))),
+  );
   return element;
 }
 
@@ -28,21 +33,29 @@ function setStyle(element, style) {
   for (const [name, value] of Object.entries(style)) element.style.setProperty(name, String(value));
 }
 
-/** @param {string} tag @param {Props} [props] @param {...Child} children @returns {HTMLElement} */
+/** Creates an HTML element.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag @param {Props} [props] @param {...Child} children
+ * @returns {HTMLElementTagNameMap[Tag]} */
 export function h(tag, props = {}, ...children) {
   return filled(document.createElement(tag), props, children);
 }
 
-/** @param {string} tag @param {Props} [props] @param {...Child} children @returns {SVGElement} */
+/** Creates an SVG element.
+ * @template {keyof SVGElementTagNameMap} Tag
+ * @param {Tag} tag @param {Props} [props] @param {...Child} children
+ * @returns {SVGElementTagNameMap[Tag]} */
 export function s(tag, props = {}, ...children) {
-  return filled(/** @type {SVGElement} */ (document.createElementNS(SVG, tag)), props, children);
+  return filled(document.createElementNS(SVG, tag), props, children);
 }
 
-/** @param {string} id @returns {HTMLElement} */
-export function byId(id) {
+/** The element with an id; of a class, if one is given.
+ * @template {HTMLElement} [Kind=HTMLElement]
+ * @param {string} id @param {new () => Kind} [kind] @returns {Kind} */
+export function byId(id, kind) {
   const found = document.getElementById(id);
-  if (!found) throw new Error(`no element #${id}`);
-  return found;
+  if (!(found instanceof (kind ?? HTMLElement))) throw new Error(`no such element: #${id}`);
+  return /** @type {Kind} */ (found);
 }
 
 /** Shows an error, or hides its element if there is no error.
@@ -50,8 +63,15 @@ export function byId(id) {
 export function showError(id, error) {
   const place = byId(id);
   place.hidden = !error;
-  place.textContent = error instanceof Error ? error.message : String(error ?? "");
+  place.textContent = error ? messageOf(error) : "";
 }
+
+/** @param {unknown} error @returns {HTMLElement} an error in the place of what failed */
+export const errorNotice = (error) =>
+  h("p", { class: "notice error", role: "alert" }, messageOf(error));
+
+/** @param {unknown} error @returns {string} */
+export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
 
 /** @param {string} text @returns {HTMLElement} text for screen readers only */
 export const spoken = (text) => h("span", { class: "spoken" }, text);
@@ -63,16 +83,32 @@ export const present = (children) => children.filter((child) => child instanceof
  * @param {Child[][]} facts @param {string} [kind] */
 export function facts(facts, kind = "facts") {
   const shown = facts.filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", { class: kind }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: kind },
+    ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
 /** A table, whose rows become lists on narrow screens.
  * @param {string} caption @param {string[]} head @param {Child[][]} rows first cells are headers */
 export function table(caption, head, rows) {
   const cells = (/** @type {Child[]} */ [first, ...rest]) =>
-    h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell, index) => h("td", { "data-name": head[index + 1] }, cell)));
-  return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
-    h("table", {}, h("caption", { class: "spoken" }, caption),
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, first),
+      ...rest.map((cell, index) => h("td", { "data-name": head[index + 1] }, cell)),
+    );
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", { class: "spoken" }, caption),
       h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...rows.map(cells))));
+      h("tbody", {}, ...rows.map(cells)),
+    ),
+  );
 }

@@ -11,7 +11,10 @@ export const usdPer1k = (usd) => `$${precise(usd * 1000)}`;
 export const usd = (usd) => `$${precise(usd)}`;
 
 /** @param {number} seconds */
-export const duration = (seconds) => (seconds < 1 ? `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms` : `${seconds.toFixed(2)} s`);
+export const duration = (seconds) =>
+  seconds < 1
+    ? `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms`
+    : `${seconds.toFixed(2)} s`;
 
 /** What people read for an arm: its model's name, and the arm's if it differs.
  * @param {{arm: string, model: string}} served */
@@ -24,7 +27,8 @@ export const count = (count) => count.toLocaleString("en-US");
 export const points = (points) => `${points < 0 ? "−" : "+"}${Math.abs(points * 100).toFixed(1)}`;
 
 /** @param {[number, number] | null | undefined} interval @param {(value: number) => string} form */
-export const within = (interval, form) => (interval ? `[${form(interval[0])}, ${form(interval[1])}]` : "");
+export const within = (interval, form) =>
+  interval ? `[${form(interval[0])}, ${form(interval[1])}]` : "";
 
 /** @param {number} unix_s */
 export const clock = (unix_s) => new Date(unix_s * 1000).toLocaleTimeString("en-GB");
@@ -34,7 +38,9 @@ export const clock = (unix_s) => new Date(unix_s * 1000).toLocaleTimeString("en-
 function precise(value) {
   if (value >= 100) return value.toFixed(0);
   if (value >= 0.1) return value.toFixed(2);
-  return value === 0 ? "0" : value.toPrecision(2).replace(/e.*$/, (tail) => ` × 10^${Number(tail.slice(1))}`);
+  return value === 0
+    ? "0"
+    : value.toPrecision(2).replace(/e.*$/, (tail) => ` × 10^${Number(tail.slice(1))}`);
 }
 
 /** @param {string} policy such as `drift=0.05` @returns {{rule: string, value: number}} */

@@ -1,11 +1,11 @@
-/** Signing in. The key is kept in this tab's session storage, and sent as a header. A cookie would be
- * sent by every request that another site's page makes, and to other programs on this machine. */
+/** Signing in. The key is kept in this tab's session storage, and sent as a header. A cookie would
+ * be sent by every request that another site's page makes, and to other programs on this machine. */
 
 import { byId, h, showError } from "./dom.js";
 
 const KEY = "switchcraft-key";
 
-/** @typedef {{key: string | null, is_admin: boolean, workers: number, is_sandbox: boolean, version: string}} Session */
+/** @import { Session } from "../types" */
 
 /** @type {string | null} the key while the session storage is forbidden */
 let unstored = null;
@@ -37,7 +37,7 @@ export async function signIn() {
   return new Promise((resolve) => {
     byId("sign-in-form").addEventListener("submit", async (event) => {
       event.preventDefault();
-      const field = /** @type {HTMLInputElement} */ (byId("key"));
+      const field = byId("key", HTMLInputElement);
       store(field.value.trim());
       const { session, problem } = await ask();
       showError("sign-in-error", problem);
@@ -68,11 +68,19 @@ async function ask() {
     const response = await fetch("ui/api/traffic/session", { headers: keyHeader() });
     if (response.ok) return { session: await response.json() };
     const body = await response.json().catch(() => null);
-    if (response.status === 401) return { problem: "This key is not valid here. Check it, or ask the operator for a key." };
-    return { problem: body?.error?.message ?? `The gateway answered with status ${response.status}.` };
+    if (response.status === 401)
+      return { problem: "This key is not valid here. Check it, or ask the operator for a key." };
+    return {
+      problem: body?.error?.message ?? `The gateway answered with status ${response.status}.`,
+    };
   } catch (error) {
     // A key with characters that no header can carry is not sent at all.
-    return { problem: error instanceof TypeError && !navigator.onLine ? "The gateway does not answer." : "The key could not be checked. Check that it has no special characters and that the gateway is running." };
+    return {
+      problem:
+        error instanceof TypeError && !navigator.onLine
+          ? "The gateway does not answer."
+          : "The key could not be checked. Check that it has no special characters and that the gateway is running.",
+    };
   }
 }
 

@@ -1,23 +1,33 @@
-/** The policy slider: the measured rules of one kind, their results, and the arms that they choose. */
+/** The policy slider: the measured rules of one kind, their results, and the arms they choose. */
 
 import { facts, h } from "./dom.js";
-import { curves, frontierPlot, legend } from "./frontier.js";
+import { curves, FrontierPlot, legend } from "./frontier.js";
 import { parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
 
-/** @typedef {import("./api.js").Choice} Choice */
-/** @typedef {import("./api.js").Explained} Explained */
-/** @typedef {import("./api.js").Point} Point */
-/** @typedef {{point: Point, choice: Choice, explanation: string, value: number}} Step */
+/** @import { ArtifactCard, Choice, Explained, FrontierPoint, Reason } from "../types" */
+/** @typedef {Omit<Choice, "reason"> & {reason: Reason | "verified"}} Selection
+ * the arm that a policy chooses, or that it asks first if answers are verified */
+/** @typedef {{point: FrontierPoint, choice: Selection, explanation: string, value: number}} Step */
 /** @typedef {{arm: string, from: number, to: number}} Run steps that choose one arm */
 
 /** @typedef {{name: string, rules: Record<string, string>}} Group rules of one kind */
 
 /** @type {Group} */
-const ONCE = { name: "One model per request", rules: { drift: "Cheapest within a margin of the best (drift)", theta: "Cheapest above a threshold (theta)", utility: "Best value for the price (utility)" } };
+const ONCE = {
+  name: "One model per request",
+  rules: {
+    drift: "Cheapest within a margin of the best (drift)",
+    theta: "Cheapest above a threshold (theta)",
+    utility: "Best value for the price (utility)",
+  },
+};
 /** Rules whose value is what one more correct answer is worth. */
 const PRICED = new Set(["utility", "verified"]);
 /** @type {Group} */
-const VERIFIED = { name: "Verified answers", rules: { verified: "Ask more models if it pays (verified)" } };
+const VERIFIED = {
+  name: "Verified answers",
+  rules: { verified: "Ask more models if it pays (verified)" },
+};
 
 export class PolicySlider {
   rule = "";
@@ -25,38 +35,59 @@ export class PolicySlider {
   steps = [];
   /** @type {Run[]} */
   runs = [];
-  input = /** @type {HTMLInputElement} */ (h("input", {
-    type: "range", id: "policy-slider", min: 0, step: 1, "aria-describedby": "policy-flips", oninput: () => this.move(),
-  }));
+  input = h("input", {
+    type: "range",
+    id: "policy-slider",
+    min: 0,
+    step: 1,
+    "aria-describedby": "policy-flips",
+    oninput: () => this.move(),
+  });
   output = h("output", { for: "policy-slider" });
-  plot = h("div", { class: "plot" });
   strip = h("div", { class: "strip", "aria-hidden": "true" });
 
   /**
    * @param {HTMLElement} place
-   * @param {import("./api.js").Card} card
+   * @param {ArtifactCard} card
    * @param {Explained} explained
    * @param {string} start the policy at which it stands first
-   * @param {(choice: Choice, explanation: string, policy: string) => void} onChoice called when the slider is moved, with the policy to send
+   * @param {(choice: Selection, explanation: string, policy: string) => void} onChoice
+   *   called when the slider is moved, with the policy to send
    */
   constructor(place, card, explained, start, onChoice) {
     this.place = place;
     this.card = card;
     this.explained = explained;
     this.onChoice = onChoice;
-    this.redraw = frontierPlot(this.plot, card, { current: "" });
+    this.plot = new FrontierPlot(card, { current: "" });
     this.start = start;
-    if (curves(card).every(({ points }) => points.length === 0)) place.replaceChildren(h("p", {}, `Policy: ${explained.chosen.policy}. This router has no measured policies to compare.`));
-    else this.draw(this.rules.includes(parsePolicy(this.start).rule) ? parsePolicy(this.start).rule : this.rules[0]);
+    if (curves(card).every(({ points }) => points.length === 0))
+      place.replaceChildren(
+        h(
+          "p",
+          {},
+          `Policy: ${explained.chosen.policy}. This router has no measured policies to compare.`,
+        ),
+      );
+    else
+      this.draw(
+        this.rules.includes(parsePolicy(this.start).rule)
+          ? parsePolicy(this.start).rule
+          : this.rules[0],
+      );
   }
 
   /** @returns {Group[]} */
   get groups() {
-    return curves(this.card).filter(({ points }) => points.length > 0).map(({ name, points }) => {
-      const group = name === "once" ? ONCE : VERIFIED;
-      const measured = Object.entries(group.rules).filter(([rule]) => points.some((point) => parsePolicy(point.policy).rule === rule));
-      return { ...group, rules: Object.fromEntries(measured) };
-    });
+    return curves(this.card)
+      .filter(({ points }) => points.length > 0)
+      .map(({ name, points }) => {
+        const group = name === "once" ? ONCE : VERIFIED;
+        const measured = Object.entries(group.rules).filter(([rule]) =>
+          points.some((point) => parsePolicy(point.policy).rule === rule),
+        );
+        return { ...group, rules: Object.fromEntries(measured) };
+      });
   }
 
   get rules() {
@@ -77,13 +108,43 @@ export class PolicySlider {
 
   layout() {
     return [
-      h("fieldset", { class: "rules" }, h("legend", { class: "spoken" }, "Rule"), ...this.groups.map((group) => this.group(group))),
-      h("div", { class: "policy-grid" },
-        h("div", { class: "track" },
-          this.output, h("label", { for: "policy-slider" }, this.rule === "verified" ? "Model that each policy asks first" : "Model that each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
-          h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "← cheaper"), h("span", {}, "more expensive →")),
-          h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs, this.rule))),
-        h("div", {}, this.plot, this.groups.length > 1 && legend(this.card, "selected policy", this.rule))),
+      h(
+        "fieldset",
+        { class: "rules" },
+        h("legend", { class: "spoken" }, "Rule"),
+        ...this.groups.map((group) => this.group(group)),
+      ),
+      h(
+        "div",
+        { class: "policy-grid" },
+        h(
+          "div",
+          { class: "track" },
+          this.output,
+          h(
+            "label",
+            { for: "policy-slider" },
+            this.rule === "verified"
+              ? "Model that each policy asks first"
+              : "Model that each policy chooses",
+          ),
+          this.strip,
+          h("div", { class: "rail" }, this.input),
+          h(
+            "div",
+            { class: "ends", "aria-hidden": "true" },
+            h("span", {}, "← cheaper"),
+            h("span", {}, "more expensive →"),
+          ),
+          h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs, this.rule)),
+        ),
+        h(
+          "div",
+          {},
+          this.plot.element,
+          this.groups.length > 1 && legend(this.card, "selected policy", this.rule),
+        ),
+      ),
     ];
   }
 
@@ -91,12 +152,23 @@ export class PolicySlider {
   group({ name, rules }) {
     const options = Object.entries(rules).map(([rule, title]) => this.radio(rule, title));
     if (this.groups.length === 1) return h("div", { class: "rule-group" }, ...options);
-    return h("div", { class: "rule-group", role: "group", "aria-label": name }, h("span", { class: "group-name", "aria-hidden": "true" }, name), ...options);
+    return h(
+      "div",
+      { class: "rule-group", role: "group", "aria-label": name },
+      h("span", { class: "group-name", "aria-hidden": "true" }, name),
+      ...options,
+    );
   }
 
   /** @param {string} rule @param {string} name */
   radio(rule, name) {
-    const input = h("input", { type: "radio", name: "rule", value: rule, checked: rule === this.rule, onchange: () => this.change(rule) });
+    const input = h("input", {
+      type: "radio",
+      name: "rule",
+      value: rule,
+      checked: rule === this.rule,
+      onchange: () => this.change(rule),
+    });
     return h("label", { class: "option" }, input, h("span", {}, name));
   }
 
@@ -120,30 +192,41 @@ export class PolicySlider {
   show() {
     if (!this.step) return;
     const { point, choice } = this.step;
-    this.input.setAttribute("aria-valuetext", `${point.policy}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${verb(this.rule)} ${choice.arm}`);
+    this.input.setAttribute(
+      "aria-valuetext",
+      `${point.policy}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${verb(this.rule)} ${choice.arm}`,
+    );
     this.output.replaceChildren(readout(point));
-    this.redraw({ current: point.policy, rule: this.rule });
+    this.plot.show({ current: point.policy, rule: this.rule });
     const at = Number(this.input.value);
     this.strip.replaceChildren(...this.runs.map((run) => segment(run, at)));
   }
 }
 
 /** Steps from the cheapest to the most expensive rule.
- * @param {import("./api.js").Card} card @param {Explained} explained @param {string} rule @returns {Step[]} */
+ * @param {ArtifactCard} card @param {Explained} explained @param {string} rule @returns {Step[]} */
 function steps(card, explained, rule) {
   const sign = rule === "drift" ? -1 : 1;
   return curves(card)
-    .flatMap(({ name, points }) => points.map((point, index) => ({
-      point, ...parsePolicy(point.policy),
-      choice: name === "once" ? explained.choices[index] : verifiedChoice(explained, index),
-      explanation: name === "once" ? explained.explanations[index] : (explained.verification?.explanation ?? ""),
-    })))
+    .flatMap(({ name, points }) =>
+      points.map((point, index) => ({
+        point,
+        ...parsePolicy(point.policy),
+        choice: name === "once" ? explained.choices[index] : verifiedChoice(explained, index),
+        explanation:
+          name === "once"
+            ? explained.explanations[index]
+            : (explained.verification?.explanation ?? ""),
+      })),
+    )
     .filter((step) => step.rule === rule)
     .sort((a, b) => sign * (a.value - b.value));
 }
 
-/** What a verified policy asks first, or the choice that replaces it if the answer cannot be verified.
- * @param {Explained} explained @param {number} [index] in the verified frontier; without it, of the requested policy @returns {Choice} */
+/** What a verified policy asks first, or the choice instead if the answer cannot be verified.
+ * @param {Explained} explained
+ * @param {number} [index] in the verified frontier; without it, of the requested policy
+ * @returns {Selection} */
 export function verifiedChoice({ verification, chosen }, index) {
   const first = index === undefined ? verification?.chosen : verification?.first_steps[index];
   return first ? { ...first, reason: "verified", floor: 0 } : (verification?.instead ?? chosen);
@@ -178,28 +261,57 @@ function runs(steps) {
 /** @param {Run} run @param {number} at */
 function segment(run, at) {
   const isCurrent = run.from <= at && at <= run.to;
-  return h("span", { class: isCurrent ? "run is-current" : "run", title: run.arm, style: { "grid-column": `${run.from + 1} / ${run.to + 2}` } }, run.arm);
+  return h(
+    "span",
+    {
+      class: isCurrent ? "run is-current" : "run",
+      title: run.arm,
+      style: { "grid-column": `${run.from + 1} / ${run.to + 2}` },
+    },
+    run.arm,
+  );
 }
 
 /** @param {Step[]} steps @param {Run[]} runs @param {string} rule */
 function flips(steps, runs, rule) {
-  if (runs.length === 1) return `For this request, every position of the slider ${verb(rule)} ${runs[0].arm}.`;
+  if (runs.length === 1)
+    return `For this request, every position of the slider ${verb(rule)} ${runs[0].arm}.`;
   const changes = runs.slice(1).map((run) => `${run.arm} from ${steps[run.from].point.policy}`);
   return `For this request, the slider ${verb(rule)} ${runs[0].arm} at first, then ${changes.join(", then ")}.`;
 }
 
-/** @param {Point} point */
+/** @param {FrontierPoint} point */
 function readout(point) {
   const versus = point.versus_best;
-  return facts([
-    ["Policy", h("span", { class: "mono", id: "policy-now" }, point.policy)],
-    ["Worth of one more correct answer", PRICED.has(parsePolicy(point.policy).rule) ? usd(parsePolicy(point.policy).value) : null],
-    ["Accuracy", detailed(percent(point.accuracy.value), within(point.accuracy_interval, (value) => percent(value)))],
-    ["Cost per 1,000 requests", detailed(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k))],
-    ["Against the best single model", versus && detailed(
-      `${points(versus.difference)} points`,
-      versus.cost_share === null ? "" : `${percent(versus.cost_share, 0)} of its cost`)],
-  ], "facts readouts");
+  return facts(
+    [
+      ["Policy", h("span", { class: "mono", id: "policy-now" }, point.policy)],
+      [
+        "Worth of one more correct answer",
+        PRICED.has(parsePolicy(point.policy).rule) ? usd(parsePolicy(point.policy).value) : null,
+      ],
+      [
+        "Accuracy",
+        detailed(
+          percent(point.accuracy.value),
+          within(point.accuracy_interval, (value) => percent(value)),
+        ),
+      ],
+      [
+        "Cost per 1,000 requests",
+        detailed(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k)),
+      ],
+      [
+        "Against the best single model",
+        versus &&
+          detailed(
+            `${points(versus.difference)} points`,
+            versus.cost_share === null ? "" : `${percent(versus.cost_share, 0)} of its cost`,
+          ),
+      ],
+    ],
+    "facts readouts",
+  );
 }
 
 /** @param {string} value @param {string} detail */

@@ -1,15 +1,18 @@
-/** The steps of a verified answer: which arms were asked, what they answered, and what was decided. */
+/** The steps of a verified answer: which arms were asked, what they answered, what was decided. */
 
 import { h, present } from "./dom.js";
 import { armLabel, duration, percent, usd } from "./format.js";
 
-/** @typedef {import("./api.js").Candidate} Candidate */
+/** @import { CandidateView } from "../types" */
+/** @import { Child } from "./dom.js" */
 
-/** Reasons why an answer was not verified. */
+/** Reasons why an answer was not verified.
+ * @type {Record<string, string>} */
 const UNVERIFIED = {
   no_tools: "The request offers no tools; only tool calls are verified.",
   several_choices: "The request asks for more than one choice (n).",
-  stored: "The provider would store the response, and rejected answers with it. Send store: false to have it verified.",
+  stored:
+    "The provider would store the response, and rejected answers with it. Send store: false to have it verified.",
   background: "The request starts a background job.",
   server_tools: "The request offers tools that the provider runs itself, such as web search.",
   attachments: "The request has images, audio or files, which the verifier cannot read.",
@@ -17,78 +20,144 @@ const UNVERIFIED = {
   unread: "A part of the request could not be read.",
   router_failed: "The router or its verifier failed.",
   overloaded: "The gateway was too busy to decide in time.",
-  candidates_failed: "Every model that was asked failed, so the next model answered without verification.",
-  ungrounded: "The answer calls a risky tool with a value that nobody said, and no other model confirmed it.",
+  candidates_failed:
+    "Every model that was asked failed, so the next model answered without verification.",
+  ungrounded:
+    "The answer calls a risky tool with a value that nobody said, and no other model confirmed it.",
   text: "The router expected text instead of a tool call, so the text was delivered at once.",
 };
 
-/** Kinds of failures of models. */
+/** Kinds of failures of models.
+ * @type {Record<string, string>} */
 const FAILURES = {
-  unreachable: "not reachable", broken: "the connection broke", status: "error status", error_body: "error in the answer", malformed: "unreadable answer", too_long: "request too long",
-  unfit: "cannot serve this request", busy: "all connections in use", cooling_down: "not tried, because its circuit is open", cancelled: "cancelled, because it took too long",
+  unreachable: "not reachable",
+  broken: "the connection broke",
+  status: "error status",
+  error_body: "error in the answer",
+  malformed: "unreadable answer",
+  too_long: "request too long",
+  unfit: "cannot serve this request",
+  busy: "all connections in use",
+  cooling_down: "not tried, because its circuit is open",
+  cancelled: "cancelled, because it took too long",
 };
 
 /** @param {string} code @returns {string} why an answer was not verified, as a sentence */
-export const whyUnverified = (code) => /** @type {Record<string, string>} */ (UNVERIFIED)[code] ?? code.replaceAll("_", " ");
+export const whyUnverified = (code) => UNVERIFIED[code] ?? code.replaceAll("_", " ");
 
-/** @param {Candidate[]} candidates @param {string | null} unverified @returns {Node[]} */
+/** @param {CandidateView[]} candidates @param {string | null} unverified @returns {Node[]} */
 export function steps(candidates, unverified) {
   return present([
-    unverified !== null && h("p", { class: "notice" }, `Not verified. ${whyUnverified(unverified)}`),
-    candidates.length > 0 && h("div", { class: "steps" },
-      h("p", {}, summary(candidates)),
-      h("table", {},
-        h("caption", { class: "spoken" }, "Candidate answers in the order in which they were asked"),
-        h("thead", {}, h("tr", {}, ...NAMES.map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, ...candidates.map((candidate) => row(candidate, candidates))))),
+    unverified !== null &&
+      h("p", { class: "notice" }, `Not verified. ${whyUnverified(unverified)}`),
+    candidates.length > 0 &&
+      h(
+        "div",
+        { class: "steps" },
+        h("p", {}, summary(candidates)),
+        h(
+          "table",
+          {},
+          h(
+            "caption",
+            { class: "spoken" },
+            "Candidate answers in the order in which they were asked",
+          ),
+          h("thead", {}, h("tr", {}, ...NAMES.map((name) => h("th", { scope: "col" }, name)))),
+          h("tbody", {}, ...candidates.map((candidate) => row(candidate, candidates))),
+        ),
+      ),
   ]);
 }
 
 const NAMES = ["Model", "Answer", "Probability correct", "Decision"];
 
-/** @param {Candidate} candidate @param {Candidate[]} all */
+/** @param {CandidateView} candidate @param {CandidateView[]} all */
 function row(candidate, all) {
   const { arm, model } = candidate;
-  const cost = candidate.cost_usd == null ? candidate.failure == null && "cost unknown" : usd(candidate.cost_usd);
+  const cost =
+    candidate.cost_usd == null
+      ? candidate.failure == null && "cost unknown"
+      : usd(candidate.cost_usd);
   const spent = [cost, duration(candidate.seconds)].filter(Boolean).join(", ");
-  const cell = (/** @type {number} */ column, /** @type {import("./dom.js").Child[]} */ ...content) => h("td", { "data-name": NAMES[column] }, h("div", {}, ...content));
-  return h("tr", { class: candidate.is_accepted ? "is-accepted" : "", "data-arm": arm },
-    h("th", { scope: "row" }, model, model !== arm && h("small", {}, ` (${arm})`), h("small", { class: "spent" }, spent)),
-    cell(1, ...answer(candidate)), cell(2, estimate(candidate)), cell(3, decision(candidate, all)));
+  const cell = (/** @type {number} */ column, /** @type {Child[]} */ ...content) =>
+    h("td", { "data-name": NAMES[column] }, h("div", {}, ...content));
+  return h(
+    "tr",
+    { class: candidate.is_accepted ? "is-accepted" : "", "data-arm": arm },
+    h(
+      "th",
+      { scope: "row" },
+      model,
+      model !== arm && h("small", {}, ` (${arm})`),
+      h("small", { class: "spent" }, spent),
+    ),
+    cell(1, ...answer(candidate)),
+    cell(2, estimate(candidate)),
+    cell(3, decision(candidate, all)),
+  );
 }
 
-/** @param {Candidate} candidate @returns {import("./dom.js").Child[]} */
+/** @param {CandidateView} candidate @returns {Child[]} */
 function answer({ failure, written, text, calls, same_as, ungrounded }) {
-  if (failure != null) return [h("span", { class: "failure" }, `No answer: ${/** @type {Record<string, string>} */ (FAILURES)[failure] ?? failure.replaceAll("_", " ")}`)];
+  if (failure != null)
+    return [
+      h(
+        "span",
+        { class: "failure" },
+        `No answer: ${FAILURES[failure] ?? failure.replaceAll("_", " ")}`,
+      ),
+    ];
   const shown = written ?? [];
   const number = calls ?? 0;
   return [
     ...shown.map((call) => h("code", {}, call)),
-    number > shown.length && h("span", {}, `${shown.length > 0 ? "and " : ""}${counted(number - shown.length, shown.length > 0 ? "more call" : "call")}`),
+    number > shown.length &&
+      h(
+        "span",
+        {},
+        `${shown.length > 0 ? "and " : ""}${counted(number - shown.length, shown.length > 0 ? "more call" : "call")}`,
+      ),
     calls == null && "An answer that could not be read",
     calls === 0 && (text ? h("span", {}, `No call: “${text}”`) : "No call"),
-    (ungrounded ?? []).length > 0 && h("small", { class: "failure" }, `Nobody said the value of ${(ungrounded ?? []).join(", ")}`),
-    same_as != null && h("small", { class: "same" }, `${number === 1 ? "the same call" : number === 0 ? "no call" : "the same calls"} as ${same_as}`),
+    (ungrounded ?? []).length > 0 &&
+      h("small", { class: "failure" }, `Nobody said the value of ${(ungrounded ?? []).join(", ")}`),
+    same_as != null &&
+      h(
+        "small",
+        { class: "same" },
+        `${number === 1 ? "the same call" : number === 0 ? "no call" : "the same calls"} as ${same_as}`,
+      ),
   ];
 }
 
-/** @param {Candidate} candidate */
+/** @param {CandidateView} candidate */
 function estimate({ p_correct: last, first_p_correct: first }) {
   if (last == null) return "none";
   if (first == null || percent(first) === percent(last)) return percent(last);
-  return h("span", {}, `${percent(first)}, `, h("span", { class: "later" }, `then ${percent(last)}`));
+  return h(
+    "span",
+    {},
+    `${percent(first)}, `,
+    h("span", { class: "later" }, `then ${percent(last)}`),
+  );
 }
 
-/** @param {Candidate} candidate @param {Candidate[]} all */
+/** @param {CandidateView} candidate @param {CandidateView[]} all */
 function decision(candidate, all) {
-  const next = all.filter(({ step }) => step === candidate.step + 1).map(armLabel).join(" and ");
+  const next = all
+    .filter(({ step }) => step === candidate.step + 1)
+    .map(armLabel)
+    .join(" and ");
   const accepted = h("b", {}, "Accepted");
-  if (candidate.is_accepted) return next ? h("span", {}, `Not enough; asked ${next}. `, accepted, " in the end") : accepted;
+  if (candidate.is_accepted)
+    return next ? h("span", {}, `Not enough; asked ${next}. `, accepted, " in the end") : accepted;
   if (next) return candidate.failure == null ? `Not enough; asked ${next}` : `Asked ${next}`;
   return "Not used";
 }
 
-/** @param {Candidate[]} candidates whether they agree is known only for requests of this page */
+/** Whether the answers agree is known only for requests of this page.
+ * @param {CandidateView[]} candidates */
 function summary(candidates) {
   const complete = candidates.filter(({ failure }) => failure == null);
   const failed = candidates.length - complete.length;
@@ -96,11 +165,14 @@ function summary(candidates) {
   if (complete.length < 2 || !complete.some(isCompared)) return `${asked}.`;
   const groups = new Set(complete.map(({ arm, same_as }) => same_as ?? arm)).size;
   if (groups === 1) return `${asked}. The calls agree.`;
-  return groups === complete.length ? `${asked}. The calls differ.` : `${asked}. Some of the calls agree.`;
+  return groups === complete.length
+    ? `${asked}. The calls differ.`
+    : `${asked}. Some of the calls agree.`;
 }
 
-/** @param {Candidate} candidate */
-const isCompared = ({ written, text, same_as }) => written !== undefined || text !== undefined || same_as !== undefined;
+/** @param {CandidateView} candidate */
+const isCompared = ({ written, text, same_as }) =>
+  written !== undefined || text !== undefined || same_as !== undefined;
 
 /** @param {number} number @param {string} noun */
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

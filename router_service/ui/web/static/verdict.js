@@ -4,59 +4,110 @@ import { facts, h, present } from "./dom.js";
 import { whyUnverified } from "./steps.js";
 import { count, duration, parsePolicy, percent, usd, usdPer1k } from "./format.js";
 
-/** @typedef {import("./api.js").Card} Card */
-/** @typedef {import("./api.js").Explained} Explained */
-/** @typedef {import("./api.js").Choice} Choice */
-/** @typedef {import("./api.js").Arm} Arm */
+/** @import { ArmView, ArtifactCard, Explained } from "../types" */
+/** @import { Selection } from "./slider.js" */
 
-/** Reasons why the gateway does not use the arm that the router chose. */
+/** Reasons why the gateway does not use the arm that the router chose.
+ * @type {Record<string, string>} */
 const OVERRULED = {
   pinned: "The request names a configured model, so it is not routed.",
   chat: "The request has no tools; only tool calls are routed.",
-  continued: "The request continues a stored response; only the provider that stored it can continue it.",
+  continued:
+    "The request continues a stored response; only the provider that stored it can continue it.",
   undecided: "The router failed, so the most expensive model answers.",
 };
 
-/** @param {Card} card @param {Explained} explained @param {Choice} choice @param {string} explanation @param {string} policy that the choice was made for */
+/** @param {ArtifactCard} card @param {Explained} explained @param {Selection} choice
+ * @param {string} explanation @param {string} policy that the choice was made for */
 export function verdict(card, explained, choice, explanation, policy) {
   const arm = armOf(explained, choice.arm);
-  const overruled = /** @type {Record<string, string>} */ (OVERRULED)[explained.reason];
+  const overruled = OVERRULED[explained.reason];
   const unverified = parsePolicy(policy).rule === "verified" && explained.verification?.unverified;
   const isVerified = choice.reason === "verified";
   const { name, saved } = savings(explained, arm);
   return present([
-    unverified && !overruled && h("p", { class: "notice" }, `This answer cannot be verified. ${whyUnverified(unverified)} The policy ${choice.policy} chooses one model instead:`),
-    overruled && h("p", { class: "notice" }, `${overruled} It goes to ${explained.candidates[0]}. The router would have chosen:`),
-    explained.unread.length > 0 && h("p", { class: "notice" }, `The router could not read a part of the request (${explained.unread.join(", ")}), so it chooses the model with the highest probability, regardless of the policy.`),
-    explained.is_unfamiliar && h("p", { class: "notice" }, `This request is unlike the router's training data: its familiarity is ${percent(explained.familiarity ?? 0, 1)}. The probabilities are uncertain, and lean towards each model's accuracy in training.`),
+    unverified &&
+      !overruled &&
+      h(
+        "p",
+        { class: "notice" },
+        `This answer cannot be verified. ${whyUnverified(unverified)} The policy ${choice.policy} chooses one model instead:`,
+      ),
+    overruled &&
+      h(
+        "p",
+        { class: "notice" },
+        `${overruled} It goes to ${explained.candidates[0]}. The router would have chosen:`,
+      ),
+    explained.unread.length > 0 &&
+      h(
+        "p",
+        { class: "notice" },
+        `The router could not read a part of the request (${explained.unread.join(", ")}), so it chooses the model with the highest probability, regardless of the policy.`,
+      ),
+    explained.is_unfamiliar &&
+      h(
+        "p",
+        { class: "notice" },
+        `This request is unlike the router's training data: its familiarity is ${percent(explained.familiarity ?? 0, 1)}. The probabilities are uncertain, and lean towards each model's accuracy in training.`,
+      ),
     h("p", { class: "chosen", "data-arm": arm.arm }, arm.arm),
-    h("p", { class: "why" }, isVerified ? verifying(policy, explained.verification?.expects_text ?? false) : explanation),
-    facts([
-      ["Probability of a correct answer", percent(arm.probability)],
-      [isVerified ? "Cost of this model's answer, per 1,000" : "Cost per 1,000 such requests", usdPer1k(arm.cost_usd)],
-      // What further answers cost depends on the first one.
-      ["Compared with one model for all requests", isVerified ? null : h("span", { id: "savings" }, saved, h("small", {}, `against ${name}`))],
-    ], "facts tiles"),
-    h("p", { class: "hint" }, `Decided in ${duration(explained.decided_s)} from ${count(explained.view.tokens)} tokens.`,
-      card.is_sandbox && " No model is configured, so a sandbox answers in place of the model."),
+    h(
+      "p",
+      { class: "why" },
+      isVerified ? verifying(policy, explained.verification?.expects_text ?? false) : explanation,
+    ),
+    facts(
+      [
+        ["Probability of a correct answer", percent(arm.probability)],
+        [
+          isVerified ? "Cost of this model's answer, per 1,000" : "Cost per 1,000 such requests",
+          usdPer1k(arm.cost_usd),
+        ],
+        // What further answers cost depends on the first one.
+        [
+          "Compared with one model for all requests",
+          isVerified
+            ? null
+            : h("span", { id: "savings" }, saved, h("small", {}, `against ${name}`)),
+        ],
+      ],
+      "facts tiles",
+    ),
+    h(
+      "p",
+      { class: "hint" },
+      `Decided in ${duration(explained.decided_s)} from ${count(explained.view.tokens)} tokens.`,
+      card.is_sandbox && " No model is configured, so a sandbox answers in place of the model.",
+    ),
   ]);
 }
 
-/** @param {Explained} explained @param {string} name @returns {Arm} */
-const armOf = (explained, name) => /** @type {Arm} */ (explained.arms.find((arm) => arm.arm === name));
+/** @param {Explained} explained @param {string} name @returns {ArmView} */
+const armOf = (explained, name) =>
+  /** @type {ArmView} */ (explained.arms.find((arm) => arm.arm === name));
 
 /** Compares the cost with the baseline's, or with the most probable arm's if there is no baseline.
- * @param {Explained} explained @param {Arm} arm @returns {{name: string, saved: string}} */
+ * @param {Explained} explained @param {ArmView} arm @returns {{name: string, saved: string}} */
 function savings({ arms, baseline }, arm) {
   // Sorted by cost, so that the first of equal probabilities is the cheapest.
-  const likeliest = arms.reduce((best, each) => (each.probability > best.probability ? each : best));
+  const likeliest = arms.reduce((best, each) =>
+    each.probability > best.probability ? each : best,
+  );
   const other = arms.find((each) => each.arm === baseline) ?? likeliest;
   if (arm === other) return { name: other.arm, saved: "the same model" };
   const share = other.cost_usd > 0 ? 1 - arm.cost_usd / other.cost_usd : 0;
   if (Math.abs(share) < 0.005) return { name: other.arm, saved: "the same cost" };
   if (share > 0) return { name: other.arm, saved: `saves ${percent(share, 0)}` };
-  return { name: other.arm, saved: share > -1 ? `costs ${percent(-share, 0)} more` : `costs ${(1 - share).toFixed(1)} times as much` };
+  return {
+    name: other.arm,
+    saved:
+      share > -1
+        ? `costs ${percent(-share, 0)} more`
+        : `costs ${(1 - share).toFixed(1)} times as much`,
+  };
 }
 
 /** @param {string} policy @param {boolean} expectsText */
-const verifying = (policy, expectsText) => `This model answers first. ${expectsText ? "The router expects no tool call here, so a text is delivered at once. If the model calls a tool, a" : "A"} verifier then estimates the probability that the answer is correct. Another model is asked only if that is expected to pay, at ${usd(parsePolicy(policy).value)} for one more correct answer.`;
+const verifying = (policy, expectsText) =>
+  `This model answers first. ${expectsText ? "The router expects no tool call here, so a text is delivered at once. If the model calls a tool, a" : "A"} verifier then estimates the probability that the answer is correct. Another model is asked only if that is expected to pay, at ${usd(parsePolicy(policy).value)} for one more correct answer.`;

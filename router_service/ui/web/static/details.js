@@ -1,0 +1,97 @@
+/** The dialog with everything that is known of one decision. */
+
+import * as api from "./api.js";
+import { reasonText } from "./decisions.js";
+import { byId, errorNotice, facts, h, present, table } from "./dom.js";
+import { duration, percent, usd, usdPer1k } from "./format.js";
+import { steps } from "./steps.js";
+
+/** @import { ExplainedDecision } from "../types" */
+
+export class DecisionDialog {
+  element = byId("details", HTMLDialogElement);
+
+  constructor() {
+    this.element.addEventListener("click", (event) => {
+      if (event.target === this.element) this.element.close(); // the backdrop
+    });
+  }
+
+  /** @param {string} id */
+  async show(id) {
+    const close = () => this.element.close();
+    const body = h("div", {}, h("p", { class: "hint" }, "Loading …"));
+    this.element.replaceChildren(
+      h(
+        "header",
+        {},
+        h("h2", { id: "details-title" }, "Decision ", h("code", {}, id)),
+        h("button", { type: "button", class: "quiet", onclick: close }, "Close"),
+      ),
+      body,
+    );
+    this.element.showModal();
+    try {
+      body.replaceChildren(...described(await api.decision(id)));
+    } catch (error) {
+      body.replaceChildren(errorNotice(error));
+    }
+  }
+}
+
+/** @param {ExplainedDecision} details */
+function described(details) {
+  const { probabilities, cost_usd } = details;
+  const label = (/** @type {string} */ arm) => details.labels[arm] ?? arm;
+  const arms = Object.entries(probabilities ?? {}).sort((a, b) => b[1] - a[1]);
+  return present([
+    h("p", { class: "explanation" }, details.explanation),
+    facts(
+      [
+        ["Answered by", details.model],
+        details.arm !== details.model && ["Arm", details.arm],
+        ["Reason", reasonText(details.reason)],
+        [
+          "Policy",
+          details.policy_name ? `${details.policy_name} (${details.policy})` : details.policy,
+        ],
+        [
+          "Probability demanded",
+          details.threshold === null ? null : `${percent(details.threshold)} or more`,
+        ],
+        ["Status", `${details.status}, ${details.ending.replaceAll("_", " ")}`],
+        ["Time", new Date(details.created * 1000).toLocaleString("en-GB")],
+        ["Key", details.key],
+        ["Attempts", details.attempts],
+        ["Deployment", details.deployment],
+        ["Latency", duration(details.latency_s)],
+        ["First byte", details.first_byte_s === null ? null : duration(details.first_byte_s)],
+        ["Tokens in", details.prompt_tokens],
+        ["Tokens out", details.completion_tokens],
+        ["Cost", details.actual_cost_usd === null ? null : usd(details.actual_cost_usd)],
+        ["Tokens read by the router", details.packed_tokens],
+        [
+          "Familiarity",
+          details.familiarity === null
+            ? null
+            : percent(details.familiarity, details.familiarity < 0.1 ? 1 : 0),
+        ],
+      ].filter((fact) => Array.isArray(fact)),
+    ),
+    ...steps(details.candidates ?? [], details.reason === "chat" ? null : details.unverified),
+    arms.length > 0 &&
+      table(
+        "Prediction for each arm",
+        ["Arm", "Probability correct", "USD per 1,000"],
+        arms.map(([arm, probability]) => [
+          arm === details.arm
+            ? h("b", {}, label(arm), " (chosen)")
+            : details.qualifying_arms.includes(arm)
+              ? h("span", {}, label(arm), " (enough)")
+              : label(arm),
+          percent(probability),
+          cost_usd ? usdPer1k(cost_usd[arm]) : "",
+        ]),
+      ),
+  ]);
+}

@@ -1,0 +1,468 @@
+// Written by `python -m tests.page.declarations` from the models of the page's JSON API.
+
+/** Pools of the available models: the efficient ones, and one to use for each size. */
+export interface Advice {
+  artifact: string;
+  /** The available arms. */
+  arms: Array<string>;
+  /** The most accurate of them alone. */
+  best_single: string;
+  queries: number;
+  /** Queries on which pools and rules were picked. */
+  searched: number;
+  /** Pools that were compared. */
+  pools: number;
+  /**
+   * By kind and number of models, then by cost: no pool of at most as many models is cheaper and
+   * about as accurate.
+   */
+  efficient: Array<PoolFigures>;
+  /** The most accurate pool of each kind and size within `cost_share`. */
+  recommended: Array<Recommendation>;
+  /** Largest cost of a recommended pool, relative to the best single model. */
+  cost_share: number;
+  has_verified: boolean;
+}
+
+/** The content of an answer. */
+export interface AnswerContent {
+  calls: Array<LoggedCall> | null;
+  text: string | null;
+}
+
+/** An arm of the artifact. */
+export interface ArmCard {
+  arm: string;
+  model: string;
+  basis: Basis;
+  cost_usd: number;
+  accuracy: Measure | null;
+  profile: ArmProfile;
+}
+
+/**
+ * Usage and cost of an arm on the training queries (paper, appendix on the cost model).
+ *
+ * `input_tokens` and `output_tokens` are means over the queries, as the arm's provider counts
+ * them, and `seconds` is the mean duration. A value is 0 if it was not measured and has no price.
+ * Together with the price they give the mean profiled cost, including the effect of long answers.
+ */
+export interface ArmProfile {
+  input_tokens: number;
+  output_tokens: number;
+  seconds: number;
+  price: Price;
+  /** Training queries profiled. */
+  n: number;
+}
+
+/** An arm's probability and expected cost, and the pool's model for it. */
+export interface ArmView {
+  arm: string;
+  model: string;
+  probability: number;
+  cost_usd: number;
+}
+
+/** The artifact: its provenance, its policies and its measured results. */
+export interface ArtifactCard {
+  name: string;
+  version: string;
+  encoder: Encoder;
+  budget_tokens: number;
+  tool_budget_tokens: number;
+  template: string;
+  features: number;
+  calibration: string;
+  execution: Execution;
+  policies: Record<string, string>;
+  model_name: string;
+  default_policy: string;
+  frontier: Array<FrontierPoint>;
+  efficient: Array<string>;
+  is_sandbox: boolean;
+  verified_policy: string | null;
+  verified_frontier: Array<FrontierPoint>;
+  verified_efficient: Array<string>;
+  metrics: Record<string, Measure>;
+  estimated_arms: Array<string>;
+  arms: Array<ArmCard>;
+  known_arms: number;
+  has_held_out: boolean;
+  unrouted: Array<UnroutedModel>;
+  knowledge: string | null;
+  provenance: Provenance;
+}
+
+/** Why a model serves an arm. */
+export type Basis = "id" | "name" | "unproven" | "stated" | "stand_in";
+
+/** One candidate answer of a verified request, and its outcome. */
+export interface CandidateRecord {
+  arm: string;
+  model: string;
+  step: number;
+  is_accepted: boolean;
+  p_correct: number | null;
+  ungrounded: Array<string>;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  cost_usd: number | null;
+  seconds: number;
+  failure: string | null;
+  calls: number | null;
+  content: AnswerContent | null;
+}
+
+/** A candidate of the user's own request: its record, and the beginning of its answer. */
+export interface CandidateView {
+  arm: string;
+  model: string;
+  step: number;
+  is_accepted: boolean;
+  p_correct?: number | null;
+  ungrounded?: Array<string>;
+  prompt_tokens?: number | null;
+  completion_tokens?: number | null;
+  cost_usd?: number | null;
+  seconds: number;
+  failure?: string | null;
+  calls?: number | null;
+  content?: AnswerContent | null;
+  first_p_correct?: number | null;
+  written?: Array<string>;
+  text?: string | null;
+  same_as?: string | null;
+}
+
+/** The arm that a policy chooses for given probabilities and costs. */
+export interface Choice {
+  policy: string;
+  arm: string;
+  reason: Reason;
+  floor: number;
+}
+
+/** Name and size of the encoder that the router was fine-tuned from. */
+export interface Encoder {
+  name: string;
+  parameters: number;
+  hidden_size: number;
+  layers: number;
+}
+
+/** How a router runs its model. */
+export interface Execution {
+  graph: string;
+  provider: string;
+  warning: string | null;
+}
+
+/** The plan for a request, and the reasons for it. */
+export interface Explained {
+  reason: string;
+  candidates: Array<string>;
+  chosen: Choice;
+  explanation: string;
+  familiarity: number | null;
+  is_unfamiliar: boolean;
+  baseline: string | null;
+  arms: Array<ArmView>;
+  excluded: Array<string>;
+  choices: Array<Choice>;
+  explanations: Array<string>;
+  verification: VerificationView | null;
+  view: PackedView;
+  decided_s: number;
+  unread: Array<string>;
+}
+
+/** A decision record, and why its model answered. */
+export interface ExplainedDecision {
+  id: string;
+  created: number;
+  model: string;
+  key: string | null;
+  deployment: string | null;
+  attempts: number;
+  arm: string | null;
+  release: string | null;
+  shadow_arm: string | null;
+  reason: string;
+  policy: string | null;
+  policy_name: string | null;
+  propensity: number | null;
+  probabilities: Record<string, number> | null;
+  cost_usd: Record<string, number> | null;
+  packed_tokens: number | null;
+  stream: boolean;
+  status: number;
+  ending: string;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  calls: number | null;
+  usage_is_estimated: boolean | null;
+  actual_cost_usd: number | null;
+  latency_s: number;
+  first_byte_s: number | null;
+  unverified: string | null;
+  previous_arm: string | null;
+  risk: string | null;
+  familiarity: number | null;
+  candidates: Array<CandidateRecord> | null;
+  explanation: string;
+  threshold: number | null;
+  best_arm: string | null;
+  qualifying_arms: Array<string>;
+  labels: Record<string, string>;
+}
+
+/**
+ * Number of a slot's tokens that the encoder sees, and their number before the slot was cut.
+ */
+export interface Extent {
+  slot: TemplateSlot;
+  tokens: number;
+  whole_tokens: number;
+  at_least: boolean;
+}
+
+/** The arm that a verified policy asks first. */
+export interface FirstStep {
+  policy: string;
+  arm: string;
+}
+
+/**
+ * Accuracy and cost (USD per query) of a policy on held-out queries.
+ *
+ * Intervals come from resampled queries, and may be missing.
+ */
+export interface FrontierPoint {
+  policy: string;
+  accuracy: Measure;
+  cost_usd: Measure;
+  accuracy_interval: [number, number] | null;
+  cost_usd_interval: [number, number] | null;
+  versus_best: VersusBest | null;
+}
+
+/** A tool call with its arguments decoded. */
+export interface LoggedCall {
+  name: string;
+  arguments: Record<string, unknown>;
+}
+
+/** Price of all tokens of a request with more than `above_prompt_tokens` prompt tokens. */
+export interface LongPromptPrice {
+  above_prompt_tokens: number;
+  price: Price;
+}
+
+/** A measured number with its standard error and its number of queries. */
+export interface Measure {
+  value: number;
+  stderr: number;
+  n: number;
+}
+
+/** Sums over the requests of one model, policy or key. */
+export interface NamedTraffic {
+  requests: number;
+  errors: number;
+  unpriced: number;
+  cost_usd: number;
+  compared_usd: number;
+  baseline_usd: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+  unfamiliar: number;
+  p50_s: number | null;
+  p95_s: number | null;
+  name: string;
+}
+
+/** Traffic over time, in total and by model, policy and key. */
+export interface Overview {
+  step_s: number;
+  points: Array<TrafficPoint>;
+  total: Traffic;
+  models: Array<NamedTraffic>;
+  policies: Array<NamedTraffic>;
+  keys: Array<NamedTraffic>;
+  baseline_model: string | null;
+}
+
+/** The text and the features that a router's model sees of a conversation. */
+export interface PackedView {
+  pieces: Array<Piece>;
+  extents: Array<Extent>;
+  features: Record<string, number>;
+  tokens: number;
+  budget_tokens: number;
+}
+
+/** A run of tokens as text. The template's own tokens have no slot. */
+export interface Piece {
+  slot: TemplateSlot | null;
+  text: string;
+  tokens: number;
+  is_cut_mark: boolean;
+}
+
+/** The measured results of one pool of models with one rule. */
+export interface PoolFigures {
+  arms: Array<string>;
+  /** Choosing one arm, or verified answers; `once` for one arm. */
+  kind: "once" | "verified";
+  /** The rule, with differences from the best of all available models. */
+  point: FrontierPoint;
+}
+
+/**
+ * Price of a model: USD per million tokens, USD per hour of its machine, or both added up.
+ *
+ * A missing price is unknown and never 0. Both token prices, the hourly price, or all three are
+ * required. Cached input and cache writes without their own price cost as much as other input.
+ * Reasoning without its own price costs as much as other output.
+ */
+export interface Price {
+  input_usd_per_mtok: number | null;
+  output_usd_per_mtok: number | null;
+  cached_input_usd_per_mtok: number | null;
+  cache_write_usd_per_mtok: number | null;
+  reasoning_usd_per_mtok: number | null;
+  long_prompts: Array<LongPromptPrice>;
+  /** Price of the machine that the arm runs on. */
+  usd_per_hour: number | null;
+}
+
+/** Origin of an artifact: everything needed to reproduce it. */
+export interface Provenance {
+  created: string;
+  commit: string;
+  /** The training configuration, as YAML. */
+  config: string;
+  seed: number;
+  /** Hash over all data files, in order of path. */
+  data_sha256: string;
+  versions: Record<string, string>;
+}
+
+/** Reason for choosing an arm. */
+export type Reason = "threshold" | "drift" | "utility" | "argmax" | "unread" | "risk" | "unfamiliar"
+  | "explored" | "sticky" | "switched";
+
+/** One row of the list of decisions; contains no part of the request's content. */
+export interface RecentDecision {
+  id: string;
+  created: number;
+  key: string | null;
+  model: string;
+  arm: string | null;
+  reason: string;
+  policy: string | null;
+  status: number;
+  ending: string;
+  latency_s: number;
+  first_byte_s: number | null;
+  actual_cost_usd: number | null;
+  unverified: string | null;
+  candidates: number | null;
+}
+
+/** The last decisions of one process, newest first. */
+export interface RecentDecisions {
+  limit: number;
+  decisions: Array<RecentDecision>;
+}
+
+/** The pool and the rule to use for a number of models. */
+export interface Recommendation {
+  kind: "once" | "verified";
+  figures: PoolFigures;
+  /**
+   * Accuracy minus that of the best single model, on the queries that the choice of pool and rule
+   * did not use.
+   */
+  unseen_difference: Measure;
+}
+
+/** Who uses the page. */
+export interface Session {
+  key: string | null;
+  is_admin: boolean;
+  workers: number;
+  is_sandbox: boolean;
+  version: string;
+}
+
+/** Parts of the input that a template names in braces. */
+export type TemplateSlot = "preamble" | "latest_user" | "tools" | "other_turns";
+
+/** Sums over requests, as in `TrafficSums`. */
+export interface Traffic {
+  requests: number;
+  errors: number;
+  unpriced: number;
+  cost_usd: number;
+  compared_usd: number;
+  baseline_usd: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+  unfamiliar: number;
+  p50_s: number | null;
+  p95_s: number | null;
+}
+
+/** Sums over the requests of one bin. */
+export interface TrafficPoint {
+  requests: number;
+  errors: number;
+  unpriced: number;
+  cost_usd: number;
+  compared_usd: number;
+  baseline_usd: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+  unfamiliar: number;
+  p50_s: number | null;
+  p95_s: number | null;
+  start: number;
+}
+
+/** Why there is no history. */
+export interface UnavailableOverview {
+  unavailable: string;
+}
+
+/** A model that is served by name only, because no arm is used for it. */
+export interface UnroutedModel {
+  model: string;
+  reason: string;
+  remedy: string;
+}
+
+/** What verified policies do with a request. */
+export interface VerificationView {
+  requested: string | null;
+  unverified: string | null;
+  expects_text: boolean;
+  instead: Choice;
+  explanation: string;
+  chosen: FirstStep | null;
+  first_steps: Array<FirstStep>;
+}
+
+/**
+ * Comparison with the best single model on the same queries.
+ *
+ * `difference` is the accuracy minus that of the best single model. `cost_share` is the cost
+ * divided by that of the best single model, or None if that model costs nothing.
+ */
+export interface VersusBest {
+  difference: number;
+  difference_interval: [number, number];
+  cost_share: number | null;
+  cost_share_interval: [number, number] | null;
+}
