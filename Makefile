@@ -23,6 +23,10 @@ export TOKENIZERS_PARALLELISM := false
 locked = $(if $(filter yes,$(LOCKED)),$(BIN)/pip install --quiet --no-deps --require-hashes $(1:%=--requirement requirements/%.lock))
 INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-isolation)
 
+# Extras of a gateway, as in the images, beside its runtime `cpu` or `gpu`; and of a checkout.
+SERVING := redis,otlp
+CHECKOUT := cpu,$(SERVING),train,review,ray
+
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -58,7 +62,7 @@ LOWEST := $(VENV)/lowest
 ## test-lowest: the fast tests of the service with the lowest versions that pyproject.toml allows
 test-lowest: $(VENV)/.dev
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[cpu]'
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[cpu,$(SERVING)]'
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" \
 		> "$$($(LOWEST)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tools.pth"
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(LOWEST)/bin/python -m pytest --fast -p no:schemathesis $(PARALLEL) tests/router_service
@@ -102,15 +106,16 @@ train: $(VENV)/.dev
 ## lock: requirements/*.lock from pyproject.toml; UPGRADE=--upgrade takes the newest versions
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command 'make lock' $(UPGRADE)
-lock: $(VENV)/.dev
-	$(COMPILE) pyproject.toml --extra cpu -o requirements/cpu.lock
-	$(COMPILE) pyproject.toml --extra gpu -c requirements/cpu.lock -o requirements/gpu.lock
+lock: $(VENV)/.python
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements/installer.lock
+	$(COMPILE) pyproject.toml --extra cpu,$(SERVING) -o requirements/cpu.lock
+	$(COMPILE) pyproject.toml --extra gpu,$(SERVING) -c requirements/cpu.lock -o requirements/gpu.lock
 	$(COMPILE) --group build -o requirements/build.lock
 	$(COMPILE) --group installer -o requirements/installer.lock
 	$(COMPILE) --group sbom -c requirements/cpu.lock -c requirements/build.lock -o requirements/sbom.lock
-	$(COMPILE) pyproject.toml --extra cpu --extra train --extra review --extra docs --extra dev --group build --group sbom --group installer \
-		--override requirements/without-torch.txt --no-emit-package pip -c requirements/cpu.lock -c requirements/build.lock \
-		-c requirements/sbom.lock -c requirements/installer.lock -o requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra $(CHECKOUT) --group dev --override requirements/without-torch.txt \
+		--no-emit-package pip -c requirements/cpu.lock -c requirements/build.lock -c requirements/sbom.lock \
+		-c requirements/installer.lock -o requirements/dev.lock
 	$(COMPILE) --no-deps --group no-deps -o requirements/no-deps.lock
 
 ## audit: known vulnerabilities of what the images hold; needs the index's vulnerability service
@@ -133,12 +138,14 @@ $(VENV)/.python:
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml requirements/build.lock requirements/cpu.lock
 	$(call locked,build cpu)
-	$(INSTALL) --editable '.[cpu]'
+	$(INSTALL) --editable '.[cpu,$(SERVING)]'
 	touch $@
 
-# The locks leave out torch, which pip then takes in the version that pyproject.toml names.
+# The locks leave out torch, which pip then takes in the version that pyproject.toml names. Without
+# locks, pip has to be new enough for dependency groups, which is 25.1.
 $(VENV)/.dev: $(VENV)/.serve requirements/dev.lock requirements/no-deps.lock
 	$(call locked,dev)
-	$(INSTALL) --editable '.[cpu,train,docs,dev]'
+	$(if $(filter yes,$(LOCKED)),,$(BIN)/pip install --quiet 'pip>=25.1')
+	$(INSTALL) --editable '.[$(CHECKOUT)]' $(if $(filter yes,$(LOCKED)),,--group dev)
 	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements/no-deps.lock
 	touch $@

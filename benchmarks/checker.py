@@ -19,7 +19,7 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import Call, ExpectedCall
@@ -52,9 +52,8 @@ def main() -> None:
         f"accepted: ours {statistics.mean(ours):.1%}, bfcl {statistics.mean(theirs):.1%};", end=" "
     )
     print(f"the same verdict on {agreed:.1%}")
-    if arguments.out:
-        row = {"pairs": len(pairs), "pairs_per_s": figures, "agreement": agreed, **stamp(PACKAGE)}
-        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+    row = {"pairs": len(pairs), "pairs_per_s": figures, "agreement": agreed}
+    write_figures(arguments.out, row, PACKAGE)
 
 
 def measure(pairs: Sequence[Pair], rounds: int) -> dict[str, list[float]]:

@@ -29,7 +29,7 @@ import numpy as np
 import orjson
 import uvloop
 
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.deciding import plan_request
 from router_service.requests.parsing import CHAT
@@ -75,10 +75,8 @@ def main() -> None:
     for name, values in figures.items():
         spread = f"({min(values):,.3f} to {max(values):,.3f})"
         print(f"{name:<34} {statistics.median(values):>10,.3f} {spread}")
-    if arguments.out:
-        row = {"requests": len(requests), "concurrent": arguments.concurrent, "figures": figures}
-        row |= stamp(PACKAGE, "onnxruntime", "tokenizers")
-        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+    row = {"requests": len(requests), "concurrent": arguments.concurrent, "figures": figures}
+    write_figures(arguments.out, row, PACKAGE, "onnxruntime", "tokenizers")
 
 
 def read_bodies(count: int) -> list[bytes]:

@@ -46,10 +46,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import repeat
 from pathlib import Path
-
-import orjson
 
 from benchmarks.load import bodies
 from benchmarks.load.client import Load, play
@@ -66,7 +65,7 @@ from benchmarks.load.figures import (
     tables,
 )
 from benchmarks.load.processes import Running, free_port, running
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 
 REPEATED = 64
 CONNECTIONS: Mapping[str, Sequence[int]] = {
@@ -94,14 +93,20 @@ class Bench:
         self._programs = programs
         self._requests: dict[tuple[str, str], Iterator[bytes]] = {}
 
-    def round(
-        self, settings: Sequence[Setting], seconds: float, first: int
-    ) -> Iterator[tuple[Setting, str, Figures]]:
-        """Yield every contender's figures in every setting; `first` rotates who begins."""
-        start = first % len(self.names)
-        for setting in settings:
-            for name in self.names[start:] + self.names[:start]:
-                yield setting, name, self._measure(name, setting, seconds)
+    def rounds(self, settings: Sequence[Setting], count: int, seconds: float) -> Rounds:
+        """Return every contender's figures in `count` rounds after a warm-up round."""
+        rounds: dict[Setting, dict[str, list[Figures]]] = {
+            setting: {name: [] for name in self.names} for setting in settings
+        }
+        for number in range(count + 1):
+            print(f"round {number} of {count}", file=sys.stderr)
+            start = number % len(self.names)  # another contender begins
+            for setting in settings:
+                for name in self.names[start:] + self.names[:start]:
+                    figures = self._measure(name, setting, seconds)
+                    if number:
+                        rounds[setting][name].append(figures)
+        return rounds
 
     def _measure(self, name: str, setting: Setting, seconds: float) -> Figures:
         load = Load(
@@ -134,9 +139,12 @@ def main() -> None:
     missing = [name for name in arguments.only if name not in weights]
     if missing:
         print(f"\nNot installed below {arguments.peers}, so not measured: {', '.join(missing)}.")
-    if arguments.out:
-        row = {**as_json(rounds, weights), "not_installed": missing, **stamp(*VERSIONS)}
-        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+    row = {
+        "settings": as_json(rounds),
+        "gateways": {name: asdict(weight) for name, weight in weights.items()},
+        "not_installed": missing,
+    }
+    write_figures(arguments.out, row, *VERSIONS)
 
 
 def measure(
@@ -154,24 +162,13 @@ def measure(
             programs[name] = stack.enter_context(running(it.program, first_request(it)))
             starts[name].append(programs[name].ready_s)
         ready_mb = {name: programs[name].resident_mb() for name in contenders}
-        rounds = _rounds(Bench({DIRECT: upstream, **contenders}, programs), settings, arguments)
+        bench = Bench({DIRECT: upstream, **contenders}, programs)
+        rounds = bench.rounds(settings, arguments.rounds, arguments.seconds)
         weights = {
             name: Weight(it.version, starts[name], ready_mb[name], programs[name].resident_mb())
             for name, it in contenders.items()
         }
     return rounds, weights
-
-
-def _rounds(bench: Bench, settings: Sequence[Setting], arguments: argparse.Namespace) -> Rounds:
-    rounds: dict[Setting, dict[str, list[Figures]]] = {
-        setting: {name: [] for name in bench.names} for setting in settings
-    }
-    for i in range(arguments.rounds + 1):
-        print(f"round {i} of {arguments.rounds}", file=sys.stderr)
-        for setting, name, figures in bench.round(settings, arguments.seconds, first=i):
-            if i:
-                rounds[setting][name].append(figures)
-    return rounds
 
 
 def _installed(place: Place, only: Sequence[str]) -> Mapping[str, Contender]:

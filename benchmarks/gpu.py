@@ -39,14 +39,13 @@ from tempfile import TemporaryDirectory
 
 import httpx
 import numpy as np
-import orjson
 import torch
 import yaml
 from numpy.typing import NDArray
 from transformers import DistilBertConfig, DistilBertModel
 
 from benchmarks.load.processes import Program, free_port, running
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from router_service.artifact import SHIPPED, TOKENIZER, Artifact, Encoder
 from router_service.core.errors import SwitchcraftError
 from router_service.measurement.held_out import Figures
@@ -167,11 +166,9 @@ def main() -> int:
             "latencies": [asdict(latency) for latency in latencies],
             "gateway": asdict(served),
             "problems": problems,
-            **stamp("onnxruntime-gpu" if has_cuda() else "onnxruntime", "torch", "transformers"),
         }
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        file = arguments.out / f"artifact-{device}.json"
-        file.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+        packages = ("onnxruntime-gpu" if has_cuda() else "onnxruntime", "torch", "transformers")
+        write_figures(arguments.out / f"artifact-{device}.json", figures, *packages)
     return 1 if problems else 0
 
 

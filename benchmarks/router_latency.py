@@ -39,7 +39,6 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
-import orjson
 import torch
 from numpy.typing import NDArray
 from onnxruntime.transformers import optimizer
@@ -51,7 +50,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from router_service.artifact import SHIPPED, Artifact
 from router_service.predictor.model import Classifier, Graph, has_cuda
 from router_service.predictor.packing import Packed, Packer
@@ -186,8 +185,13 @@ def main() -> None:
         print(
             f"{'met' if goal.is_met else 'MISSED':<6} {goal.name} {goal.wanted}: {goal.found:,.2f}"
         )
-    if arguments.out:
-        _write(arguments.out, arguments.device, timed, goals)
+    row = {
+        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
+        "rows": [each.row() for each in timed],
+        "goals": [goal._asdict() for goal in goals],
+    }
+    packages = ("onnxruntime-gpu" if has_cuda() else "onnxruntime", "torch", "transformers")
+    write_figures(arguments.out, row, *packages)
 
 
 def measure(contenders: Sequence[Contender], cell: Cell, cell_s: float) -> list[Timed]:
@@ -373,18 +377,6 @@ def _export(branch: EncoderBranch, path: Path) -> None:
         str(path), model_type="bert", num_heads=config.n_heads, hidden_size=config.dim, opt_level=0
     )
     fused.save_model_to_file(str(path))
-
-
-def _write(path: Path, device: str, timed: Sequence[Timed], goals: Sequence[Goal]) -> None:
-    packages = ("onnxruntime-gpu" if has_cuda() else "onnxruntime", "torch", "transformers")
-    figures = {
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "rows": [each.row() for each in timed],
-        "goals": [goal._asdict() for goal in goals],
-        **stamp(*packages),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 
 
 def _arguments() -> argparse.Namespace:

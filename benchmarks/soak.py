@@ -36,7 +36,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import onnx
-import orjson
 import uvloop
 import yaml
 
@@ -60,11 +59,12 @@ from benchmarks.mixed.traffic import (
     judge,
 )
 from benchmarks.mixed.watching import Sample, forget_peak, look, peak_mb, probing, read_probes
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from router_service.artifact import MANIFEST, read_manifest, save_manifest, sha256
 from router_service.core.keys import hashed
 from router_service.core.releases import Release
-from switchcraft_training.publishing.releases import RedisPointer, make_release, put_stable
+from switchcraft_training.publishing.redis_pointer import RedisPointer
+from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway
 from tests.publishing import make_artifact
 from tests.serving import Sandbox
@@ -87,8 +87,8 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     soak = run(arguments)
     print("\n".join(summary(soak)))
-    row = {**as_json(soak), "rate": arguments.rate, **stamp(*VERSIONS)}
-    (arguments.out / "soak.json").write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+    row = {**as_json(soak), "rate": arguments.rate}
+    write_figures(arguments.out / "soak.json", row, *VERSIONS)
     plot(soak, arguments.out / "soak.png")
     exceeded = list(problems(soak))
     print("\n".join(f"EXCEEDED: {problem}" for problem in exceeded), file=sys.stderr)
@@ -334,7 +334,8 @@ def _scene(folder: Path, pace: Pace) -> Iterator[Scene]:
     with ExitStack() as stack:
         redis_server.start()
         stack.callback(redis_server.kill)
-        url = f"http://127.0.0.1:{_sandbox_port(stack, folder)}/v1"
+        sandbox_port = _serve(stack, folder, "sandbox", "router_service.cli", "sandbox", "--port")
+        url = f"http://127.0.0.1:{sandbox_port}/v1"
         releases = _releases(folder)
         RedisPointer(redis_server.url).move(partial(put_stable, release=releases[0]))
         path = folder / "config.yaml"
@@ -352,26 +353,17 @@ def _scene(folder: Path, pace: Pace) -> Iterator[Scene]:
             releases=releases,
             pace=pace,
         )
-        idle_port = _idle_port(stack, folder)
+        idle_port = _serve(stack, folder, "idle", "benchmarks.load.upstream")
         yield Scene(served, sandbox, disturber, idle_port, keys, admin_key)
 
 
-def _sandbox_port(stack: ExitStack, folder: Path) -> int:
+def _serve(stack: ExitStack, folder: Path, name: str, *module: str) -> int:
+    """Run a module that serves the port which is its last argument, and return the port."""
     port = free_port()
-    command = (sys.executable, "-m", "router_service.cli", "sandbox", "--port", str(port))
-    stack.enter_context(running(Program(command, port, folder / "sandbox.log", {}), _first()))
+    command = (sys.executable, "-m", *module, str(port))
+    first = next(bodies.framed(iter([bodies.small()]), bodies.MODEL, {}))
+    stack.enter_context(running(Program(command, port, folder / f"{name}.log", {}), first))
     return port
-
-
-def _idle_port(stack: ExitStack, folder: Path) -> int:
-    port = free_port()
-    command = (sys.executable, "-m", "benchmarks.load.upstream", str(port))
-    stack.enter_context(running(Program(command, port, folder / "idle.log", {}), _first()))
-    return port
-
-
-def _first() -> bytes:
-    return next(bodies.framed(iter([bodies.small()]), bodies.MODEL, {}))
 
 
 def _releases(folder: Path) -> Sequence[Release]:

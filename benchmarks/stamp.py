@@ -1,14 +1,28 @@
-"""Machine, commit and versions with which a figure was measured."""
+"""Figures as JSON, with the machine, the commit and the versions they were measured with."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+import orjson
+
 from router_service.apis.conversation import Json
+
+
+def write_figures(path: Path | None, figures: Mapping[str, Json], *packages: str) -> None:
+    """Write figures with their stamp to a file, in a folder that may not exist yet.
+
+    Without a path, write nothing: `--out` of a benchmark is optional.
+    """
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        row = {**figures, **stamp(*packages)}
+        path.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
 
 
 def stamp(*packages: str) -> dict[str, Json]:

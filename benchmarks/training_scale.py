@@ -34,7 +34,7 @@ import orjson
 from transformers import DistilBertConfig, DistilBertModel
 
 from benchmarks.corpus import ARMS, write_corpus
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from router_service.policies.selection import Price
 from router_service.predictor.model import sigmoid
 from router_service.predictor.words import Ids
@@ -97,9 +97,8 @@ def main() -> None:
         _print_usages(rows, usages, has_parts=work is measure)
         if not arguments.keep:
             shutil.rmtree(folder)
-        facts = {"usages": measured, **stamp("torch", "scikit-learn", "onnxruntime")}
-        path = arguments.out / "usages.json"
-        path.write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+        path, packages = arguments.out / "usages.json", ("torch", "scikit-learn", "onnxruntime")
+        write_figures(path, {"usages": measured}, *packages)
 
 
 def repetitions(config: RunConfig, rows: int) -> dict[str, float]:

@@ -27,12 +27,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import orjson
 import torch
 from torch import Tensor, nn
 from transformers import DistilBertConfig, DistilBertModel, PreTrainedModel
 
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from switchcraft_training.config import RunConfig, load_config
 from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.finetuning import Inputs, Stepper, Task
@@ -69,10 +68,8 @@ def main() -> None:
         spread = f"({row['slowest']:,.1f} to {row['fastest']:,.1f})"
         print(f"{name} {setting.tokens:>4} tokens {row['median']:>10,.1f} {spread}", flush=True)
         figures.append(row)
-    if arguments.out:
-        row = {"rows_per_s": figures, **stamp("torch", "transformers", "accelerate")}
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+    row = {"rows_per_s": figures}
+    write_figures(arguments.out, row, "torch", "transformers", "accelerate")
 
 
 def measure(setting: Setting) -> dict[str, str | float]:

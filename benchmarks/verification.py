@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from benchmarks.stamp import stamp
+from benchmarks.stamp import write_figures
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.conversation import Json, as_list, parse_conversation, unwrap_tool
 from router_service.artifact import CANARIES, SHIPPED
@@ -34,7 +34,7 @@ def main() -> None:
     """Measure, print and write the percentiles."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="rounds over all requests")
-    parser.add_argument("--out", type=Path, required=True, help="file for the results")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     router = Router.load(SHIPPED)
     policy = router.policy("verified")
@@ -70,10 +70,7 @@ def main() -> None:
     }
     for name, percentiles in found.items():
         print(f"{name:<14}", *(f"{key} {value:7.3f}" for key, value in percentiles.items()))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_bytes(
-        orjson.dumps({"stamp": stamp(), "n": len(bodies) * arguments.rounds, **found})
-    )
+    write_figures(arguments.out, {"n": len(bodies) * arguments.rounds, "figures": found})
 
 
 def _answer(body: dict[str, Json], number: int) -> ParsedAnswer:

@@ -13,22 +13,16 @@ Memory is the proportional set size (PSS) of all processes, which counts shared 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
-
-import orjson
 
 from benchmarks.gateway import Bench, first_request
 from benchmarks.load.contenders import Place, direct, with_workers
-from benchmarks.load.figures import Figures, Setting, markdown, spread
+from benchmarks.load.figures import Rounds, Setting, as_json, markdown, spread
 from benchmarks.load.processes import free_port, running
-from benchmarks.stamp import stamp
-
-Measured = dict[Setting, dict[str, list[Figures]]]
+from benchmarks.stamp import write_figures
 
 
 def main() -> None:
@@ -48,18 +42,13 @@ def main() -> None:
     settings = [Setting(mode, n) for mode in arguments.modes for n in arguments.connections]
     rounds, memory_mb = measure(settings, arguments)
     print("\n".join(tables(rounds, memory_mb)))
-    if arguments.out:
-        every = [
-            {**asdict(setting), "rounds": {name: [asdict(it) for it in its] for name, its in by}}
-            for setting, by in ((setting, found.items()) for setting, found in rounds.items())
-        ]
-        row = {"settings": every, "memory_mb": memory_mb, **stamp("uvloop", "onnxruntime")}
-        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+    row = {"settings": as_json(rounds), "memory_mb": memory_mb}
+    write_figures(arguments.out, row, "uvloop", "onnxruntime")
 
 
 def measure(
     settings: Sequence[Setting], arguments: argparse.Namespace
-) -> tuple[Measured, dict[str, float]]:
+) -> tuple[Rounds, dict[str, float]]:
     """Return the figures of every round after the first, and each variant's memory in MB."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -75,17 +64,11 @@ def measure(
             name: stack.enter_context(running(it.program, first_request(it)))
             for name, it in contenders.items()
         }
-        bench = Bench(contenders, programs)
-        rounds: Measured = {setting: {name: [] for name in contenders} for setting in settings}
-        for i in range(arguments.rounds + 1):
-            print(f"round {i} of {arguments.rounds}", file=sys.stderr)
-            for setting, name, figures in bench.round(settings, arguments.seconds, first=i):
-                if i:
-                    rounds[setting][name].append(figures)
+        rounds = Bench(contenders, programs).rounds(settings, arguments.rounds, arguments.seconds)
         return rounds, {name: it.proportional_mb() for name, it in programs.items()}
 
 
-def tables(rounds: Measured, memory_mb: dict[str, float]) -> Iterator[str]:
+def tables(rounds: Rounds, memory_mb: dict[str, float]) -> Iterator[str]:
     """Yield a Markdown table for each setting: medians over the rounds, followed by the range."""
     titles = ["answers/s", "ratio", "P50, ms", "P99, ms", "CPU, ms an answer"]
     for setting, by_name in rounds.items():

@@ -1,7 +1,8 @@
 """`switchcraft check`: find what would stop or disturb a gateway, without serving.
 
 Everything is checked with the code that serves: the configuration, the artifact with its canary
-requests, the arms and their prices, keys, Redis, the port, and the folders that are written to.
+requests, the arms and their prices, keys, Redis, the exporter of spans, the port, and the folders
+that are written to.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
     yield from _notes("router", notes)
     if settings.server.redis_url is not None:
         yield from _checked("redis", lambda: asyncio.run(_ping_redis(settings)))
+    if settings.tracing.otlp_endpoint is not None:
+        yield from _checked("tracing", _import_exporter)
     yield from _checked("port", lambda: _try_port(settings))
     if settings.decision_log.path is not None:
         folder = settings.decision_log.path
@@ -164,6 +167,13 @@ async def _ping_redis(settings: Settings) -> str:
     finally:
         await redis.aclose()
     return "answers"
+
+
+def _import_exporter() -> str:
+    # Imported here, because the exporter is an extra that is only needed if spans are exported.
+    from router_service.telemetry import otlp  # noqa: F401, PLC0415
+
+    return "the exporter is installed"
 
 
 def _try_port(settings: Settings) -> str:

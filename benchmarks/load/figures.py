@@ -81,19 +81,15 @@ def figures_of(record: Record) -> Figures:
     )
 
 
-def as_json(rounds: Rounds, weights: Mapping[str, Weight]) -> dict[str, Json]:
-    """Return every round's figures and every gateway's memory and startup time."""
-    settings = [
+def as_json(rounds: Rounds) -> list[Json]:
+    """Return every round's figures, by setting."""
+    return [
         {
             **asdict(setting),
             "rounds": {name: [asdict(it) for it in its] for name, its in by.items()},
         }
         for setting, by in rounds.items()
     ]
-    return {
-        "settings": settings,
-        "gateways": {name: asdict(weight) for name, weight in weights.items()},
-    }
 
 
 def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:

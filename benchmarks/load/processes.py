@@ -47,7 +47,7 @@ class Running:
 
     def resident_mb(self) -> float:
         """Return the resident memory of the program and its children, in 10^6 bytes (proc(5))."""
-        return sum(_resident_bytes(pid) for pid in _tree(self.process.pid)) / 1e6
+        return sum(resident_mb(pid) for pid in _tree(self.process.pid))
 
     def proportional_mb(self) -> float:
         """Return the memory of the program and its children with shared pages counted once."""
@@ -125,5 +125,6 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def _resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of one process, in 10^6 bytes (proc(5))."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from router_service.core.errors import PublicationError
 from router_service.core.releases import Canary, Release
+from switchcraft_training.publishing.redis_pointer import RedisPointer
 from switchcraft_training.publishing.releases import (
     PublicationUpdate,
-    RedisPointer,
     promote,
     put_canary,
     put_shadow,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+from benchmarks.load.processes import resident_mb
+
 PROBE_PERIOD_S = 0.05
 
 
@@ -47,7 +47,7 @@ def look(pid: int, *, at_s: float, answered: int, tasks: int) -> Sample:
     return Sample(
         at_s,
         answered,
-        int((process / "statm").read_text().split()[1]) * _PAGE_BYTES / 1e6,
+        resident_mb(pid),
         len(list((process / "fd").iterdir())),
         len(list((process / "task").iterdir())),
         tasks,

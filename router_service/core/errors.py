@@ -387,6 +387,15 @@ class ConfigError(SwitchcraftError):
         self.problem = problems[0].problem
 
 
+class MissingExtraError(ConfigError):
+    """A setting or an option that needs an extra of this package which is not installed."""
+
+    def __init__(self, source: str, where: str, extra: str) -> None:
+        remedy = f"run pip install 'switchcraft-router[{extra}]'"
+        super().__init__(source, where, f"needs packages that are not installed; {remedy}")
+        self.extra = extra
+
+
 class Failure(StrEnum):
     """Kind of an upstream's failure."""
 

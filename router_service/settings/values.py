@@ -588,7 +588,7 @@ class ServerSettings(Frozen):
     redis_url: RedisAddress | None = None
     """Address of the Redis in which replicas share state, such as `redis://:PASSWORD@host:6379/0`.
     Without Redis, each replica keeps its state in memory; the workers of one replica still share
-    it."""
+    it. Needs the extra `redis`."""
     decision_ttl_s: Count = 24 * 3600
     """Time in seconds that `GET /v1/decisions/{id}` can return a decision."""
     response_ttl_s: Count = 30 * 24 * 3600
@@ -650,7 +650,7 @@ class KeySettings(Frozen):
 
 
 class TracingSettings(Frozen):
-    """Export of OpenTelemetry spans, which is off by default.
+    """Export of OpenTelemetry spans, which is off by default and needs the extra `otlp`.
 
     The exporter also reads the standard `OTEL_EXPORTER_OTLP_*` variables (certificate, compression,
     timeout, further headers), and its queue reads `OTEL_BSP_SCHEDULE_DELAY`.

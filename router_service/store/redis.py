@@ -7,6 +7,8 @@ ends of cool-downs are measured by Redis' clock, so that the replicas' clocks do
 Replicas of two versions may share the keys, so unknown content is ignored. A gateway reads only
 members that it knows by name, and limited parts of values, so that other content under these keys
 costs neither time nor memory.
+
+Importing this module raises MissingExtraError if the extra `redis` is not installed.
 """
 
 from __future__ import annotations
@@ -18,15 +20,19 @@ from contextlib import contextmanager
 from typing import Generic
 
 from pydantic import ValidationError
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
 
 from router_service.core.addresses import check_redis_address
-from router_service.core.errors import ConfigError, StoreError
+from router_service.core.errors import ConfigError, MissingExtraError, StoreError
 from router_service.core.releases import MAX_POINTER_BYTES, POINTER_KEY
 from router_service.store.records import CoolDown, R, Snapshot
+
+try:
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import RedisError, ResponseError
+except ModuleNotFoundError as exc:
+    raise MissingExtraError("the configuration", "server.redis_url", "redis") from exc
 
 _log = logging.getLogger("switchcraft.store")
 

@@ -1,4 +1,7 @@
-"""Export of spans to an OpenTelemetry collector by OTLP over HTTP; imported only if configured."""
+"""Export of spans to an OpenTelemetry collector by OTLP over HTTP; imported only if configured.
+
+Importing this module raises MissingExtraError if the extra `otlp` is not installed.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ import uuid
 from collections.abc import Callable, Sequence
 
 import anyio.to_thread
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.semconv.schemas import Schemas
 
 from router_service import __version__
+from router_service.core.errors import MissingExtraError
 from router_service.settings import TracingSettings
+
+try:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+    from opentelemetry.semconv.schemas import Schemas
+except ModuleNotFoundError as exc:
+    raise MissingExtraError("the configuration", "tracing.otlp_endpoint", "otlp") from exc
 
 TRACES_PATH = "/v1/traces"
 

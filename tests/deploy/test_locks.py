@@ -14,19 +14,28 @@ from tests.deploy.locks import FOLDER, NAMES, ROOT, read_lock
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
-GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
+GROUPS: dict[str, list[str | dict[str, str]]] = PROJECT["dependency-groups"]
+
+
+def of_group(name: str) -> Iterator[str]:
+    """Yield the requirements of a dependency group, with those of the groups that it includes."""
+    for entry in GROUPS[name]:
+        yield from of_group(entry["include-group"]) if isinstance(entry, dict) else (entry,)
+
+
+def of_extras(*names: str) -> Iterator[str]:
+    """Yield the requirements of the package with some of its extras."""
+    yield from PROJECT["project"]["dependencies"]
+    for name in names:
+        yield from EXTRAS[name]
+
+
+SERVING = ("redis", "otlp")
 REQUIREMENTS = {
-    "cpu": [*PROJECT["project"]["dependencies"], *EXTRAS["cpu"]],
-    "gpu": [*PROJECT["project"]["dependencies"], *EXTRAS["gpu"]],
-    "dev": [
-        *PROJECT["project"]["dependencies"],
-        *(line for name in ("cpu", "train", "review", "dev") for line in EXTRAS[name]),
-        *(line for name in ("build", "sbom", "installer") for line in GROUPS[name]),
-    ],
-    "build": GROUPS["build"],
-    "sbom": GROUPS["sbom"],
-    "installer": GROUPS["installer"],
-    "no-deps": GROUPS["no-deps"],
+    "cpu": [*of_extras("cpu", *SERVING)],
+    "gpu": [*of_extras("gpu", *SERVING)],
+    "dev": [*of_extras("cpu", *SERVING, "train", "review", "ray"), *of_group("dev")],
+    **{name: [*of_group(name)] for name in ("build", "sbom", "installer", "no-deps")},
 }
 """Requirements that each lock is compiled from; `make lock` has the same list."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -35,6 +44,13 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 def test_requirements_of_every_lock_are_listed() -> None:
     """`REQUIREMENTS` lists every lock, so that the tests below compare all locks."""
     assert set(NAMES) == REQUIREMENTS.keys()
+
+
+def test_every_extra_and_every_group_is_locked() -> None:
+    """The locks hold all extras and all groups, so that nobody resolves versions by hand."""
+    locked = {line for lines in REQUIREMENTS.values() for line in lines}
+    assert {line for lines in EXTRAS.values() for line in lines} <= locked
+    assert {line for name in GROUPS for line in of_group(name)} <= locked
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final
 
-from router_service.core.errors import ConfigError
+from router_service.core.errors import ConfigError, MissingExtraError
 
 LOCAL: Final = "local"
 """Address of a Ray instance that is started on this machine for the run."""
 
 
 def require_ray() -> None:
-    """Raise ConfigError if Ray is not installed."""
+    """Raise MissingExtraError if Ray is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("--ray", "", "Ray is not installed; install switchcraft-router[ray]")
+        raise MissingExtraError("--ray", "", "ray")
 
 
 @contextmanager

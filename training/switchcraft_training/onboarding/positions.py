@@ -40,7 +40,7 @@ INFORMATIVE_SHARE = 0.5
 
 Queries on which recorded models differ most are not typical. If 19 recorded models are asked only
 these 100 queries, their accuracy is overestimated by 1.8 points on average, and by 0.8 with half of
-them random. `benchmarks/onboarding.py` compares this with random queries only."""
+them random. `training/EXPERIMENTS.md` compares this with random queries only."""
 
 INFORMATIVE_WEIGHT = 0.5
 """Weight of an answer to an informative query, for the same reason."""

@@ -8,30 +8,18 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from redis import Redis
-from redis.exceptions import RedisError, WatchError
-
 from router_service.artifact import MANIFEST, Artifact, sha256
-from router_service.core.addresses import check_redis_address
 from router_service.core.errors import PublicationError
-from router_service.core.releases import (
-    POINTER_FILE,
-    POINTER_KEY,
-    Canary,
-    Publication,
-    Release,
-)
+from router_service.core.releases import POINTER_FILE, Canary, Publication, Release
 from router_service.router import Router
 
 PublicationUpdate = Callable[[Publication | None], Publication]
 """Function from the current publication (None if there is none yet) to the next one."""
-
-REDIS_TIMEOUT_S = 5.0
 
 _NOT_ALLOWED_IN_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -153,9 +141,15 @@ class Pointer(Protocol):
 
 
 def open_pointer(place: str) -> Pointer:
-    """Return the pointer in a directory, or in Redis if the place is a Redis address."""
-    is_address = place.startswith(("redis://", "rediss://", "unix://"))
-    return RedisPointer(place) if is_address else DirectoryPointer(Path(place))
+    """Return the pointer in a directory, or in Redis if the place is a Redis address.
+
+    Raises MissingExtraError if it is in Redis and the extra `redis` is not installed.
+    """
+    if not place.startswith(("redis://", "rediss://", "unix://")):
+        return DirectoryPointer(Path(place))
+    from switchcraft_training.publishing.redis_pointer import RedisPointer  # noqa: PLC0415 - extra
+
+    return RedisPointer(place)
 
 
 class DirectoryPointer:
@@ -192,57 +186,3 @@ class DirectoryPointer:
                 partial.replace(self._path)
                 flush_to_disk(self._directory)
         return publication
-
-
-class RedisPointer:
-    """Pointer in a Redis key."""
-
-    is_beside_releases = False
-
-    def __init__(self, url: str) -> None:
-        """Connect on first use; raises PublicationError if the address is invalid."""
-        # A password may contain any character that separates the parts of an address, so the
-        # address is cut at the last "@".
-        scheme, _, rest = url.partition("://")
-        self.name = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
-        try:
-            check_redis_address(url)
-        except ValueError as exc:
-            raise PublicationError(self.name, str(exc)) from None
-        try:
-            self._redis = Redis.from_url(
-                url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S
-            )
-        except ValueError:
-            # Without `from exc`, because urllib's message quotes what it takes for the port.
-            # That is the password if the password contains a slash.
-            problem = "is not a valid Redis address; check the host and the port"
-            raise PublicationError(self.name, problem) from None
-
-    def read(self) -> Publication | None:
-        """Return the publication in the key."""
-        with self._raising_unavailable():
-            return self._parse(self._redis.get(POINTER_KEY))
-
-    def move(self, update: PublicationUpdate) -> Publication:
-        """Replace the key's value; call `update` again if another publisher was faster."""
-        with self._raising_unavailable(), self._redis.pipeline() as pipeline:
-            while True:
-                pipeline.watch(POINTER_KEY)  # type: ignore[no-untyped-call]  # untyped in redis-py
-                publication = update(self._parse(pipeline.get(POINTER_KEY)))
-                pipeline.multi()
-                pipeline.set(POINTER_KEY, publication.to_json())
-                with suppress(WatchError):
-                    pipeline.execute()
-                    return publication
-
-    def _parse(self, text: object) -> Publication | None:
-        return Publication.parse(text, self.name) if isinstance(text, bytes) else None
-
-    @contextmanager
-    def _raising_unavailable(self) -> Iterator[None]:
-        try:
-            yield
-        except (RedisError, OSError, TimeoutError) as exc:
-            problem = f"is not reachable ({type(exc).__name__}); check the address and the server"
-            raise PublicationError(self.name, problem) from exc

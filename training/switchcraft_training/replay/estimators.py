@@ -48,11 +48,11 @@ from switchcraft_training.data.table import Flags, Floats
 ENOUGH_TRIED = 20
 """Least number of decisions in which exploration took the target's arm, for reliable intervals.
 
-Measured on 1,384 decisions among 8 arms (benchmarks/replay.py): with 5 to 15 such decisions, 95%
-intervals of accuracy by SNIPS and DR contained the truth in 58% to 92% of logs, with 18 to 45 in
-90% to 92%, and if every arm was drawn at random in 91% to 96%. Costs need more such decisions,
-because a few expensive answers make up most of the cost: intervals contained the truth in 19% to
-91% of logs with up to 15 such decisions, and in 84% to 95% with more.
+Measured on 1,384 decisions among 8 arms (`training/EXPERIMENTS.md`): with 5 to 15 such decisions,
+95% intervals of accuracy by SNIPS and DR contained the truth in 56% to 93% of logs, with 19 to 46
+in 85% to 93%, and if every arm was drawn at random in 92% to 97%. Costs need more such decisions,
+because a few expensive answers make up most of the cost: intervals contained the truth in 38% to
+91% of logs with up to 15 such decisions, and in 84% to 93% with more.
 """
 
 MAX_GROUPS = 20_000
