@@ -110,10 +110,10 @@ class Accounting:
                 await refuse(self._recorder, scope, error)(scope, receive, send_with_id)
         finally:
             final = status or CLIENT_LEFT
-            self._recorder.ended(info, scope["method"], path, final)
-            trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
             if info.admitted is not None:
                 self._settle(*info.admitted, Outcome(final, info.record))
+            self._recorder.ended(info, scope["method"], path, final)
+            trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
 
     def _settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
         try:

@@ -74,6 +74,7 @@ class Gateway:
         self.engine = Engine(settings, router, self.breakers)
         self.hooks = hooks or AdmitAll()
 
+        # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
         store = open_backend(server.shared_store or own_store, server.store_limits)
         # Some records are also kept in this process, where requests find them without waiting.
@@ -91,6 +92,7 @@ class Gateway:
         def on_store_error(operation: str) -> None:
             self.metrics.store_errors.labels(operation).inc()
 
+        # What requests know of earlier requests, and what is recorded of them.
         self.store = records(DecisionRecord)
         self.held = UpstreamObjectIndex(
             memory.records(UpstreamObject), records_of_others(UpstreamObject)
@@ -119,6 +121,8 @@ class Gateway:
             from router_service.telemetry.otlp import OtlpExport  # noqa: PLC0415
 
             self.tracing = OtlpExport(settings.tracing, self.metrics.spans_dropped.inc)
+
+        # The next engine, and what other replicas know.
         self.reloader = Reloader(self, source)
         self.syncer: Syncer = Syncer(
             store.shared_state(),
@@ -127,6 +131,8 @@ class Gateway:
             follower=self.reloader,
             after_sync=self.refresh_gauges,
         )
+
+        # Limits, and the end.
         self.slots = Slots(
             server.max_requests_in_flight,
             server.max_requests_in_flight_per_key,
@@ -141,6 +147,7 @@ class Gateway:
         self.decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
+
         self._gauges = Gauges(
             self.metrics, self.breakers, self.slots, self.decisions, self.held_memory
         )

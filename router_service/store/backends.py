@@ -199,12 +199,11 @@ def find_backend(url: str) -> type[Backend]:
     scheme, or if the backend's client is not installed.
     """
     scheme = url.partition(":")[0].lower()
-    place = BACKENDS.get(scheme) or OWN_BACKENDS.get(scheme)
-    if place is None:
-        allowed = " or ".join(f"{name}://" for name in sorted(BACKENDS))
-        raise ValueError(f"the address must start with {allowed}")
+    places = OWN_BACKENDS | BACKENDS
+    if scheme not in places:
+        raise _unknown_scheme()
     try:
-        backend: type[Backend] = pkgutil.resolve_name(place)
+        backend: type[Backend] = pkgutil.resolve_name(places[scheme])
     except ModuleNotFoundError as exc:
         raise ValueError(
             f"a store at {scheme}:// needs the Python package {exc.name!r}, which is not installed"
@@ -217,8 +216,8 @@ def check_shared_address(url: str) -> None:
 
     The message does not quote the address.
     """
-    if url.partition(":")[0].lower() in OWN_BACKENDS:
-        raise ValueError("the address must be that of a server that replicas can share")
+    if url.partition(":")[0].lower() not in BACKENDS:
+        raise _unknown_scheme()
     find_backend(url).check_address(url)
 
 
@@ -234,6 +233,11 @@ def open_backend(url: str, limits: StoreLimits) -> Backend:
         # Without `from exc`: the cause could quote a part of the address, which may be a password.
         raise ConfigError("the configuration", SETTING, str(exc)) from None
     return backend(url, limits)
+
+
+def _unknown_scheme() -> ValueError:
+    allowed = " or ".join(f"{name}://" for name in sorted(BACKENDS))
+    return ValueError(f"the address must start with {allowed}")
 
 
 def log_warnings(url: str | None) -> None:

@@ -106,7 +106,7 @@ def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch)
     assert permitted_listen_host(settings) == host
     assert not settings.models
     app = ServeOptions(host=host, sandbox_url="http://127.0.0.1:9/v1").create_app()
-    assert not app.state.gateway.engine.access.is_open, "the sandbox's gateway asks for the key"
+    assert not app.state.gateway.engine.keys.is_open, "the sandbox's gateway asks for the key"
 
 
 @pytest.mark.parametrize("name", ["gpu", "prometheus", "redis", "shared-volume"])
