@@ -63,7 +63,7 @@ from benchmarks.stamp import write_figures
 from router_service.artifact import MANIFEST, read_manifest, save_manifest, sha256
 from router_service.core.keys import hashed
 from router_service.core.releases import Release
-from switchcraft_training.publishing.redis_pointer import RedisPointer
+from router_service.store.redis import RedisPointer
 from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway
 from tests.publishing import make_artifact

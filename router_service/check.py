@@ -18,7 +18,7 @@ from pathlib import Path
 
 import orjson
 
-from router_service.access import permitted_listen_host, warn_about_open_redis
+from router_service.access.listening import permitted_listen_host
 from router_service.apis.parts import Message, Request, Text
 from router_service.apis.registry import write_request
 from router_service.apis.writing import Target
@@ -30,6 +30,7 @@ from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
+from router_service.store.backends import find_backend, log_warnings, open_backend
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
 QUESTION = Request("", (Message("user", (Text("Reply with the word OK."),)),))
@@ -88,17 +89,22 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
     for setting in settings.unsupported:
         detail = str(ConfigError(settings.source, problems=[setting]))
         yield Finding("configuration", Status.NOTE, detail)
+    store_url = settings.server.shared_store
     with _warnings() as warnings:
         yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
-        warn_about_open_redis(settings.server)
+        log_warnings(store_url)
     yield from _notes("keys", warnings)
     notes: list[str] = []
     with _warnings() as warnings:
         yield from _checked("router", lambda: _describe_router(settings, notes))
     yield from _notes("router", warnings)
     yield from _notes("router", notes)
-    if settings.server.redis_url is not None:
-        yield from _checked("redis", lambda: asyncio.run(_ping_redis(settings)))
+    if store_url is not None:
+        limits = settings.server.store_limits
+        yield from _checked(
+            find_backend(store_url).name,
+            lambda: asyncio.run(open_backend(store_url, limits).ping()),
+        )
     if settings.tracing.otlp_endpoint is not None:
         yield from _checked("tracing", _import_exporter)
     yield from _checked("port", lambda: _try_port(settings))
@@ -153,20 +159,6 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
     count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
     runs = f". Runs {router.execution}"
     return f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
-
-
-async def _ping_redis(settings: Settings) -> str:
-    # Imported here, because the driver is only needed if Redis is configured.
-    from router_service.store.redis import connect, translate_errors  # noqa: PLC0415
-
-    assert settings.server.redis_url is not None  # noqa: S101 - for mypy
-    redis = connect(settings.server.redis_url.get_secret_value())
-    try:
-        with translate_errors("ping Redis"):
-            await redis.ping()
-    finally:
-        await redis.aclose()
-    return "answers"
 
 
 def _import_exporter() -> str:

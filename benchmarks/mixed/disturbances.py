@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from router_service.core.errors import PublicationError
-from router_service.core.releases import Canary, Release
-from switchcraft_training.publishing.redis_pointer import RedisPointer
+from router_service.core.releases import Canary, PublicationUpdate, Release
+from router_service.store.redis import RedisPointer
 from switchcraft_training.publishing.releases import (
-    PublicationUpdate,
     promote,
     put_canary,
     put_shadow,

@@ -85,6 +85,17 @@ def host_in_address(host: str) -> str:
     return f"[{host.strip('[]')}]"
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a browser would resolve a host name or address to this machine."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 def _check(address: str, schemes: Collection[str], *, needs_host: bool = True) -> None:
     scheme, separator, rest = address.partition("://")
     if not separator or scheme.lower() not in schemes:

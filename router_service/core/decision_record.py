@@ -8,6 +8,7 @@ Training reads the log.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
@@ -230,6 +231,15 @@ class _Line(BaseModel):
 
     created: float
     """When the line was written, in Unix seconds."""
+
+
+class Verdict(StrEnum):
+    """The kind of feedback on an answer."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    EXPECTED = "expected"
+    """The feedback has the expected calls; the checker judges the answer later."""
 
 
 class LoggedFeedback(_Line):

@@ -109,6 +109,26 @@ class OverloadedError(SwitchcraftError):
         self.is_callers = is_callers
 
 
+class AdmissionError(SwitchcraftError):
+    """A request that its key's limits or budgets do not admit."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "insufficient_quota",
+        kind: str = "insufficient_quota",
+        status: int = 429,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """Take the HTTP status, OpenAI's code and type, and the time after which to retry."""
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
 class ModelNotFoundError(InvalidRequestError):
     """A request for a model that is not configured."""
 

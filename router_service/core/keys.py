@@ -1,12 +1,10 @@
-"""API keys: stored as hashes, compared in constant time, and refused if they can be guessed."""
+"""Secrets of API keys: their hashes, whether they can be guessed, and how text hides them."""
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 import secrets
-from collections.abc import Mapping
 
 HASHED = "sha256:"
 """Prefix of a hash that stands for a key in the configuration."""
@@ -48,33 +46,6 @@ _EXAMPLES = (
     "sk-1234 sk-12345 sk-123456 sk-1234567890 sk-test sk-key sk-admin sk-master-key sk-secret"
     " changeme change-me secret password admin test key 1234 12345678".split()
 )
-
-
-class KeyRing:
-    """Named keys, stored as SHA-256 digests.
-
-    Salt and key stretching, which passwords need, are not used: keys are long and random, so that
-    they cannot be guessed, and stretching would slow down every request.
-    """
-
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        """Store keys by name, each in plain text or as `sha256:HEX`.
-
-        Raise ValueError as `digest_of` does.
-        """
-        self._digests = {name: digest_of(key) for name, key in keys.items()}
-
-    def __len__(self) -> int:
-        return len(self._digests)
-
-    def name_of(self, key: bytes) -> str | None:
-        """Return the name of a key, or None if it is unknown, in a time independent of the key."""
-        digest = hashlib.sha256(key).digest()
-        found = None
-        for name, known in self._digests.items():
-            if hmac.compare_digest(known, digest):
-                found = name  # no early exit, because the time would reveal which key it was
-        return found
 
 
 def digest_of(key: str) -> bytes:

@@ -1,9 +1,9 @@
 """Releases of artifacts: the pointer that a fleet of gateways follows, and canary limits.
 
 A *release* is an artifact's directory. It is complete before the pointer names it, and is never
-changed afterwards. The *pointer* is one JSON value, a `Publication`, which is stored under
-`POINTER_FILE` in a directory or under `POINTER_KEY` in Redis and replaced in one step. Gateways
-read it regularly. If the pointer has changed, a gateway loads the releases that the pointer names.
+changed afterwards. The *pointer* is one JSON value, a `Publication`, which is stored in a file or
+in a backend that replicas share, and replaced in one step (`store.pointers`). Gateways read it
+regularly. If the pointer has changed, a gateway loads the releases that the pointer names.
 It verifies each release against the pointer's hash, the release's manifest and its canary requests.
 If all pass, the gateway serves them. Otherwise it refuses them and keeps the previous releases.
 """
@@ -11,19 +11,15 @@ If all pass, the gateway serves them. Otherwise it refuses them and keeps the pr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from router_service.core.errors import PublicationError
-
-POINTER_FILE = "current.json"
-"""The pointer's file in a publication directory. Releases are folders beside it."""
-
-POINTER_KEY = "switchcraft:publication"
-"""The pointer's key in Redis. It never expires."""
 
 MAX_POINTER_BYTES = 64 * 1024
 """Longest pointer that is read. Real ones have about 1 KB."""
@@ -132,6 +128,32 @@ class Publication(_PointerModel):
         """Return all releases of the pointer, the stable one first."""
         canary = self.canary.release if self.canary else None
         return tuple(release for release in (self.stable, self.shadow, canary) if release)
+
+
+class Track(StrEnum):
+    """Which published release decides for a request: the stable one or the canary."""
+
+    STABLE = "stable"
+    CANARY = "canary"
+
+
+PublicationUpdate = Callable[[Publication | None], Publication]
+"""Function from the current publication (None if there is none yet) to the next one."""
+
+
+class Pointer(Protocol):
+    """Record of the releases that are in use. An operation that fails raises PublicationError."""
+
+    name: str
+    """The directory or address to show to users, without a password."""
+    is_beside_releases: bool
+    """Whether the releases are in the same directory as the pointer."""
+
+    def read(self) -> Publication | None:
+        """Return what is published, or None if nothing is published yet."""
+
+    def move(self, update: PublicationUpdate) -> Publication:
+        """Replace the publication atomically by what `update` returns, and return that."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router_service.access import Access, is_loopback
+from router_service.access.key import NO_KEY, Key, Permission
+from router_service.access.keyring import KeyRing
+from router_service.core.addresses import is_loopback
 from router_service.core.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
 from router_service.http.error_responses import INFO, error_response
 from router_service.requests.exchange import RequestInfo
@@ -25,7 +27,7 @@ PUBLIC_PATHS = frozenset(
 """Paths that need no key: probes, and redirects to the page. Claude Code probes `/`."""
 
 METRICS_PATH = "/metrics"
-ADMIN_PATHS = frozenset((METRICS_PATH, "/openapi.json"))
+ADMIN_PATHS = frozenset(("/openapi.json",))
 ADMIN_PREFIX = "/admin/"
 
 UI_PATH = "/ui"
@@ -50,16 +52,16 @@ _BEARER = "bearer "
 
 
 class Authentication:
-    """ASGI middleware that refuses unauthorized requests, and sets the caller's name.
+    """ASGI middleware that refuses unauthorized requests, and sets the request's key.
 
     The rules apply to `scope["path"]`, which also selects the route. A URL that is rebuilt from the
     Host header may have another path (CVE-2026-48710). Nothing is cached between requests.
     """
 
-    def __init__(self, app: ASGIApp, access: Callable[[], Access], metrics: Metrics) -> None:
-        """Protect an app; `access` is called for each request, because a reload may change keys."""
+    def __init__(self, app: ASGIApp, keys: Callable[[], KeyRing], metrics: Metrics) -> None:
+        """Protect an app; `keys` is called for each request, because a reload may change them."""
         self._app = app
-        self._access = access
+        self._keys = keys
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,7 +81,7 @@ class Authentication:
         info: RequestInfo = scope["state"][INFO]
         outgoing = send_page if is_ui_path(path) else send
         try:
-            info.key = authenticate(self._access(), path, info.headers)
+            info.api_key = authenticate(self._keys(), path, info.headers)
         except InvalidRequestError as exc:
             self._metrics.refused_callers.labels(exc.code).inc()
             await error_response(exc, scope)(scope, receive, outgoing)
@@ -87,36 +89,38 @@ class Authentication:
         await self._app(scope, receive, outgoing)
 
 
-def authenticate(access: Access, path: str, headers: Mapping[str, str]) -> str | None:
-    """Return the name of the key that allows a request, or None if the request needs no key.
+def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:
+    """Return the key that allows a request, or `NO_KEY` if the request needs none.
 
     Raises UnauthorizedError or ForbiddenError.
     """
     if path in PUBLIC_PATHS:
-        return None
-    if access.is_open:
+        return NO_KEY
+    if keys.is_open:
         refuse_foreign_pages_without_keys(path, headers)
-        return None
+        return NO_KEY
     if is_page_file(path):
-        return None
-    needs_admin = path in ADMIN_PATHS or path.startswith((ADMIN_PREFIX, UI_API_PREFIX))
-    needs_admin = needs_admin and not path.startswith(CLIENTS_UI_PREFIX)
-    key = read_key(headers)
-    caller = access.scraper(key) if key and path == METRICS_PATH else None
-    caller = caller or (access.caller(key, needs_admin=needs_admin) if key else None)
-    if caller is not None:
-        return caller
-    if needs_admin and access.caller(key, needs_admin=False) is not None:
+        return NO_KEY
+    needed = Permission.CALL
+    if path == METRICS_PATH:
+        needed = Permission.METRICS
+    elif path in ADMIN_PATHS or path.startswith((ADMIN_PREFIX, UI_API_PREFIX)):
+        needed = Permission.CALL if path.startswith(CLIENTS_UI_PREFIX) else Permission.ADMIN
+    secret = read_key(headers)
+    found = keys.find(secret, needed)
+    if found is not None:
+        return found
+    if needed is not Permission.CALL and keys.find(secret, Permission.CALL) is not None:
         raise ForbiddenError(
             f"{path[:80]} needs the admin key. Send it, or ask the operator to set keys.admin.",
             code="admin_key_needed",
         )
-    if access.scraper(key) is not None:
+    if keys.find(secret, Permission.METRICS) is not None:
         raise ForbiddenError(
             f"The metrics key is valid only for {METRICS_PATH}. Send another key for this path.",
             code="metrics_key_only",
         )
-    raise UnauthorizedError(is_missing=not key)
+    raise UnauthorizedError(is_missing=not secret)
 
 
 def is_ui_path(path: str) -> bool:

@@ -70,7 +70,7 @@ class CountedTokens(Response):
             try:
                 deadline_s = read_deadline(request)
                 body = await read_body(request, gateway.server)
-                viewer = engine.viewer(info.key)
+                viewer = engine.viewer(info.api_key)
                 if not viewer.sees_unowned and engine.may_name_objects(COUNT_TOKENS, body):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))

@@ -16,6 +16,7 @@ from starlette.types import Scope
 from router_service.apis.api_errors import AnswerError, read_error, write_error
 from router_service.apis.parts import Dialect
 from router_service.core.errors import (
+    AdmissionError,
     BodyTimeoutError,
     BodyTooLargeError,
     DeadlineError,
@@ -88,6 +89,8 @@ def status_of(exc: Exception) -> int:
     """Return the HTTP status of an error."""
     if isinstance(exc, UpstreamError):
         return _UPSTREAM_STATUSES.get(exc.failure, 502)
+    if isinstance(exc, AdmissionError):
+        return exc.status
     if isinstance(exc, OverloadedError) and exc.is_callers:
         return 429
     if isinstance(exc, NotServedError) and exc.allowed:
@@ -156,6 +159,8 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
             return form.write(status, exc.body())
         case UpstreamError():
             kind = "upstream_error"
+        case AdmissionError():
+            kind = exc.kind
         case NotFoundError() | ReloadRefusedError():
             kind = "invalid_request_error"
         case OverloadedError() if exc.is_callers:
@@ -170,7 +175,7 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
 
 def code_of(exc: Exception) -> str | None:
     """Return the code of an error, which names its kind for programs and logs."""
-    if isinstance(exc, InvalidRequestError):
+    if isinstance(exc, InvalidRequestError | AdmissionError):
         return exc.code
     if isinstance(exc, OverloadedError):
         return exc.reason
@@ -207,7 +212,9 @@ def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -
 
 def retry_after(exc: Exception) -> dict[str, str]:
     """Return the `retry-after` header (RFC 9110, 10.2.3); {} if there is no time to wait."""
-    wait_s = exc.retry_after_s if isinstance(exc, UpstreamError | OverloadedError) else None
+    wait_s: float | None = None
+    if isinstance(exc, UpstreamError | OverloadedError | AdmissionError):
+        wait_s = exc.retry_after_s
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 

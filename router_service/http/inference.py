@@ -27,6 +27,7 @@ from router_service.http.schemas import (
     responses_request,
 )
 from router_service.http.transfer import (
+    admit,
     gateway_of,
     info_of,
     read_body,
@@ -144,15 +145,17 @@ class RoutedAnswer(Response):
                     timer = Timer(time.perf_counter)
                     body = await read_body(request, gateway.server)
                     timer.end(StageName.BODY)
+                    asked_policy = info.headers.get(POLICY_HEADER)
+                    grant = await admit(request, self._endpoint.path, len(body), asked_policy)
                     verification = engine.settings.router.verification
                     planning = plan_request(
                         gateway,
                         engine,
                         self._endpoint,
                         body,
-                        caller=info.key,
+                        key=info.api_key,
                         headers=PolicyHeaders(
-                            info.headers.get(POLICY_HEADER),
+                            grant.policy or asked_policy,
                             verified_goals=read_verified_goals(info.headers, verification),
                         ),
                         session=read_session_header(info.headers),

@@ -13,9 +13,9 @@ from starlette.responses import RedirectResponse, Response
 
 from router_service.apis.conversation import decode_object
 from router_service.artifact import FrontierPoint
-from router_service.core.decision_record import LoggedCall
+from router_service.core.decision_record import LoggedCall, Verdict
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
-from router_service.core.releases import Publication
+from router_service.core.releases import Publication, Track
 from router_service.core.strict_json import check_integers
 from router_service.http.auth import UI_PATH
 from router_service.http.schemas import DECISIONS, OPERATIONS, feedback_request
@@ -23,8 +23,7 @@ from router_service.http.transfer import gateway_of, info_of, read_body, read_by
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.policies.selection import DEFAULT
 from router_service.predictor.model import Execution
-from router_service.requests.feedback import ClientFeedback, Verdict
-from router_service.requests.planning import Track
+from router_service.requests.feedback import ClientFeedback
 from router_service.runtime.gateway import Gateway
 from router_service.runtime.reloading import ReloadFailure, ReloadReport
 from router_service.telemetry.metrics import CONTENT_TYPE
@@ -171,7 +170,7 @@ async def get_decision(request: Request, decision_id: str) -> ExplainedDecision:
     An API key can read only the decisions of its own requests; the admin key can read all.
     """
     gateway = gateway_of(request)
-    record = await gateway.feedback.decision(decision_id[:100], info_of(request).key)
+    record = await gateway.feedback.decision(decision_id[:100], info_of(request).api_key)
     return explain_record(record, gateway.engine.pool.labels)
 
 
@@ -189,7 +188,7 @@ async def give_feedback(request: Request) -> FeedbackReceipt:
     gateway = gateway_of(request)
     body = await read_body(request, gateway.server, MAX_FEEDBACK_BYTES)
     given = await read_by(_parse_feedback, request, body)
-    verdict = await gateway.feedback.take(given, info_of(request).key)
+    verdict = await gateway.feedback.take(given, info_of(request).api_key)
     return FeedbackReceipt(decision_id=given.decision_id, verdict=verdict)
 
 

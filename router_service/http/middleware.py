@@ -1,8 +1,9 @@
-"""ASGI middleware: logging of every request, admission control, and a fast path to routes."""
+"""ASGI middleware: logging and settlement, control of concurrency, and a fast path to routes."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from router_service.access.hooks import AccessHooks, Grant, IncomingRequest, Outcome
 from router_service.core.errors import OverloadedError
 from router_service.http.error_responses import INFO, error_response, refuse, status_of
 from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
@@ -34,20 +36,32 @@ administration, must be answered under any load."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
+_log = logging.getLogger("switchcraft.access")
+
 _REQUEST_ID = b"x-request-id"
 _CLOSE = (b"connection", b"close")
 
 
 class Accounting:
-    """Outermost middleware: gives each request its ids and its trace, and logs each one once."""
+    """Outermost middleware: gives each request its ids and its trace, logs it and settles it once.
+
+    Only requests that were admitted are settled. Nothing that a request does happens outside of
+    this middleware, so no ending of a request is missed.
+    """
 
     def __init__(
-        self, app: ASGIApp, recorder: Recorder, drain: Drain, tracer: Tracer | None
+        self,
+        app: ASGIApp,
+        recorder: Recorder,
+        drain: Drain,
+        hooks: AccessHooks,
+        tracer: Tracer | None,
     ) -> None:
         """Wrap an app; without a tracer, no request is traced."""
         self._app = app
         self._recorder = recorder
         self._drain = drain
+        self._hooks = hooks
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,8 +110,16 @@ class Accounting:
                 await refuse(self._recorder, scope, error)(scope, receive, send_with_id)
         finally:
             final = status or CLIENT_LEFT
+            if info.admitted is not None:
+                self._settle(*info.admitted, Outcome(final, info.record))
             self._recorder.ended(info, scope["method"], path, final)
             trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
+
+    def _settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
+        try:
+            self._hooks.settle(request, grant, outcome)
+        except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
+            _log.exception("settlement failed: id=%s status=%d", request.id, outcome.status)
 
 
 class Admission:

@@ -35,6 +35,7 @@ from router_service.http.error_responses import (
 from router_service.http.inference import RoutedAnswer
 from router_service.http.schemas import ANSWER, STORED
 from router_service.http.transfer import (
+    admit,
     gateway_of,
     info_of,
     read_body,
@@ -106,11 +107,11 @@ async def stored_response(request: Request, response_id: str) -> Response:
 
     A response belongs to the key that created it; to other keys it does not exist.
     """
-    gateway, caller = gateway_of(request), info_of(request).key
+    gateway, key = gateway_of(request), info_of(request).api_key
 
     async def holder(engine: Engine) -> Model:
         held = await gateway.held.fetch(response_id)
-        found = engine.pool.holder(held) if engine.viewer(caller).sees(held) else None
+        found = engine.pool.holder(held) if engine.viewer(key).sees(held) else None
         if found is None:
             raise ResponseNotFoundError(response_id[:200])
         return found
@@ -175,7 +176,7 @@ async def _check_owner(
 
     Raise ObjectNotFoundError or ForbiddenError if not.
     """
-    viewer = engine.viewer(info_of(request).key)
+    viewer = engine.viewer(info_of(request).api_key)
     if viewer.sees_unowned:
         return
     path, query = upstream_path(request.scope)
@@ -222,11 +223,13 @@ class PassedAnswer(Response):
             try:
                 model = await self._find(engine)
                 path, query = upstream_path(request.scope)
+                body = await read_body(request, gateway.server)
+                await admit(request, path, len(body))
                 outgoing = OutgoingRequest(
                     model=model.name,
                     path=path,
                     query=query,
-                    body=await read_body(request, gateway.server),
+                    body=body,
                     client_headers=request.headers,
                     deadline_s=read_deadline(request),
                     caller=info.key,

@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
+from router_service.access.hooks import Grant, IncomingRequest
 from router_service.core.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -47,6 +48,20 @@ def info_of(request: Request) -> RequestInfo:
     """Return the request's metadata."""
     info: RequestInfo = request.scope["state"][INFO]
     return info
+
+
+async def admit(request: Request, path: str, size_bytes: int, policy: str | None = None) -> Grant:
+    """Ask the admission hook for a request, and return what it grants; raises AdmissionError.
+
+    `policy` is the policy that a header asks for. From now on, the request will be settled.
+    """
+    info = info_of(request)
+    incoming = IncomingRequest(
+        info.decision_id, info.api_key, request.method, path, size_bytes, policy
+    )
+    grant = await gateway_of(request).hooks.admit(incoming)
+    info.admitted = incoming, grant
+    return grant
 
 
 def read_deadline(request: Request) -> float:

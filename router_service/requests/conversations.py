@@ -22,7 +22,8 @@ from router_service.requests.turns import (
     has_stalled,
     is_in_tool_loop,
 )
-from router_service.store.records import GuardedStore, MemoryStore
+from router_service.store.memory import MemoryStore
+from router_service.store.records import GuardedStore
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.streams import CHARACTERS_PER_TOKEN
 

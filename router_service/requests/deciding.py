@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
+from router_service.access.key import NO_KEY, Key
 from router_service.apis.conversation import (
     decode_object,
 )
@@ -37,7 +38,7 @@ class DecidingEngine(Protocol):
     settings: Settings
     releases: Releases
 
-    def viewer(self, caller: str | None) -> ObjectAccess:
+    def viewer(self, key: Key) -> ObjectAccess:
         """Return the access of an API key to the objects that upstreams store."""
 
     def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
@@ -65,7 +66,7 @@ async def plan_request(  # noqa: PLR0913
     endpoint: Endpoint,
     body: bytes,
     *,
-    caller: str | None = None,
+    key: Key = NO_KEY,
     headers: PolicyHeaders = NO_HEADERS,
     session: str | None = None,
     timer: Timer | None = None,
@@ -73,8 +74,8 @@ async def plan_request(  # noqa: PLR0913
     """Parse a request body, predict, choose, and return the plan.
 
     Only the model's prediction and the parsing of large bodies run in a thread. So a small request
-    that names its model, or whose prediction is cached, needs no thread. `caller` is the name of
-    the client's key, `headers` say which policy it wants, and `session` names the conversation.
+    that names its model, or whose prediction is cached, needs no thread. `key` is the client's API
+    key, `headers` say which policy it wants, and `session` names the conversation.
 
     Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, PolicyError,
     NoCapableModelError, ResponseNotFoundError or ResponseElsewhereError), OverloadedError and
@@ -82,7 +83,7 @@ async def plan_request(  # noqa: PLR0913
     """
     started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)
-    releases, viewer = engine.releases, engine.viewer(caller)
+    releases, viewer, caller = engine.releases, engine.viewer(key), key.name
 
     def prepare() -> tuple[Plan, Prediction | None]:
         request = parse_request(endpoint, body)

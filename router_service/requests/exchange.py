@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import orjson
 
+from router_service.access.hooks import Grant, IncomingRequest
+from router_service.access.key import NO_KEY, Key
 from router_service.apis.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
@@ -80,8 +82,7 @@ class RequestInfo:
     """The client's id for the request, or ours."""
     started_s: float
     """Arrival, by the clock of `time.perf_counter`."""
-    key: str | None = None
-    """Name of the API key, or None if no key is configured."""
+    api_key: Key = NO_KEY
     trace: Trace = UNTRACED
     hold_memory: ReserveMemory = unlimited
     """Counts bytes towards the request's slot until it ends; raises OverloadedError."""
@@ -90,6 +91,15 @@ class RequestInfo:
     headers: Mapping[str, str] = field(default_factory=dict)
     """The first value of each header, by its name in lower case. Starlette's `Headers` decodes and
     compares every header for each look-up."""
+    admitted: tuple[IncomingRequest, Grant] | None = None
+    """What admission was asked and what it granted, if the request was admitted."""
+    record: DecisionRecord | None = None
+    """The decision record, once the request has one."""
+
+    @property
+    def key(self) -> str | None:
+        """Name of the API key, or None if no key is configured."""
+        return self.api_key.name
 
 
 @dataclass(slots=True)
@@ -386,7 +396,7 @@ class Recorder:
         baseline_usd = None
         if decision is not None:
             baseline_usd = self._count_routed(exchange, decision, cost_usd)
-        exchange.record = record = DecisionRecord(
+        info.record = exchange.record = record = DecisionRecord(
             id=info.decision_id,
             created=time.time(),
             key=info.key,

@@ -11,12 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
 import anyio.to_thread
 import orjson
 
+from router_service.access.key import Key
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.conversation import Json, as_list, unwrap_tool
 from router_service.apis.responses.chat_form import to_chat_messages
@@ -34,15 +34,16 @@ from router_service.core.decision_record import (
     LoggedDecision,
     LoggedEvidence,
     LoggedFeedback,
+    Verdict,
 )
 from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
 from router_service.requests.exchange import Exchange
 from router_service.requests.parsing import RESPONSES, Endpoint
 from router_service.requests.planning import GatewayReason
-from router_service.settings import ADMIN, DecisionLogSettings
+from router_service.settings import DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
-from router_service.telemetry.metrics import NO_MODEL, Metrics
+from router_service.telemetry.metrics import NO_MODEL, Metrics, probability_bin
 
 CLOSING_S = 5.0
 """Longest time that a shutdown waits for the log."""
@@ -52,10 +53,6 @@ MAX_CALLS = 32
 
 MAX_NAME_CHARACTERS = 200
 """Longest tool name that is stored unhashed; OpenAI allows 64 characters."""
-
-
-BINS = 10
-"""Number of bins for the chosen arm's probability in calibration metrics."""
 
 
 class BackgroundLog:
@@ -342,15 +339,6 @@ def _sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-class Verdict(StrEnum):
-    """The kind of feedback on an answer."""
-
-    CORRECT = "correct"
-    WRONG = "wrong"
-    EXPECTED = "expected"
-    """The feedback has the expected calls; the checker judges the answer later."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClientFeedback:
     """Feedback on one decision: `correct`, or the calls that were `expected`."""
@@ -391,21 +379,18 @@ class Feedback:
             metrics.calibration_predicted,
             metrics.calibration_correct,
         )
-        for number in range(BINS):
-            for counter in self._calibration:
-                counter.labels(probability_bin(number / BINS))
 
-    async def decision(self, decision_id: str, caller: str | None) -> DecisionRecord:
-        """Return one of the caller's decisions; the admin key may read all.
+    async def decision(self, decision_id: str, key: Key) -> DecisionRecord:
+        """Return one of a key's decisions; the admin key may read all.
 
         Raises StoreError, and NotFoundError if the decision is unknown or belongs to another key.
         """
         record = await self._decisions.get(decision_id)
-        if record is None or caller not in {record.key, ADMIN}:
+        if record is None or not (key.is_admin or key.name == record.key):
             raise NotFoundError("decision", decision_id)
         return record
 
-    async def take(self, given: ClientFeedback, caller: str | None) -> Verdict:
+    async def take(self, given: ClientFeedback, key: Key) -> Verdict:
         """Count and log feedback.
 
         Raises the errors of `decision`, and InvalidRequestError for expected calls if the decision
@@ -418,7 +403,7 @@ class Feedback:
                 param="expected",
                 code="content_not_kept",
             )
-        record = await self.decision(given.decision_id, caller)
+        record = await self.decision(given.decision_id, key)
         if await self._marks.add(FeedbackMark(id=record.id)):
             # Feedback on a fallback does not count for the chosen arm, which did not answer.
             arm = None if record.reason == GatewayReason.FALLBACK else record.arm
@@ -447,9 +432,3 @@ class Feedback:
     async def aclose(self) -> None:
         """Close the store's connections."""
         await self._marks.aclose()
-
-
-def probability_bin(probability: float) -> str:
-    """Return the lower end of a probability's bin; 1 is in the last bin."""
-    # Rounded first, because 0.7 as a 32-bit float is slightly less than 0.7.
-    return f"{min(int(round(probability * BINS, 6)), BINS - 1) / BINS:.1f}"

@@ -20,8 +20,8 @@ from router_service.core.errors import (
     ResponseNotFoundError,
     StoreError,
 )
-from router_service.settings import ADMIN
-from router_service.store.records import GuardedStore, MemoryStore, UpstreamObject
+from router_service.store.memory import MemoryStore
+from router_service.store.records import GuardedStore, UpstreamObject
 
 MAX_SEGMENTS = 16
 """Largest number of path segments that are checked, because each may need a look-up. OpenAI's
@@ -155,12 +155,14 @@ class ObjectAccess:
     """Name of the caller's API key; None if no keys are configured."""
     sees_unowned: bool = True
     """Whether the caller may use objects whose owner is unknown."""
+    sees_all: bool = False
+    """Whether the caller may use the objects of all keys."""
 
     def sees(self, stored: UpstreamObject | None) -> bool:
         """Return whether the caller may use an object. Pass None for an unknown object."""
         if stored is None or stored.owner is None:
             return self.sees_unowned
-        return self.caller in {stored.owner, ADMIN}
+        return self.sees_all or self.caller == stored.owner
 
 
 class UpstreamObjectIndex:

@@ -21,6 +21,7 @@ from router_service.core.errors import (
     ResponseElsewhereError,
     ResponseNotFoundError,
 )
+from router_service.core.releases import Track
 from router_service.core.resources import (
     Cache,
     Stage,
@@ -143,13 +144,6 @@ class DecidingRouter(Protocol):
 
     def view(self, conversation: Conversation) -> PackedView:
         """Return what the model sees of a conversation."""
-
-
-class Track(StrEnum):
-    """Which published release decides for a request: the stable one or the canary."""
-
-    STABLE = "stable"
-    CANARY = "canary"
 
 
 class Trial(Protocol):

@@ -17,6 +17,7 @@ from router_service.core.releases import (
     Canary,
     ExceededLimit,
     ReleaseStats,
+    Track,
     find_exceeded_limit,
 )
 from router_service.core.resources import Timer
@@ -27,7 +28,6 @@ from router_service.requests.planning import (
     Plan,
     Planner,
     PolicyHeaders,
-    Track,
 )
 from router_service.router import Prediction
 from router_service.telemetry.metrics import Metrics

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from router_service.access import Access
+from router_service.access.key import Key
+from router_service.access.keyring import KeyRing
 from router_service.apis.responses.chat_form import may_contain_references
 from router_service.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import (
@@ -39,7 +40,7 @@ from router_service.requests.planning import (
 from router_service.requests.pool import Pool, PoolNote, pool_notes
 from router_service.requests.trials import CanaryTrial, OnExcess, Releases, Shadow, Tallies
 from router_service.router import Router
-from router_service.settings import ADMIN, Settings
+from router_service.settings import Settings
 from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
@@ -71,7 +72,7 @@ class Engine:
         `with_trials` adds a canary or shadow release to the planner.
         """
         self.settings = settings
-        self.access = Access.from_settings(settings.keys)
+        self.keys = KeyRing.from_settings(settings.keys)
         self.manifest = router.artifact.manifest
         self.execution = router.execution
         self.pool = Pool.build(settings, self.manifest)
@@ -86,9 +87,9 @@ class Engine:
         retries = settings.upstreams.retries
         budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
         self.attempts = RetryingClient(self.client, breakers, budget, retries)
-        has_one_key = len(self.access.api) <= 1
+        has_one_key = len(settings.keys.api) <= 1
         self._is_shared = has_one_key or settings.router.pass_through_shared
-        self._viewers: dict[str | None, ObjectAccess] = {}
+        self._viewers: dict[Key, ObjectAccess] = {}
         self.leases = 0
         self._is_retired = False
 
@@ -98,12 +99,13 @@ class Engine:
         models = self.pool.models.values()
         return frozenset(deployment.id for model in models for deployment in model.deployments)
 
-    def viewer(self, caller: str | None) -> ObjectAccess:
+    def viewer(self, key: Key) -> ObjectAccess:
         """Return the access of an API key to the objects that upstreams store."""
-        viewer = self._viewers.get(caller)
+        viewer = self._viewers.get(key)
         if viewer is None:
-            viewer = ObjectAccess(caller, sees_unowned=self._is_shared or caller == ADMIN)
-            self._viewers[caller] = viewer
+            sees_unowned = self._is_shared or key.is_admin
+            viewer = ObjectAccess(key.name, sees_unowned=sees_unowned, sees_all=key.is_admin)
+            self._viewers[key] = viewer
         return viewer
 
     def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:

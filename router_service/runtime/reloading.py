@@ -21,14 +21,15 @@ import anyio.to_thread
 from pydantic import BaseModel
 
 from router_service import signals
-from router_service.access import permitted_listen_host
+from router_service.access.listening import permitted_listen_host
 from router_service.core.errors import ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.router import Router
 from router_service.runtime.engine import Engine, EngineBuilder, EngineResources, pointer_directory
 from router_service.runtime.syncing import Syncer
 from router_service.settings import Settings
-from router_service.store.records import read_pointer
+from router_service.store.backends import open_backend
+from router_service.store.pointers import FilePointer
 from router_service.telemetry.logs import FIELDS
 
 FIRST_RETRY_S = 5.0
@@ -283,26 +284,23 @@ def load_first_router(
     this returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
     ConfigError.
     """
-    place, redis_url = settings.router.publication, settings.server.redis_url
+    place, store_url = settings.router.publication, settings.server.shared_store
     if place is None:
         return builder.router(settings, None), None
-    if place == "redis" and redis_url is None:
+    if place == "redis" and store_url is None:
         problem = "a publication in Redis needs server.redis_url; set it too"
         raise settings.error("router.publication", problem)
 
-    async def read_redis() -> bytes | None:
-        # Imported only if needed, because importing the Redis client takes 0.17 s.
-        from router_service.store.redis import RedisSharedState  # noqa: PLC0415
-
-        assert redis_url is not None  # noqa: S101 - for mypy
-        state = RedisSharedState(redis_url.get_secret_value())
+    async def read_shared() -> bytes | None:
+        assert store_url is not None  # noqa: S101 - for mypy
+        state = open_backend(store_url, settings.server.store_limits).shared_state()
         try:
             return (await state.read(())).publication
         finally:
             await state.aclose()
 
     try:
-        text = asyncio.run(read_redis()) if place == "redis" else read_pointer(place)
+        text = asyncio.run(read_shared()) if place == "redis" else FilePointer(place).read_text()
         if text is not None:
             publication = Publication.parse(text, str(place))
             publication = publication.model_copy(update={"shadow": None, "canary": None})

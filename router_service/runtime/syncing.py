@@ -15,7 +15,9 @@ import anyio.to_thread
 
 from router_service.core.errors import PublicationError, StoreError
 from router_service.core.releases import Publication
-from router_service.store.records import Backoff, SharedState, Snapshot, read_pointer
+from router_service.store.backends import SharedState, Snapshot
+from router_service.store.pointers import FilePointer
+from router_service.store.records import Backoff
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5
@@ -215,10 +217,11 @@ class _PointerReader:
         problem = f"{directory} did not answer within {READ_TIMEOUT_S:g} s"
         with anyio.move_on_after(READ_TIMEOUT_S):
             try:
+                read = FilePointer(directory).read_text
                 text = await anyio.to_thread.run_sync(
-                    read_pointer, directory, limiter=self._thread, abandon_on_cancel=True
+                    read, limiter=self._thread, abandon_on_cancel=True
                 )
-            except StoreError as exc:
+            except PublicationError as exc:
                 problem = str(exc)
             else:
                 self._problem = ""

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
+from router_service.access.hooks import AccessHooks
 from router_service.http import counting, inference, passing, schemas
 from router_service.http import error_responses as errors
 from router_service.http import management as resources
@@ -46,15 +47,17 @@ def create_app(
     router: DecidingRouter,
     source: ReloadSource | None = None,
     workers_directory: Path | None = None,
+    hooks: AccessHooks | None = None,
 ) -> FastAPI:
     """Create the app for a router that is ready to decide.
 
     The end of its lifespan closes all connections. Without a `source` the app cannot be reloaded.
     `workers_directory` is the directory that the workers of this gateway share; None if there is
-    one process. Raises ConfigError if no model is configured for an arm of the router's artifact,
-    or if a setting refers to an unknown name.
+    one process. `hooks` are called before and after each request that an upstream answers; by
+    default, every request is admitted. Raises ConfigError if no model is configured for an arm of
+    the router's artifact, or if a setting refers to an unknown name.
     """
-    gateway = Gateway(settings, router, source, workers_directory)
+    gateway = Gateway(settings, router, source, workers_directory, hooks)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -79,9 +82,9 @@ def create_app(
     entry: ASGIApp = Shortcut(app.entry, [*inference.routes.routes, *counting.routes.routes])
     entry = Admission(entry, gateway.slots, gateway.drain, gateway.metrics)
     # Outside of the admission, so that a request without a valid key takes no slot.
-    entry = Authentication(entry, lambda: gateway.engine.access, gateway.metrics)
+    entry = Authentication(entry, lambda: gateway.engine.keys, gateway.metrics)
     tracer = gateway.tracing.tracer if gateway.tracing else None
-    app.entry = Accounting(entry, gateway.recorder, gateway.drain, tracer)
+    app.entry = Accounting(entry, gateway.recorder, gateway.drain, gateway.hooks, tracer)
     for module in (inference, counting, passing, resources, pages, traffic):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)

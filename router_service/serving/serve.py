@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from router_service import signals
-from router_service.access import permitted_listen_host, warn_about_open_redis
+from router_service.access.listening import permitted_listen_host
 from router_service.core.resources import bound_heap
 from router_service.runtime.gateway import Gateway
 from router_service.serving.server import (
@@ -22,6 +22,7 @@ from router_service.serving.server import (
 )
 from router_service.serving.workers import run_workers
 from router_service.settings import Settings
+from router_service.store.backends import log_warnings
 from router_service.telemetry.logs import FIELDS, configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory
 
@@ -45,7 +46,7 @@ def serve(options: ServeOptions) -> None:
             extra={FIELDS: {"settings": unsupported_table(settings)}},
         )  # fmt: skip
     server = settings.server.model_copy(update={"host": permitted_listen_host(settings)})
-    warn_about_open_redis(server)
+    log_warnings(server.shared_store)
     shares_metrics = server.workers > 1 or SHARED_DIRECTORY in os.environ
     with (
         shared_metrics_directory() if shares_metrics else nullcontext(),

@@ -22,7 +22,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from router_service.access import LOOPBACK
+from router_service.access.listening import LOOPBACK
 from router_service.artifact import MANIFEST, read_manifest
 from router_service.http.auth import UI_PATH
 from router_service.http.protocol import ConnectionLimits, protocol_with_limits
@@ -75,7 +75,7 @@ class ServeOptions:
     sandbox_url: str | None = None
     """Address of the sandbox that answers for every model if no models are configured."""
     workers_directory: Path | None = None
-    """Directory that the workers share, see `store.workers`; None without workers."""
+    """Directory that the workers share, see `store.parent_process`; None without workers."""
 
     def read_settings(self) -> Settings:
         """Read the configuration file as it is now; raises ConfigError."""

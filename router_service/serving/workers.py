@@ -39,7 +39,7 @@ from router_service.serving.server import (
     uvicorn_config,
 )
 from router_service.settings import ServerSettings
-from router_service.store.workers import serve_workers
+from router_service.store.parent_process import serve_workers
 from router_service.telemetry.logs import configure_logging
 from router_service.telemetry.metrics import forget_worker
 
@@ -283,7 +283,7 @@ class Supervisor:
 
         Raises SwitchcraftError with the reason if the first worker cannot serve.
         """
-        async with serve_workers(self._server) as directory:
+        async with serve_workers(self._server.store_limits) as directory:
             self._options = replace(self._options, workers_directory=directory)
             await self._run(ConnectionCounts(directory, self._server.workers))
 

@@ -38,10 +38,10 @@ from router_service.settings.values import (
     KeySettings,
     LoggingSettings,
     Name,
-    RedisAddress,
     RouterSettings,
     Seconds,
     ServerSettings,
+    StoreAddress,
     TargetPort,
     TracingSettings,
     UpstreamSettings,
@@ -378,7 +378,7 @@ class RouterSection(Reliability):
     """Longest time in seconds between two parts of an answer."""
     model_group_alias: Mapping[str, Name | Alias] = Field(default_factory=dict)
     """Additional names (aliases) that clients may use, each with the model it stands for."""
-    redis_url: RedisAddress | None = None
+    redis_url: StoreAddress | None = None
     """Address of Redis, the same as `server.redis_url`."""
     redis_host: Annotated[str, AfterValidator(host_in_address)] | None = None
     """Host of Redis, if there is no `redis_url`."""

@@ -43,8 +43,8 @@ from router_service.settings.values import (
     LogFormat,
     Model,
     Port,
-    RedisAddress,
     Settings,
+    StoreAddress,
     UpstreamSettings,
 )
 
@@ -96,7 +96,7 @@ class Overrides(BaseSettings):
     """Overrides `server.port`."""
     workers: Count | None = None
     """Overrides `server.workers`."""
-    redis_url: RedisAddress | None = None
+    redis_url: StoreAddress | None = None
     """Overrides `server.redis_url`."""
     device: Device | None = None
     """Overrides `router.device`. The GPU image sets it to `cuda`."""

@@ -35,7 +35,6 @@ from router_service.artifact import SHIPPED, find_artifact
 from router_service.core.addresses import (
     MAX_PORT,
     check_http_address,
-    check_redis_address,
     read_port,
 )
 from router_service.core.errors import ConfigError, ConfigProblem
@@ -45,6 +44,8 @@ from router_service.policies.risk import Risk, RiskRules
 from router_service.policies.selection import Price
 from router_service.predictor.familiarity import BEST
 from router_service.settings.files import line_of
+from router_service.store.backends import Retention, StoreLimits, check_shared_address
+from router_service.store.records import UpstreamObject
 from router_service.verifier.steps import VerificationLimits
 
 NEVER_FORWARDED = frozenset(
@@ -91,8 +92,8 @@ def _secret_check(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-RedisAddress = Annotated[SecretStr, _secret_check(check_redis_address)]
-"""The address of a Redis server, secret because it may contain a password."""
+StoreAddress = Annotated[SecretStr, _secret_check(check_shared_address)]
+"""The address of a backend that replicas share, secret because it may contain a password."""
 
 ClientKey = Annotated[SecretStr, _secret_check(digest_of)]
 """A key that clients send, in plain text or as `sha256:HEX`."""
@@ -585,7 +586,7 @@ class ServerSettings(Frozen):
     shutdown_timeout_s: Count = 30
     """Time in seconds that running answers get to finish after `drain_delay_s`, while new requests
     are refused."""
-    redis_url: RedisAddress | None = None
+    redis_url: StoreAddress | None = None
     """Address of the Redis in which replicas share state, such as `redis://:PASSWORD@host:6379/0`.
     Without Redis, each replica keeps its state in memory; the workers of one replica still share
     it. Needs the extra `redis`."""
@@ -600,6 +601,19 @@ class ServerSettings(Frozen):
     max_decisions: Count = 10_000
     """Largest number of decisions in memory, about 2 KB each; the oldest ones of the key with most
     are dropped first. Redis has no such limit."""
+
+    @property
+    def shared_store(self) -> str | None:
+        """The address of the backend that replicas share, if there is one."""
+        return None if self.redis_url is None else self.redis_url.get_secret_value()
+
+    @property
+    def store_limits(self) -> StoreLimits:
+        """How long and how many records of each kind are kept."""
+        return StoreLimits(
+            Retention(self.decision_ttl_s, self.max_decisions),
+            {UpstreamObject.kind: Retention(self.response_ttl_s, self.max_responses)},
+        )
 
 
 class KeySettings(Frozen):

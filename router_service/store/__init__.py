@@ -1,1 +1,1 @@
-"""Stores for records and shared state: in memory, in the workers' parent, or in Redis."""
+"""Stores for records and shared state: one interface, one backend per file, a factory by URL."""

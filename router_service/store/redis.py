@@ -1,4 +1,6 @@
-"""Records and shared state in Redis, for gateways with several replicas.
+"""Records, shared state and the pointer in Redis, for gateways with several replicas.
+
+This is the only file that imports the Redis client. `store.backends` imports it when it is used.
 
 Shared state has three keys: a sorted set of deployments by the end of their cool-downs, the
 pointer to the published releases, which a publisher writes, and a hash of rejected releases. The
@@ -15,24 +17,31 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from typing import Generic
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Generic
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import ValidationError
 
-from router_service.core.addresses import check_redis_address
-from router_service.core.errors import ConfigError, MissingExtraError, StoreError
-from router_service.core.releases import MAX_POINTER_BYTES, POINTER_KEY
-from router_service.store.records import CoolDown, R, Snapshot
+from router_service.core.addresses import check_redis_address, is_loopback
+from router_service.core.errors import (
+    ConfigError,
+    MissingExtraError,
+    PublicationError,
+    StoreError,
+)
+from router_service.core.releases import MAX_POINTER_BYTES, Publication, PublicationUpdate
+from router_service.store.backends import SETTING, Backend, CoolDown, R, Snapshot, StoreLimits
 
 try:
+    import redis
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import RedisError, ResponseError
+    from redis.exceptions import RedisError, ResponseError, WatchError
 except ModuleNotFoundError as exc:
-    raise MissingExtraError("the configuration", "server.redis_url", "redis") from exc
+    raise MissingExtraError("the configuration", SETTING, "redis") from exc
 
 _log = logging.getLogger("switchcraft.store")
 
@@ -42,6 +51,12 @@ MAX_RECORD_BYTES = 256 * 1024
 that is longer than this."""
 SOCKET_TIMEOUT_S = 0.2
 """Longest wait for Redis, which usually answers within 2 ms. A longer wait counts as an outage."""
+
+POINTER_TIMEOUT_S = 5.0
+"""Longest wait of a publisher for Redis."""
+
+POINTER_KEY = "switchcraft:publication"
+"""The pointer's key. It never expires."""
 
 COOL_DOWNS_KEY = "switchcraft:cool-downs"
 REJECTIONS_KEY = "switchcraft:rejections"
@@ -55,19 +70,88 @@ gets a new release key, so old rejections do not apply to it."""
 
 MAX_REASON_CHARACTERS = 500
 
+ADD_SCRIPT = """
+local amount, at_most, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local value = tonumber(redis.call('GET', KEYS[1]) or '0')
+if at_most and value + tonumber(amount) > at_most then return false end
+value = redis.call('INCRBY', KEYS[1], amount)
+if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ttl_ms) end
+return value
+"""
+"""Adds to a counter in one step, unless it would exceed a limit."""
 
-class RedisStore(Generic[R]):
+
+class RedisBackend(Backend):
+    """A Redis server, which all replicas use."""
+
+    name: ClassVar[str] = "redis"
+
+    def __init__(self, url: str, limits: StoreLimits) -> None:
+        """Store the parameters."""
+        self._url = url
+        self._limits = limits
+
+    @classmethod
+    def check_address(cls, url: str) -> None:
+        """Raise ValueError if an address is not that of a Redis server."""
+        check_redis_address(url)
+
+    @classmethod
+    def warnings(cls, url: str) -> Sequence[str]:
+        """Return a warning if Redis runs on another machine and its address has no password.
+
+        A client that can write to Redis can choose the artifact, stop deployments and read
+        decisions.
+        """
+        parts = urlsplit(url)
+        password = parts.password or parse_qs(parts.query).get("password")
+        if not parts.hostname or password or is_loopback(parts.hostname):
+            return ()
+        warning = (
+            f"{SETTING} has no password: any client that can connect to Redis can choose the "
+            "artifact that serves; set requirepass in Redis, and use redis://:PASSWORD@HOST:6379/0"
+        )
+        return (warning,)
+
+    @classmethod
+    def open_pointer(cls, url: str) -> RedisPointer:
+        """Return the pointer in this Redis; raises PublicationError if the address is invalid."""
+        return RedisPointer(url)
+
+    def records(self, kind: type[R]) -> RedisRecords[R]:
+        """Return the store for one kind of record."""
+        return RedisRecords(_connect(self._url), kind, ttl_s=self._limits.of(kind.kind).ttl_s)
+
+    def shared_state(self) -> RedisSharedState:
+        """Return the state that all replicas share."""
+        return RedisSharedState(_connect(self._url))
+
+    def counters(self) -> RedisCounters:
+        """Return the counters that all replicas share."""
+        return RedisCounters(_connect(self._url))
+
+    async def ping(self) -> str:
+        """Return that Redis answers; raises StoreError."""
+        client = _connect(self._url)
+        try:
+            with _translate_errors("ping Redis"):
+                await client.ping()
+        finally:
+            await client.aclose()
+        return "answers"
+
+
+class RedisRecords(Generic[R]):
     """Store for records of one kind, under `switchcraft:KIND:ID` until they expire."""
 
-    def __init__(self, url: str, kind: type[R], *, ttl_s: int) -> None:
-        """Connect on first use. Raise ConfigError if the address is not a Redis address."""
-        self._redis = connect(url)
+    def __init__(self, client: Redis, kind: type[R], *, ttl_s: int) -> None:
+        self._redis = client
         self._kind = kind
         self._ttl_s = ttl_s
 
     async def put(self, record: R) -> None:
         """Store a record. Raise StoreError if Redis fails."""
-        with translate_errors(f"keep a {self._kind.kind}"):
+        with _translate_errors(f"keep a {self._kind.kind}"):
             await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
 
     async def add(self, record: R) -> bool:
@@ -75,7 +159,7 @@ class RedisStore(Generic[R]):
 
         Raise StoreError if Redis fails.
         """
-        with translate_errors(f"add a {self._kind.kind}"):
+        with _translate_errors(f"add a {self._kind.kind}"):
             key, value = self._key(record.id), record.model_dump_json()
             return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
 
@@ -84,7 +168,7 @@ class RedisStore(Generic[R]):
 
         Raise StoreError if Redis fails.
         """
-        with translate_errors(f"look up a {self._kind.kind}"):
+        with _translate_errors(f"look up a {self._kind.kind}"):
             value = await self._redis.getrange(self._key(record_id), 0, MAX_RECORD_BYTES)
         if not value:
             return None
@@ -98,7 +182,7 @@ class RedisStore(Generic[R]):
 
     async def aclose(self) -> None:
         """Close the connections."""
-        with translate_errors("close its connections"):
+        with _translate_errors("close its connections"):
             await self._redis.aclose()
 
     def _key(self, record_id: str) -> bytes:
@@ -109,14 +193,13 @@ class RedisStore(Generic[R]):
 class RedisSharedState:
     """State that replicas share through Redis. Every operation raises StoreError if Redis fails."""
 
-    def __init__(self, url: str) -> None:
-        """Connect on first use. Raise ConfigError if the address is not a Redis address."""
-        self._redis = connect(url)
+    def __init__(self, client: Redis) -> None:
+        self._redis = client
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
         """Return the pointer and the cool-downs of these deployments, in one round trip."""
         names = list(deployment_ids)
-        with translate_errors("read the shared state"):
+        with _translate_errors("read the shared state"):
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.time()
             pipeline.getrange(POINTER_KEY, 0, MAX_POINTER_BYTES)
@@ -136,12 +219,12 @@ class RedisSharedState:
 
     async def is_rejected(self, release_key: str) -> bool:
         """Return whether a replica has rejected a release."""
-        with translate_errors("look up a rejection"):
+        with _translate_errors("look up a rejection"):
             return bool(await self._redis.hexists(REJECTIONS_KEY, release_key))
 
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
         """Start a cool-down, or extend one that ends earlier."""
-        with translate_errors("share a cool-down"):
+        with _translate_errors("share a cool-down"):
             now_s = _to_seconds(await self._redis.time())
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.zremrangebyscore(COOL_DOWNS_KEY, "-inf", now_s)
@@ -155,7 +238,7 @@ class RedisSharedState:
 
     async def reject(self, release_key: str, reason: str) -> None:
         """Record that a release was rejected."""
-        with translate_errors("share a rejection"):
+        with _translate_errors("share a rejection"):
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.hset(REJECTIONS_KEY, release_key, reason[:MAX_REASON_CHARACTERS])
             pipeline.expire(REJECTIONS_KEY, REJECTIONS_TTL_S)
@@ -163,19 +246,91 @@ class RedisSharedState:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        with translate_errors("close its connections"):
+        with _translate_errors("close its connections"):
             await self._redis.aclose()
 
 
-def connect(url: str) -> Redis:
+class RedisCounters:
+    """Counters under `switchcraft:count:NAME`; the operation raises StoreError if Redis fails."""
+
+    def __init__(self, client: Redis) -> None:
+        self._redis = client
+
+    async def add(
+        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
+    ) -> int | None:
+        """Add to a counter and return its new value, or None if that exceeds `at_most`."""
+        limit = "" if at_most is None else str(at_most)
+        key, ttl_ms = f"{KEY_PREFIX}count:{name}", max(1, round(ttl_s * 1000))
+        with _translate_errors("count"):
+            value = await self._redis.eval(ADD_SCRIPT, 1, key, str(amount), limit, str(ttl_ms))
+        return None if value is None else int(value)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        with _translate_errors("close its connections"):
+            await self._redis.aclose()
+
+
+class RedisPointer:
+    """Pointer in a Redis key, for publishers; gateways read it with the shared state."""
+
+    is_beside_releases = False
+
+    def __init__(self, url: str) -> None:
+        """Connect on first use; raises PublicationError if the address is invalid."""
+        # A password may contain any character that separates the parts of an address, so the
+        # address is cut at the last "@".
+        scheme, _, rest = url.partition("://")
+        self.name = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+        try:
+            check_redis_address(url)
+        except ValueError as exc:
+            raise PublicationError(self.name, str(exc)) from None
+        try:
+            self._redis = redis.Redis.from_url(
+                url, socket_timeout=POINTER_TIMEOUT_S, socket_connect_timeout=POINTER_TIMEOUT_S
+            )
+        except ValueError:
+            # Without `from exc`, because urllib's message quotes what it takes for the port.
+            # That is the password if the password contains a slash.
+            problem = "is not a valid Redis address; check the host and the port"
+            raise PublicationError(self.name, problem) from None
+
+    def read(self) -> Publication | None:
+        """Return the publication in the key."""
+        with self._raising_unavailable():
+            return self._parse(self._redis.get(POINTER_KEY))
+
+    def move(self, update: PublicationUpdate) -> Publication:
+        """Replace the key's value; call `update` again if another publisher was faster."""
+        with self._raising_unavailable(), self._redis.pipeline() as pipeline:
+            while True:
+                pipeline.watch(POINTER_KEY)  # type: ignore[no-untyped-call]  # untyped in redis-py
+                publication = update(self._parse(pipeline.get(POINTER_KEY)))
+                pipeline.multi()
+                pipeline.set(POINTER_KEY, publication.to_json())
+                with suppress(WatchError):
+                    pipeline.execute()
+                    return publication
+
+    def _parse(self, text: object) -> Publication | None:
+        return Publication.parse(text, self.name) if isinstance(text, bytes) else None
+
+    @contextmanager
+    def _raising_unavailable(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, OSError, TimeoutError) as exc:
+            problem = f"is not reachable ({type(exc).__name__}); check the address and the server"
+            raise PublicationError(self.name, problem) from exc
+
+
+def _connect(url: str) -> Redis:
     """Return a client that connects on first use, with short timeouts and without retries.
 
     Raise ConfigError if the address is not a Redis address.
     """
-    try:
-        check_redis_address(url)
-    except ValueError as exc:
-        raise ConfigError("the configuration", "server.redis_url", str(exc)) from None
     try:
         return Redis.from_url(
             url,
@@ -187,11 +342,11 @@ def connect(url: str) -> Redis:
         problem = "must be an address that begins with redis://, rediss:// or unix://"
         # Not from exc, because urllib's message quotes what it takes for the port. If the password
         # contains a slash, the quoted text is a part of the password.
-        raise ConfigError("the configuration", "server.redis_url", problem) from None
+        raise ConfigError("the configuration", SETTING, problem) from None
 
 
 @contextmanager
-def translate_errors(operation: str) -> Iterator[None]:
+def _translate_errors(operation: str) -> Iterator[None]:
     """Convert the driver's errors within the block to StoreError, without the address of Redis."""
     try:
         yield

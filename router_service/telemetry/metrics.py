@@ -1,17 +1,22 @@
 """Every Prometheus series of the gateway, defined once.
 
-Label values come from the configuration and the artifact, never from a client.
+Label values come from the configuration and the artifact, never from a client. Series exist with 0
+before they count, because Prometheus misses the first increase of a series that is new. A
+definition names them (`starts`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 from http import HTTPStatus
+from itertools import product
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,8 +29,13 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from router_service.checker.tool_checks import CallValidity
+from router_service.core.decision_record import Verdict
 from router_service.core.errors import ConfigError
+from router_service.core.releases import Track
+from router_service.policies.selection import Reason
 from router_service.temporary import temporary_directory
+from router_service.verifier.steps import UnverifiedReason
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -46,6 +56,21 @@ _REGRET_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TOKEN_BUCKETS = (32, 64, 128, 192, 256, 320, 384, 448, 512)
 _STEP_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10)
 _BYTE_BUCKETS = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
+
+BINS = 10
+"""Number of bins for the chosen arm's probability in calibration metrics."""
+
+
+def probability_bin(probability: float) -> str:
+    """Return the lower end of a probability's bin; 1 is in the last bin."""
+    # Rounded first, because 0.7 as a 32-bit float is slightly less than 0.7.
+    return f"{min(int(round(probability * BINS, 6)), BINS - 1) / BINS:.1f}"
+
+
+# Values of labels.
+_BINS = tuple(probability_bin(number / BINS) for number in range(BINS))
+_RELOADED = ("config", "artifact")
+_SOURCES = ("upstream", "gateway")
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 C = TypeVar("C", Counter, Histogram)
@@ -79,37 +104,86 @@ class Series:
     """Only for gauges."""
 
 
+class Known(Enum):
+    """Sets of label values that are known once an engine serves."""
+
+    ARMS = auto()
+    """The arms that have a model."""
+    PRICED_ARMS = auto()
+    """The arms whose model has a price. Without one there is no series of costs: 0 would be
+    wrong."""
+    MODELS = auto()
+    """The names of the models."""
+    PRICED_MODELS = auto()
+    """The models that have a price."""
+    COMPARED_MODELS = auto()
+    """The models whose cost is compared with that of the baseline model: both have a price."""
+    DEPLOYMENTS = auto()
+    """The ids of the deployments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Series that exist before they count: one for each combination of these label values."""
+
+    values: tuple[Known | tuple[str, ...], ...]
+    """The values of each label, in the order of the labels."""
+    if_verified: bool
+    """Whether the series exist only if the artifact has a verifier."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the series do not depend on the engine."""
+        return not self.if_verified and not any(isinstance(each, Known) for each in self.values)
+
+
+def _each(*values: Known | Iterable[str], if_verified: bool = False) -> Start:
+    return Start(tuple(v if isinstance(v, Known) else tuple(v) for v in values), if_verified)
+
+
 @dataclass(frozen=True)
 class _Definition(Generic[M]):
     """Definition of a metric of `Metrics`; each instance of `Metrics` creates its own metric."""
 
     series: Series
     create: Callable[[CollectorRegistry], M]
+    starts: Sequence[Start] = ()
+    first: Callable[[], float] | None = None
+    """Returns the value with which series of a gauge start, if that is not 0."""
 
     def __get__(self, instance: Metrics | None, owner: type[Metrics]) -> M:
         raise AttributeError("Metrics has series only on instances; use Metrics() instead")
 
 
-def _counter(name: str, text: str, *labels: str) -> _Definition[Counter]:
+def _counter(
+    name: str, text: str, *labels: str, starts: Sequence[Start] = ()
+) -> _Definition[Counter]:
     name = f"switchcraft_{name}"
     return _Definition(
         Series(f"{name}_total", "counter", labels, text),
         lambda registry: Counter(name, text, labels, registry=registry),
+        starts,
     )
 
 
 def _histogram(
-    name: str, text: str, buckets: Sequence[float], *labels: str
+    name: str, text: str, buckets: Sequence[float], *labels: str, starts: Sequence[Start] = ()
 ) -> _Definition[Histogram]:
     name = f"switchcraft_{name}"
     return _Definition(
         Series(name, "histogram", labels, text),
         lambda registry: Histogram(name, text, labels, buckets=buckets, registry=registry),
+        starts,
     )
 
 
 def _gauge(
-    name: str, text: str, *labels: str, aggregation: Aggregation = "max"
+    name: str,
+    text: str,
+    *labels: str,
+    aggregation: Aggregation = "max",
+    starts: Sequence[Start] = (),
+    first: Callable[[], float] | None = None,
 ) -> _Definition[Gauge]:
     """Define a gauge. Do not use its `set_function` or `remove`: they affect only one worker."""
     name = f"switchcraft_{name}"
@@ -117,6 +191,8 @@ def _gauge(
     return _Definition(
         Series(name, "gauge", labels, text, aggregation),
         lambda registry: Gauge(name, text, labels, registry=registry, multiprocess_mode=mode),
+        starts,
+        first,
     )
 
 
@@ -134,7 +210,14 @@ class Metrics:
         "status",
     )
     decisions = _counter(
-        "decisions", "Router decisions, by chosen arm and reason.", "arm", "reason"
+        "decisions",
+        "Router decisions, by chosen arm and reason.",
+        "arm",
+        "reason",
+        starts=[
+            _each(Known.ARMS, Reason),
+            _each(Known.ARMS, ("verified", "text", "ungrounded"), if_verified=True),
+        ],
     )
     build_info = _gauge("build_info", "1, labelled with the running version.", "version")
     artifact_info = _gauge(
@@ -167,6 +250,7 @@ class Metrics:
         "Predicted probability that the chosen arm answers correctly.",
         _PROBABILITY_BUCKETS,
         "arm",
+        starts=[_each(Known.ARMS)],
     )
     expected_regret = _histogram(
         "expected_regret",
@@ -184,6 +268,7 @@ class Metrics:
         "unfamiliar_requests",
         "Routed requests that are unlike the training data, by the arm that answered.",
         "arm",
+        starts=[_each(Known.ARMS)],
     )
     packed_tokens = _histogram("packed_tokens", "Tokens in the encoder's input.", _TOKEN_BUCKETS)
     request_bytes = _histogram("request_bytes", "Body size of routed requests.", _BYTE_BUCKETS)
@@ -230,12 +315,14 @@ class Metrics:
         "Time from sending a request to the upstream to the end of its answer.",
         _UPSTREAM_BUCKETS_S,
         "model",
+        starts=[_each(Known.MODELS)],
     )
     time_to_first_token = _histogram(
         "time_to_first_token_seconds",
         "Time from sending a request to the upstream to the first output of a streamed answer.",
         _UPSTREAM_BUCKETS_S,
         "model",
+        starts=[_each(Known.MODELS)],
     )
     # Usage and cost.
     tokens = _counter(
@@ -245,23 +332,27 @@ class Metrics:
         "model",
         "kind",
         "source",
+        starts=[_each(Known.MODELS, ("prompt", "completion", "cached", "reasoning"), _SOURCES)],
     )
     cost_usd = _counter(
         "cost_usd",
         "Cost at list price if tokens and price are known, by source of the token count.",
         "model",
         "source",
+        starts=[_each(Known.PRICED_MODELS, _SOURCES)],
     )
     routed_cost_usd = _counter(
         "routed_cost_usd",
         "Cost of routed requests for which the cost of the baseline model is known too.",
         "model",
+        starts=[_each(Known.COMPARED_MODELS)],
     )
     baseline_cost_usd = _counter(
         "baseline_cost_usd",
         "Cost of the requests in routed_cost_usd at the baseline model's price for the same "
         "tokens, by the model that answered. The saving is this value minus routed_cost_usd.",
         "model",
+        starts=[_each(Known.COMPARED_MODELS)],
     )
     unpriced = _counter(
         "unpriced_answers",
@@ -274,6 +365,7 @@ class Metrics:
         "conversation_switches",
         "Requests that another arm answered than the conversation's last request, by the new arm.",
         "arm",
+        starts=[_each(Known.ARMS)],
     )
     conversation_caches = _counter(
         "conversation_caches",
@@ -281,6 +373,7 @@ class Metrics:
         "provider reported cached tokens: hit, miss.",
         "arm",
         "result",
+        starts=[_each(Known.ARMS, ("hit", "miss"))],
     )
     conversation_cost_usd = _counter(
         "conversation_cost_usd", "Cost of the answers to requests of conversations."
@@ -297,6 +390,7 @@ class Metrics:
         "(including those that the gateway no longer waited for).",
         "arm",
         "outcome",
+        starts=[_each(Known.ARMS, ("accepted", "rejected", "failed"), if_verified=True)],
     )
     verification_steps = _histogram(
         "verification_steps",
@@ -314,11 +408,13 @@ class Metrics:
         "Candidate answers that were compared with the accepted one, by whether their tool calls "
         "are the same: yes, no.",
         "agrees",
+        starts=[_each(("yes", "no"), if_verified=True)],
     )
     rejected_cost_usd = _counter(
         "rejected_cost_usd",
         "Cost of candidate answers that were not delivered, by arm; included in cost_usd.",
         "arm",
+        starts=[_each(Known.PRICED_ARMS, if_verified=True)],
     )
     unverified_requests = _counter(
         "unverified_requests",
@@ -326,6 +422,7 @@ class Metrics:
         "no_tools, several_choices, stored, background, server_tools, attachments, continued, "
         "unread, router_failed, overloaded, candidates_failed, text.",
         "reason",
+        starts=[_each(UnverifiedReason, if_verified=True)],
     )
     # Upstreams.
     client_disconnects = _counter(
@@ -335,6 +432,7 @@ class Metrics:
         "broken_streams",
         "Streams that broke after their first byte was sent to the client.",
         "model",
+        starts=[_each(Known.MODELS)],
     )
     attempts = _counter(
         "upstream_attempts",
@@ -356,15 +454,24 @@ class Metrics:
         "Requests for which a release failed to decide or to judge candidate answers, by release; "
         "a model answered them anyway.",
         "release",
+        starts=[_each(Track)],
     )
     breaker_openings = _counter(
-        "breaker_openings", "Times that a deployment's circuit opened.", "deployment"
+        "breaker_openings",
+        "Times that a deployment's circuit opened.",
+        "deployment",
+        starts=[_each(Known.DEPLOYMENTS)],
     )
     deployments_available = _gauge(
         "deployments_available", "Deployments whose circuit is closed.", aggregation="min"
     )
     breaker_open = _gauge("breaker_open", "1 while a deployment's circuit is open.", "deployment")
-    store_errors = _counter("store_errors", "Store operations that failed.", "operation")
+    store_errors = _counter(
+        "store_errors",
+        "Store operations that failed.",
+        "operation",
+        starts=[_each(("put", "get", "overflow", "pause"))],
+    )
     # Refused requests and load.
     refused_callers = _counter(
         "refused_callers",
@@ -376,6 +483,7 @@ class Metrics:
         "Requests refused because the gateway is overloaded or shutting down, by reason: "
         "overloaded, decisions_queued, too_many_requests, shutting_down.",
         "reason",
+        starts=[_each(("overloaded", "decisions_queued", "too_many_requests", "shutting_down"))],
     )
     requests_in_flight = _gauge(
         "requests_in_flight",
@@ -406,6 +514,7 @@ class Metrics:
         "(taken, refused).",
         "kind",
         "outcome",
+        starts=[_each(_RELOADED, ("taken", "refused"))],
     )
     last_reload_successful = _gauge(
         "last_reload_successful",
@@ -413,27 +522,39 @@ class Metrics:
         "start counts as a reload.",
         "kind",
         aggregation="min",
+        starts=[_each(_RELOADED)],
+        first=lambda: 1.0,
     )
     last_reload_timestamp_seconds = _gauge(
         "last_reload_timestamp_seconds",
         "Unix time of the last reload of this kind, in seconds.",
         "kind",
+        starts=[_each(_RELOADED)],
+        first=time.time,
     )
     release_requests = _counter(
-        "release_requests", "Routed requests that have ended, by release.", "release"
+        "release_requests",
+        "Routed requests that have ended, by release.",
+        "release",
+        starts=[_each(Track)],
     )
     release_failures = _counter(
         "release_failures",
         "Routed requests that failed because of the upstream or the gateway, by release.",
         "release",
+        starts=[_each(Track)],
     )
     release_cost_usd = _counter(
-        "release_cost_usd", "Cost of routed requests if it is known, by release.", "release"
+        "release_cost_usd",
+        "Cost of routed requests if it is known, by release.",
+        "release",
+        starts=[_each(Track)],
     )
     canary_withdrawals = _counter(
         "canary_withdrawals",
         "Canary releases that this gateway rolled back, by the limit that they exceeded.",
         "bound",
+        starts=[_each(("errors", "cost"))],
     )
     shadow_decisions = _counter(
         "shadow_decisions",
@@ -449,6 +570,7 @@ class Metrics:
         "(arguments that violate it or are not JSON), unknown_tool, unchecked.",
         "model",
         "fits",
+        starts=[_each(Known.MODELS, CallValidity)],
     )
     weak_evidence = _counter(
         "weak_evidence",
@@ -456,6 +578,7 @@ class Metrics:
         "evidence: tool_error, repeated_call. Such a call may still be correct.",
         "arm",
         "kind",
+        starts=[_each(Known.ARMS, ("tool_error", "repeated_call"))],
     )
     feedback = _counter(
         "feedback",
@@ -463,30 +586,40 @@ class Metrics:
         "if the client sent the expected calls, which are compared later.",
         "arm",
         "verdict",
+        starts=[_each(Known.ARMS, Verdict)],
     )
     calibration_decisions = _counter(
         "calibration_decisions",
         "Decisions whose feedback says correct or wrong, by the chosen arm's probability, rounded "
         "down to a tenth (0.0 to 0.9).",
         "bin",
+        starts=[_each(_BINS)],
     )
     calibration_predicted = _counter(
         "calibration_predicted",
         "Sum of the chosen arms' probabilities over the decisions in calibration_decisions.",
         "bin",
+        starts=[_each(_BINS)],
     )
     calibration_correct = _counter(
-        "calibration_correct", "Decisions in calibration_decisions that were correct.", "bin"
+        "calibration_correct",
+        "Decisions in calibration_decisions that were correct.",
+        "bin",
+        starts=[_each(_BINS)],
     )
     # Decision log and traces.
     log_lines = _counter(
-        "decision_log_lines", "Lines written to the decision log, by type.", "type"
+        "decision_log_lines",
+        "Lines written to the decision log, by type.",
+        "type",
+        starts=[_each(("decision", "feedback", "evidence"))],
     )
     log_dropped = _counter(
         "decision_log_dropped",
         "Lines that the decision log lost, by reason: full (the queue was full), failed (writing "
         "failed).",
         "reason",
+        starts=[_each(("full", "failed"))],
     )
     log_queued = _gauge(
         "decision_log_queued",
@@ -503,17 +636,49 @@ class Metrics:
     )
 
     def __init__(self) -> None:
+        """Create all series that do not depend on an engine; `start` creates the others."""
         self.registry = CollectorRegistry()
         self._children: dict[tuple[object, ...], Counter | Histogram] = {}
+        for name, definition in self._definitions():
+            metric = vars(self)[name] = definition.create(self.registry)
+            for start in definition.starts:
+                if start.is_fixed:
+                    self._start(metric, start, {}, definition.first)
+
+    def start(self, known: Mapping[Known, Collection[str]], *, has_verifier: bool) -> None:
+        """Create the series of an engine, which begin with 0 unless they exist already.
+
+        `has_verifier` says whether its artifact can verify answers.
+        """
+        for name, definition in self._definitions():
+            for start in definition.starts:
+                if not start.is_fixed and (has_verifier or not start.if_verified):
+                    self._start(vars(self)[name], start, known)
+
+    @staticmethod
+    def _start(
+        metric: Counter | Gauge | Histogram,
+        start: Start,
+        known: Mapping[Known, Collection[str]],
+        first: Callable[[], float] | None = None,
+    ) -> None:
+        values = [known[each] if isinstance(each, Known) else each for each in start.values]
+        for labels in product(*values):
+            child = metric.labels(*labels)
+            if first is not None and isinstance(child, Gauge):
+                child.set(first())
+
+    @staticmethod
+    def _definitions() -> Iterator[tuple[str, _Definition[Any]]]:
+        """Yield the name and the definition of every metric, in the order of definition."""
         for name, definition in vars(Metrics).items():
             if isinstance(definition, _Definition):
-                vars(self)[name] = definition.create(self.registry)
+                yield name, definition
 
     @property
     def series(self) -> tuple[Series, ...]:
         """Every series, in the order of definition."""
-        definitions = vars(Metrics).values()
-        return tuple(d.series for d in definitions if isinstance(d, _Definition))
+        return tuple(definition.series for _, definition in self._definitions())
 
     def exposition(self) -> bytes:
         """Return all series in Prometheus' text format (`CONTENT_TYPE`), for all workers."""

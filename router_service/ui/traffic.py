@@ -24,7 +24,6 @@ from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.transfer import gateway_of, info_of
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.requests.exchange import MAX_RECENT
-from router_service.settings import ADMIN
 from router_service.telemetry.history import (
     DAY_S,
     HOUR_S,
@@ -235,8 +234,8 @@ async def recent_decision(request: Request, decision_id: str) -> ExplainedDecisi
 
 def visible_key(request: Request) -> str | None:
     """Return the name of the key whose traffic the caller may see; None means all traffic."""
-    key = info_of(request).key
-    return None if key == ADMIN else key
+    key = info_of(request).api_key
+    return None if key.is_admin else key.name
 
 
 def read_overview(

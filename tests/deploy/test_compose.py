@@ -17,7 +17,8 @@ import pytest
 import redis
 import yaml
 
-from router_service.access import Access
+from router_service.access.key import Permission
+from router_service.access.keyring import KeyRing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.keys import is_weak
@@ -122,11 +123,11 @@ def test_prometheus_reaches_the_gateway() -> None:
     sent = COMPOSE["configs"][key["source"]]["content"]
     assert sent == SERVICES["sandbox-gateway"]["environment"]["SWITCHCRAFT_METRICS_KEY"]
     settings = settings_of(SERVICES["sandbox-gateway"])
-    access = Access.from_settings(settings.keys)
+    keys = KeyRing.from_settings(settings.keys)
     metrics = _DEFAULT.sub(r"\2", sent).encode()
-    assert access.scraper(metrics)
-    assert not access.caller(metrics, needs_admin=True)
-    assert not access.caller(metrics, needs_admin=False)
+    assert keys.find(metrics, Permission.METRICS)
+    assert not keys.find(metrics, Permission.ADMIN)
+    assert not keys.find(metrics, Permission.CALL)
     assert "ADMIN" not in str(SERVICES["prometheus"]) + str(COMPOSE["configs"])
 
 

@@ -16,7 +16,9 @@ import pytest
 import yaml
 
 from deploy import alerts
-from router_service.access import Access, permitted_listen_host
+from router_service.access.key import Permission
+from router_service.access.keyring import KeyRing
+from router_service.access.listening import permitted_listen_host
 from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
 from router_service.serving.server import ServeOptions
@@ -104,7 +106,7 @@ def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch)
     assert permitted_listen_host(settings) == host
     assert not settings.models
     app = ServeOptions(host=host, sandbox_url="http://127.0.0.1:9/v1").create_app()
-    assert not app.state.gateway.engine.access.is_open, "the sandbox's gateway asks for the key"
+    assert not app.state.gateway.engine.keys.is_open, "the sandbox's gateway asks for the key"
 
 
 @pytest.mark.parametrize("name", ["gpu", "prometheus", "redis", "shared-volume"])
@@ -326,10 +328,10 @@ def test_manifests_contain_no_secret_values() -> None:
     credentials = endpoint["authorization"]["credentials"]
     assert credentials["name"] == secret
     assert credentials["key"] in SECRET
-    access = Access.from_settings(gateway_settings().keys)
+    keys = KeyRing.from_settings(gateway_settings().keys)
     sent = f"value of {credentials['key']}".encode()
-    assert access.scraper(sent)
-    assert not access.caller(sent, needs_admin=False), "the key opens metrics only"
+    assert keys.find(sent, Permission.METRICS)
+    assert not keys.find(sent, Permission.CALL), "the key opens metrics only"
     assert "Secret" not in RESOURCES
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from router_service.core.releases import POINTER_FILE, Release
+from router_service.core.releases import Release
+from router_service.store.pointers import POINTER_FILE, open_pointer
 from switchcraft_training.cli import main
-from switchcraft_training.publishing.releases import make_release, open_pointer, put_stable
+from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.drills.processes import GatewayProcess, Load, gateway, write_config
 from tests.publishing import flip
 from tests.serving import Sandbox

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.access import permitted_listen_host
+from router_service.access.listening import permitted_listen_host
 from router_service.core.errors import SwitchcraftError
 from router_service.serving.app import create_app
 from router_service.settings import (

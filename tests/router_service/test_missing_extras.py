@@ -62,7 +62,7 @@ def test_publishing_to_redis_without_its_extra_names_the_extra() -> None:
     done = run("switchcraft_training.cli", "publish", "--list", "--to", "redis://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "switchcraft-train: publishing to Redis: needs packages that are not installed; "
+        "switchcraft-train: redis://: needs packages that are not installed; "
         "run pip install 'switchcraft-router[redis]'\n"
     )
     done = run("switchcraft_training.cli", "publish", "--list", "--to", "runs/none")

@@ -16,8 +16,8 @@ from router_service.artifact import SHIPPED
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings
+from router_service.store.pointers import open_pointer
 from switchcraft_training.cli import main
-from switchcraft_training.publishing.releases import open_pointer
 from tests.bodies import BODY, CHAT
 from tests.fakes import PRICES, FakeRouter
 from tests.logs import LoggingGateway, logging_gateway

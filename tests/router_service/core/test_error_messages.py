@@ -44,6 +44,9 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.ForbiddenError("This key may not read metrics. Use the admin key."): (
         "This key may not read metrics. Use the admin key."
     ),
+    errors.AdmissionError("The budget of this key is spent. It begins anew on 1 December."): (
+        "The budget of this key is spent. It begins anew on 1 December."
+    ),
     errors.OverloadedError("overloaded", "Too many requests are in flight."): (
         "Too many requests are in flight. Try again in 1 s."
     ),

@@ -11,17 +11,15 @@ import pytest
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from router_service.access import (
-    Access,
-    is_loopback,
-    permitted_listen_host,
-    warn_about_open_redis,
-)
+from router_service.access.keyring import KeyRing
+from router_service.access.listening import permitted_listen_host
+from router_service.core.addresses import is_loopback
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed
 from router_service.http.auth import PUBLIC_PATHS, is_page_file
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
+from router_service.store.backends import log_warnings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served, wait_for
@@ -302,7 +300,7 @@ def test_remote_redis_without_password_logs_warning(
     url: str, is_open: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Startup warns if Redis on another machine needs no password."""
-    warn_about_open_redis(ServerSettings(redis_url=SecretStr(url)))
+    log_warnings(ServerSettings(redis_url=SecretStr(url)).shared_store)
     assert ("server.redis_url has no password" in caplog.text) == is_open
     assert "secret" not in caplog.text
 
@@ -316,6 +314,6 @@ def test_is_loopback_recognizes_every_notation() -> None:
 
 def test_access_is_open_only_without_any_key() -> None:
     """Access is open only if no key of any kind is configured."""
-    assert Access.from_settings(KeySettings()).is_open
-    assert not Access.from_settings(KeySettings(admin=SecretStr(ADMIN))).is_open
-    assert not Access.from_settings(KeySettings(metrics=SecretStr(METRICS))).is_open
+    assert KeyRing.from_settings(KeySettings()).is_open
+    assert not KeyRing.from_settings(KeySettings(admin=SecretStr(ADMIN))).is_open
+    assert not KeyRing.from_settings(KeySettings(metrics=SecretStr(METRICS))).is_open

@@ -29,8 +29,10 @@ from router_service.requests.trials import Shadow
 from router_service.requests.turns import conversation_key, has_stalled, is_in_tool_loop
 from router_service.runtime.engine import make_planner
 from router_service.settings import ConversationSettings, RiskSettings, Settings
-from router_service.store.records import GuardedStore, MemoryStore
-from router_service.store.redis import RedisStore
+from router_service.store.backends import Retention, StoreLimits
+from router_service.store.memory import MemoryStore
+from router_service.store.records import GuardedStore
+from router_service.store.redis import RedisBackend
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import ASK, BODY, WEATHER
 from tests.fakes import FakeRouter
@@ -337,7 +339,8 @@ def test_replicas_share_conversations_through_redis(redis_url: str) -> None:
     """A conversation's next request may arrive at another replica."""
 
     async def check() -> None:
-        one, other = (RedisStore(redis_url, ConversationState, ttl_s=60) for _ in range(2))
+        backend = RedisBackend(redis_url, StoreLimits(Retention(60, 1)))
+        one, other = (backend.records(ConversationState) for _ in range(2))
         request = request_of(NEXT)
         state = state_of("small", request)
         await one.put(state)

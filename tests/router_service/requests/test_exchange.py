@@ -10,6 +10,7 @@ import pytest
 
 from router_service.apis.answers import Usage
 from router_service.core.decision_record import DecisionRecord
+from router_service.core.releases import Track
 from router_service.policies.selection import Price
 from router_service.requests.exchange import (
     Ending,
@@ -20,11 +21,11 @@ from router_service.requests.exchange import (
     answer_cost_usd,
 )
 from router_service.requests.parsing import CHAT, parse_request
-from router_service.requests.planning import Track
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
 from router_service.settings import Deployment, HistorySettings, Model, Settings
-from router_service.store.records import GuardedStore, MemoryStore
+from router_service.store.memory import MemoryStore
+from router_service.store.records import GuardedStore
 from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY

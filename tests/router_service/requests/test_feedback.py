@@ -17,7 +17,8 @@ from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
 from router_service.settings import DecisionLogSettings, Settings
-from router_service.store.records import EvidenceMark, GuardedStore, MemoryStore, RememberedCall
+from router_service.store.memory import MemoryStore
+from router_service.store.records import EvidenceMark, GuardedStore, RememberedCall
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
 from tests.fakes import FakeRouter

@@ -12,7 +12,8 @@ from router_service.requests.ownership import (
     ObjectAccess,
     UpstreamObjectIndex,
 )
-from router_service.store.records import GuardedStore, MemoryStore, UpstreamObject
+from router_service.store.memory import MemoryStore
+from router_service.store.records import GuardedStore, UpstreamObject
 
 HELD = UpstreamObject(id="resp_1", model="m", deployment_id="d")
 
@@ -142,7 +143,7 @@ def test_access_to_objects() -> None:
     """A key may use its own objects, and the admin key all. Unowned ones depend on the gateway."""
     mine = HELD.model_copy(update={"owner": "team-a"})
     apart, alone = ObjectAccess("team-a", sees_unowned=False), ObjectAccess("team-a")
-    admin, everyone = ObjectAccess("admin"), ObjectAccess(None)
+    admin, everyone = ObjectAccess("admin", sees_all=True), ObjectAccess(None)
     assert [viewer.sees(mine) for viewer in (apart, alone, admin, everyone)] == [
         True, True, True, False,
     ]  # fmt: skip

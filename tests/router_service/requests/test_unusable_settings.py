@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.access import permitted_listen_host
+from router_service.access.listening import permitted_listen_host
 from router_service.artifact import SHIPPED
 from router_service.check import check
 from router_service.core.errors import ConfigError

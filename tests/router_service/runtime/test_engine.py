@@ -12,11 +12,11 @@ import pytest
 from router_service.apis.conversation import Conversation
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ModelNotFoundError
-from router_service.core.releases import Canary, ExceededLimit, Release
+from router_service.core.releases import Canary, ExceededLimit, Release, Track
 from router_service.core.resources import Timer
 from router_service.policies.selection import Price
 from router_service.requests.parsing import CHAT, parse_request
-from router_service.requests.planning import DecidingRouter, Plan, Planner, Track
+from router_service.requests.planning import DecidingRouter, Plan, Planner
 from router_service.requests.pool import Pool
 from router_service.requests.trials import (
     MAX_WAITING,

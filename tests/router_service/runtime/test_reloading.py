@@ -11,10 +11,11 @@ from pydantic import SecretStr
 
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
-from router_service.core.releases import POINTER_FILE, POINTER_KEY
 from router_service.runtime.engine import EngineBuilder
 from router_service.runtime.reloading import load_first_router
 from router_service.settings import RouterSettings, ServerSettings, Settings
+from router_service.store.pointers import POINTER_FILE
+from router_service.store.redis import POINTER_KEY
 from switchcraft_training.cli import main
 from tests.publishing import flip, make_artifact
 

@@ -1,73 +1,49 @@
-"""Shared state is the same in memory, in the workers' parent and in Redis."""
+"""Shared state is the same in every backend."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable
 
 import pytest
 import redis
 
 from router_service.core.errors import ConfigError, StoreError
-from router_service.core.releases import MAX_POINTER_BYTES, POINTER_KEY
-from router_service.settings import ServerSettings
-from router_service.store.records import MemorySharedState, SharedState, Snapshot
-from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY, RedisSharedState
-from router_service.store.workers import WorkerSharedState, serve_workers
+from router_service.core.releases import MAX_POINTER_BYTES
+from router_service.store.backends import Snapshot, open_backend
+from router_service.store.redis import (
+    COOL_DOWNS_KEY,
+    POINTER_KEY,
+    REJECTIONS_KEY,
+    RedisBackend,
+    RedisSharedState,
+)
+from tests.router_service.store.conftest import LIMITS, Replicas, Run
 from tests.serving import wait_for_async
 
-Check = Callable[[SharedState, SharedState], Awaitable[None]]
+
+def redis_state(url: str) -> RedisSharedState:
+    """Return a view of the state in Redis."""
+    return RedisBackend(url, LIMITS).shared_state()
 
 
-@pytest.fixture
-def server(redis_url: str) -> redis.Redis:
-    """Return a client of a Redis server without shared state."""
-    client = redis.Redis.from_url(redis_url)
-    client.delete(COOL_DOWNS_KEY, REJECTIONS_KEY, POINTER_KEY)
-    return client
-
-
-@pytest.fixture(params=["memory", "workers", "redis"])
-def replicas(request: pytest.FixtureRequest) -> Callable[[Check], None]:
-    """Return a function that runs a check with two replicas' views. In memory they are one."""
-
-    async def run(check: Check) -> None:
-        if request.param == "memory":
-            state = MemorySharedState(asyncio.get_running_loop().time)
-            await check(state, state)
-            return
-        if request.param == "workers":
-            async with serve_workers(ServerSettings()) as directory:
-                one, other = WorkerSharedState(directory), WorkerSharedState(directory)
-                await check(one, other)
-                await one.aclose()
-                await other.aclose()
-            return
-        request.getfixturevalue("server").close()
-        replicas = [RedisSharedState(request.getfixturevalue("redis_url")) for _ in range(2)]
-        await check(*replicas)
-        for replica in replicas:
-            await replica.aclose()
-
-    return lambda check: asyncio.run(run(check))
-
-
-def test_initial_state_is_empty(replicas: Callable[[Check], None]) -> None:
+def test_initial_state_is_empty(replicas: Run) -> None:
     """At first there is no cool-down, no pointer and no rejection."""
 
-    async def check(one: SharedState, _other: SharedState) -> None:
+    async def check(each: Replicas) -> None:
+        one, _ = each.states()
         assert await one.read(["a"]) == Snapshot()
         assert not await one.is_rejected("release")
 
     replicas(check)
 
 
-def test_cool_downs_are_shared(replicas: Callable[[Check], None]) -> None:
+def test_cool_downs_are_shared(replicas: Run) -> None:
     """The other replica sees a cool-down with its remaining time. The longer one counts."""
 
-    async def check(one: SharedState, other: SharedState) -> None:
+    async def check(each: Replicas) -> None:
+        one, other = each.states()
         await one.cool_down("a", 60)
         await one.cool_down("b", 30)
         await other.cool_down("a", 5)
@@ -81,10 +57,12 @@ def test_cool_downs_are_shared(replicas: Callable[[Check], None]) -> None:
     replicas(check)
 
 
-def test_cool_downs_end(replicas: Callable[[Check], None]) -> None:
+def test_cool_downs_end(replicas: Run) -> None:
     """A cool-down that has ended is not returned."""
 
-    async def check(one: SharedState, other: SharedState) -> None:
+    async def check(each: Replicas) -> None:
+        one, other = each.states()
+
         async def is_over() -> bool:
             return not (await other.read(["a"])).cool_downs
 
@@ -94,10 +72,11 @@ def test_cool_downs_end(replicas: Callable[[Check], None]) -> None:
     replicas(check)
 
 
-def test_rejections_are_shared(replicas: Callable[[Check], None]) -> None:
+def test_rejections_are_shared(replicas: Run) -> None:
     """The other replica sees a rejection, with the reason."""
 
-    async def check(one: SharedState, other: SharedState) -> None:
+    async def check(each: Replicas) -> None:
+        one, other = each.states()
         await one.reject("release", "3 points more errors: é")
         assert await other.is_rejected("release")
         assert not await other.is_rejected("another")
@@ -113,7 +92,7 @@ def test_the_pointer_is_read(redis_url: str, server: redis.Redis) -> None:
     server.hset(REJECTIONS_KEY, "x", b"\xff")
 
     async def check() -> None:
-        state = RedisSharedState(redis_url)
+        state = redis_state(redis_url)
         snapshot = await state.read(["a", "b", "\xff"])
         assert snapshot.publication == b"\xff not json"
         assert snapshot.cool_downs == {}
@@ -134,7 +113,7 @@ def test_only_requested_members_are_read(redis_url: str, server: redis.Redis) ->
     pipeline.execute()
 
     async def check() -> None:
-        state = RedisSharedState(redis_url)
+        state = redis_state(redis_url)
         await state.read([])  # connects
         tracemalloc.start()
         snapshot = await state.read(["a", "7"])
@@ -158,7 +137,7 @@ def test_an_entry_without_a_plausible_end_hides_no_other(
     server.zadd(COOL_DOWNS_KEY, {"a": time.time() + 115 * 24 * 3600})
 
     async def check() -> None:
-        state = RedisSharedState(redis_url)
+        state = redis_state(redis_url)
         await state.cool_down("a", 60)
         assert 50 < (await state.read(["a"])).cool_downs["a"].left_s <= 60
         await state.aclose()
@@ -170,7 +149,7 @@ def test_keys_expire(redis_url: str, server: redis.Redis) -> None:
     """Shared state expires some time after the last write, and old members earlier."""
 
     async def check() -> None:
-        state = RedisSharedState(redis_url)
+        state = redis_state(redis_url)
         await state.cool_down("short", 0.001)
         await asyncio.sleep(0.01)
         await state.cool_down("long", 60)
@@ -188,7 +167,7 @@ def test_another_type_under_a_key_is_an_error(redis_url: str, server: redis.Redi
     server.set(REJECTIONS_KEY, "text")
 
     async def check() -> None:
-        state = RedisSharedState(redis_url)
+        state = redis_state(redis_url)
         with pytest.raises(StoreError, match="WRONGTYPE"):
             await state.is_rejected("x")
         for key in (COOL_DOWNS_KEY, POINTER_KEY):
@@ -208,7 +187,7 @@ def test_another_type_under_a_key_is_an_error(redis_url: str, server: redis.Redi
 def test_a_bad_address_is_not_quoted(url: str) -> None:
     """The error for an invalid address shows no part of it, and neither does its cause."""
     with pytest.raises(ConfigError) as caught:
-        RedisSharedState(url)
+        open_backend(url, LIMITS).shared_state()
     assert "secret" not in f"{caught.value!s}{caught.value!r}"
     assert caught.value.__suppress_context__
 
@@ -217,7 +196,7 @@ def test_errors_of_an_unreachable_redis_hide_the_password() -> None:
     """Every operation raises StoreError without the password."""
 
     async def check() -> None:
-        state = RedisSharedState("redis://:planted-secret@127.0.0.1:9/0")
+        state = redis_state("redis://:planted-secret@127.0.0.1:9/0")
         for operation in (
             state.read([]), state.is_rejected("a"), state.cool_down("a", 1), state.reject("a", "b"),
         ):  # fmt: skip

@@ -11,18 +11,17 @@ import pytest
 import redis
 
 from router_service.core.decision_record import DecisionRecord
-from router_service.core.errors import ConfigError, StoreError
+from router_service.core.errors import StoreError
+from router_service.store.backends import RecordStore, Retention, StoreLimits
+from router_service.store.memory import MAX_MEAN_BYTES, MemoryStore
 from router_service.store.records import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
-    MAX_MEAN_BYTES,
     MAX_WRITES_IN_FLIGHT,
     Backoff,
     GuardedStore,
-    MemoryStore,
-    RecordStore,
 )
-from router_service.store.redis import RedisStore
+from router_service.store.redis import RedisBackend, RedisRecords
 
 
 def record(name: str = "dec_1") -> DecisionRecord:
@@ -38,6 +37,11 @@ def record(name: str = "dec_1") -> DecisionRecord:
         ending="complete",
         latency_s=0.1,
     )
+
+
+def redis_records(url: str) -> RedisRecords[DecisionRecord]:
+    """Return a store in Redis."""
+    return RedisBackend(url, StoreLimits(Retention(60, 1))).records(DecisionRecord)
 
 
 class Clock:
@@ -126,37 +130,6 @@ def test_one_keys_records_do_not_push_out_those_of_others() -> None:
     assert [i for i, each in enumerate(flood) if store.find(each.id)] == list(range(43, 50))
 
 
-def test_records_in_redis_are_shared_and_expire(redis_url: str) -> None:
-    """Another replica reads a record until it expires."""
-
-    async def check() -> None:
-        writer, reader = (RedisStore(redis_url, DecisionRecord, ttl_s=1) for _ in range(2))
-        await writer.put(record("dec_redis"))
-        assert await reader.get("dec_redis") == record("dec_redis")
-        assert await reader.get("dec_other") is None
-        await asyncio.sleep(1.1)
-        assert await reader.get("dec_redis") is None
-        await writer.aclose()
-        await reader.aclose()
-
-    asyncio.run(check())
-
-
-def test_only_the_first_of_several_adds_succeeds(redis_url: str) -> None:
-    """In both stores, one of several concurrent adds of an id returns True."""
-
-    async def check() -> None:
-        replicas = [RedisStore(redis_url, DecisionRecord, ttl_s=60) for _ in range(8)]
-        added = await asyncio.gather(*(replica.add(record("dec_added")) for replica in replicas))
-        assert sorted(added) == [False] * 7 + [True]
-        for replica in replicas:
-            await replica.aclose()
-        memory = MemoryStore[DecisionRecord](ttl_s=10, max_records=2, clock=Clock())
-        assert [await memory.add(record()) for _ in range(3)] == [True, False, False]
-
-    asyncio.run(check())
-
-
 @pytest.mark.parametrize("listens", [True, False])
 def test_unreachable_redis_fails_quickly(listens: bool) -> None:
     """A Redis that is down, or that does not answer, raises StoreError within a second."""
@@ -168,7 +141,7 @@ def test_unreachable_redis_fails_quickly(listens: bool) -> None:
     async def check() -> None:
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1] if listens else 9
-        store = RedisStore(f"redis://127.0.0.1:{port}/0", DecisionRecord, ttl_s=1)
+        store = redis_records(f"redis://127.0.0.1:{port}/0")
         async with asyncio.timeout(1):
             with pytest.raises(StoreError):
                 await store.put(record())
@@ -176,12 +149,6 @@ def test_unreachable_redis_fails_quickly(listens: bool) -> None:
         server.close()
 
     asyncio.run(check())
-
-
-def test_redis_address_is_checked() -> None:
-    """An invalid address is a configuration error."""
-    with pytest.raises(ConfigError, match=r"server\.redis_url"):
-        RedisStore("http://127.0.0.1", DecisionRecord, ttl_s=1)
 
 
 def guarded(
@@ -304,7 +271,7 @@ def test_a_damaged_record_is_unknown(redis_url: str, caplog: pytest.LogCaptureFi
         with redis.Redis.from_url(redis_url) as client:
             for number, value in enumerate(values):
                 client.set(f"switchcraft:decision:dec_damaged_{number}", value)
-        store = RedisStore(redis_url, DecisionRecord, ttl_s=60)
+        store = redis_records(redis_url)
         guard = GuardedStore[DecisionRecord](store, lambda _: None)
         for number in range(len(values)):
             assert await guard.get(f"dec_damaged_{number}") is None

@@ -19,10 +19,12 @@ from router_service.artifact import (
     save_manifest,
     sha256,
 )
-from router_service.core.releases import POINTER_FILE, POINTER_KEY, Publication, Release
+from router_service.core.releases import Publication, Release
 from router_service.router import Router
+from router_service.store.pointers import POINTER_FILE, open_pointer
+from router_service.store.redis import POINTER_KEY
 from switchcraft_training.cli import main
-from switchcraft_training.publishing.releases import make_release, open_pointer, put_stable
+from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.publishing import flip, make_artifact
 
 

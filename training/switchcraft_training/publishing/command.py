@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from router_service.core.errors import PublicationError
-from router_service.core.releases import Canary, Release
-
-if TYPE_CHECKING:
-    from switchcraft_training.publishing.releases import Pointer, PublicationUpdate
+from router_service.core.releases import Canary, Pointer, PublicationUpdate, Release
+from router_service.store.pointers import open_pointer
 
 _EXAMPLE = """\
 examples:
@@ -77,9 +74,6 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run_publish(arguments: argparse.Namespace) -> int:
     """Change or read what is published, print it, and return the exit status 0."""
-    # Imported here because other commands need neither the Redis driver nor the model runtime.
-    from switchcraft_training.publishing.releases import open_pointer  # noqa: PLC0415
-
     pointer = open_pointer(arguments.to)
     if arguments.list:
         published = pointer.read()
@@ -109,6 +103,7 @@ def run_publish(arguments: argparse.Namespace) -> int:
 
 def _requested_update(arguments: argparse.Namespace, pointer: Pointer) -> PublicationUpdate:
     """Return the requested update, after verifying and copying the artifact if there is one."""
+    # Imported here because other commands do not need the model runtime.
     from switchcraft_training.publishing import releases  # noqa: PLC0415
 
     if arguments.withdraw:

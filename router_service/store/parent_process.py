@@ -17,19 +17,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Generic
+from typing import ClassVar, Generic
 
 from router_service.core.decision_record import StoredRecord
 from router_service.core.errors import ConfigError, StoreError
-from router_service.settings import ServerSettings
-from router_service.store.records import (
-    CoolDown,
-    ExpiringMap,
-    MemorySharedState,
-    R,
-    Snapshot,
-    UpstreamObject,
-)
+from router_service.store.backends import Backend, CoolDown, R, Snapshot, StoreLimits
+from router_service.store.memory import ExpiringMap, MemoryCounters, MemorySharedState
 from router_service.temporary import temporary_directory
 
 TIMEOUT_S = 0.2
@@ -44,29 +37,65 @@ Message = Sequence[bytes]
 _COUNT = struct.Struct("!I")
 _COOL_DOWN = struct.Struct("!dd")
 _DURATION = struct.Struct("!d")
+_COUNTED = struct.Struct("!q")
 
 
-class WorkerStore(Generic[R]):
-    """Store for records of one kind that all workers share; for use on one event loop."""
+class ParentBackend(Backend):
+    """The memory of the workers' parent process.
 
-    def __init__(self, directory: Path, kind: type[R]) -> None:
-        """Connect on first use; `directory` contains the parent's socket."""
-        self._parent = _Parent(directory)
+    Its address is `workers:DIRECTORY`. The directory contains the parent's socket.
+    """
+
+    name: ClassVar[str] = "workers"
+
+    def __init__(self, url: str, limits: StoreLimits) -> None:
+        """Connect on first use. The parent has the limits of its own configuration."""
+        del limits
+        self._directory = Path(url.partition(":")[2])
+
+    @classmethod
+    def check_address(cls, url: str) -> None:
+        """Accept the directories of `serve_workers`."""
+
+    def records(self, kind: type[R]) -> ParentRecords[R]:
+        """Return the store for one kind of record."""
+        return ParentRecords(_Parent(self._directory), kind)
+
+    def shared_state(self) -> ParentSharedState:
+        """Return the state that all workers share."""
+        return ParentSharedState(_Parent(self._directory))
+
+    def counters(self) -> ParentCounters:
+        """Return the counters that all workers share."""
+        return ParentCounters(_Parent(self._directory))
+
+    async def ping(self) -> str:
+        """Ask the parent for nothing, and return that it answers."""
+        parent = _Parent(self._directory)
+        try:
+            await parent.ask(b"read")
+        finally:
+            parent.close()
+        return "answers"
+
+
+class ParentRecords(Generic[R]):
+    """Store for records of one kind; every operation raises StoreError without the parent."""
+
+    def __init__(self, parent: _Parent, kind: type[R]) -> None:
+        self._parent = parent
         self._kind = kind
 
     async def put(self, record: R) -> None:
-        """Store a record. Raise StoreError if the parent does not answer."""
+        """Store a record."""
         await self._send(b"put", record.id, *_contents(record))
 
     async def add(self, record: R) -> bool:
-        """Store a record if its id is new, and return whether it was stored.
-
-        Raise StoreError if the parent does not answer.
-        """
+        """Store a record in one step if its id is new, and return whether it was stored."""
         return bool(await self._send(b"add", record.id, *_contents(record)))
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record, or None. Raise StoreError if the parent does not answer."""
+        """Return a record, or None."""
         found = await self._send(b"get", record_id)
         return self._kind.model_validate_json(found[0]) if found else None
 
@@ -80,16 +109,15 @@ class WorkerStore(Generic[R]):
         return await self._parent.ask(command, self._kind.kind.encode(), key, *record)
 
 
-class WorkerSharedState:
-    """State that all workers share; every operation raises StoreError as `WorkerStore` does.
+class ParentSharedState:
+    """State that all workers share; every operation raises StoreError without the parent.
 
     It never contains a publication: workers read the pointer's file, and a pointer in Redis is read
     from Redis.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Connect on first use; `directory` contains the parent's socket."""
-        self._parent = _Parent(directory)
+    def __init__(self, parent: _Parent) -> None:
+        self._parent = parent
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
         """Return the cool-downs of these deployments."""
@@ -108,6 +136,26 @@ class WorkerSharedState:
     async def reject(self, release_key: str, reason: str) -> None:
         """Record a rejection."""
         await self._parent.ask(b"reject", release_key.encode(), reason.encode())
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        self._parent.close()
+
+
+class ParentCounters:
+    """Counters that all workers share; the operation raises StoreError without the parent."""
+
+    def __init__(self, parent: _Parent) -> None:
+        self._parent = parent
+
+    async def add(
+        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
+    ) -> int | None:
+        """Add to a counter and return its new value, or None if that exceeds `at_most`."""
+        limit = () if at_most is None else (_COUNTED.pack(at_most),)
+        numbers = (_COUNTED.pack(amount), _DURATION.pack(ttl_s), *limit)
+        reply = await self._parent.ask(b"count", name.encode(), *numbers)
+        return _COUNTED.unpack(reply[0])[0] if reply else None
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -171,12 +219,12 @@ class _Parent:
 
 
 @asynccontextmanager
-async def serve_workers(settings: ServerSettings) -> AsyncIterator[Path]:
+async def serve_workers(limits: StoreLimits) -> AsyncIterator[Path]:
     """Serve the shared state while the block runs, and yield the directory of the socket.
 
     Raises ConfigError if the socket cannot be created.
     """
-    state = _State(settings)
+    state = _State(limits)
     async with AsyncExitStack() as stack:
         try:
             path = stack.enter_context(temporary_directory("switchcraft-workers-"))
@@ -194,10 +242,11 @@ async def serve_workers(settings: ServerSettings) -> AsyncIterator[Path]:
 class _State:
     """The memory that all workers share, in their parent."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self._settings = settings
+    def __init__(self, limits: StoreLimits) -> None:
+        self._limits = limits
         self._records: dict[bytes, ExpiringMap[bytes, bytes]] = {}
         self._shared = MemorySharedState(time.monotonic)
+        self._counters = MemoryCounters(time.monotonic)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection until it is closed."""
@@ -231,6 +280,14 @@ class _State:
                 reply = [b"rejected"] if await self._shared.is_rejected(key.decode()) else []
             case [b"reject", key, reason]:
                 await self._shared.reject(key.decode(), reason.decode())
+            case [b"count", name, amount, duration, *limit]:
+                value = await self._counters.add(
+                    name.decode(),
+                    _COUNTED.unpack(amount)[0],
+                    ttl_s=_DURATION.unpack(duration)[0],
+                    at_most=_COUNTED.unpack(limit[0])[0] if limit else None,
+                )
+                reply = [] if value is None else [_COUNTED.pack(value)]
             case _:
                 raise ValueError(f"unknown request of a worker: {request[:1]!r}")
         return reply
@@ -238,11 +295,10 @@ class _State:
     def _of_kind(self, kind: bytes) -> ExpiringMap[bytes, bytes]:
         records = self._records.get(kind)
         if records is None:
-            server = self._settings
-            ttl_s, max_entries = server.decision_ttl_s, server.max_decisions
-            if kind.decode() == UpstreamObject.kind:
-                ttl_s, max_entries = server.response_ttl_s, server.max_responses
-            records = ExpiringMap(ttl_s=ttl_s, max_entries=max_entries, clock=time.monotonic)
+            retention = self._limits.of(kind.decode())
+            records = ExpiringMap(
+                ttl_s=retention.ttl_s, max_entries=retention.max_records, clock=time.monotonic
+            )
             self._records[kind] = records
         return records
 

@@ -11,10 +11,12 @@ import pytest
 
 from router_service.core.errors import ConfigError, StoreError
 from router_service.settings import ServerSettings
+from router_service.store.backends import StoreLimits
+from router_service.store.parent_process import SOCKET, ParentBackend, ParentRecords, serve_workers
 from router_service.store.records import EvidenceMark, FeedbackMark, UpstreamObject
-from router_service.store.workers import SOCKET, WorkerStore, serve_workers
+from tests.router_service.store.conftest import LIMITS
 
-Store = WorkerStore[FeedbackMark]
+Store = ParentRecords[FeedbackMark]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 EMPTY_REPLY = b"\0\0\0\4" + b"\0\0\0\0"
@@ -25,60 +27,28 @@ def mark(name: str) -> FeedbackMark:
     return FeedbackMark(id=name)
 
 
-@asynccontextmanager
-async def stores(
-    count: int = 2, server: ServerSettings | None = None
-) -> AsyncIterator[list[Store]]:
-    """Yield the stores of several workers."""
-    async with serve_workers(server or ServerSettings()) as directory:
-        made = [Store(directory, FeedbackMark) for _ in range(count)]
-        yield made
-        for store in made:
-            await store.aclose()
+def backend(directory: Path) -> ParentBackend:
+    """Return the backend of a worker whose parent has its socket in a directory."""
+    return ParentBackend(f"workers:{directory}", StoreLimits(LIMITS.default))
 
 
 @asynccontextmanager
 async def parent(directory: Path, serve: Serve) -> AsyncIterator[Store]:
     """Yield a worker's store whose parent behaves as `serve` does."""
     server = await asyncio.start_unix_server(serve, directory / SOCKET)
-    store = Store(directory, FeedbackMark)
+    store = backend(directory).records(FeedbackMark)
     yield store
     await store.aclose()
     server.close()
-
-
-def test_workers_read_the_records_of_each_other() -> None:
-    """A record of one worker is found by another; an id without a valid encoding is unknown."""
-
-    async def check() -> None:
-        async with stores() as (one, other):
-            for name in ("a", "x" * 100_000):
-                assert await other.get(name) is None
-                await one.put(mark(name))
-                assert await other.get(name) == mark(name)
-            assert await other.get("\ud800") is None
-
-    asyncio.run(check())
-
-
-def test_one_of_several_adds_succeeds() -> None:
-    """If several workers add an id at the same time, only one of them learns that it is new."""
-
-    async def check() -> None:
-        async with stores(8) as workers:
-            added = await asyncio.gather(*(worker.add(mark("a")) for worker in workers))
-            assert sorted(added) == [False] * 7 + [True]
-
-    asyncio.run(check())
 
 
 def test_kinds_of_records_are_separate_and_bounded() -> None:
     """Each kind of record has the configured number of places; the oldest records are dropped."""
 
     async def check() -> None:
-        async with serve_workers(ServerSettings(max_decisions=2)) as directory:
-            marks = Store(directory, FeedbackMark)
-            others = WorkerStore(directory, EvidenceMark)
+        async with serve_workers(ServerSettings(max_decisions=2).store_limits) as directory:
+            marks = backend(directory).records(FeedbackMark)
+            others = backend(directory).records(EvidenceMark)
             await others.put(EvidenceMark(id="b"))
             for name in "abc":
                 await marks.put(mark(name))
@@ -95,8 +65,8 @@ def test_keys_share_the_parents_memory() -> None:
     """A key with many stored objects pushes out its own ones, not those of another key."""
 
     async def check() -> None:
-        async with serve_workers(ServerSettings(max_responses=4)) as directory:
-            store = WorkerStore(directory, UpstreamObject)
+        async with serve_workers(ServerSettings(max_responses=4).store_limits) as directory:
+            store = backend(directory).records(UpstreamObject)
             owners = {"mine": "quiet"} | {f"flood{i}": "busy" for i in range(10)}
             for name, owner in owners.items():
                 await store.put(UpstreamObject(id=name, model="m", deployment_id="d", owner=owner))
@@ -111,11 +81,13 @@ def test_concurrent_requests_get_their_own_replies() -> None:
     """Many look-ups and writes on one connection do not mix."""
 
     async def check() -> None:
-        async with stores(1) as (store,):
+        async with serve_workers(LIMITS) as directory:
+            store = backend(directory).records(FeedbackMark)
             names = [f"{number}" for number in range(200)]
             await asyncio.gather(*(store.put(mark(name)) for name in names[::2]))
             found = await asyncio.gather(*(store.get(name) for name in names))
             assert found == [mark(name) if int(name) % 2 == 0 else None for name in names]
+            await store.aclose()
 
     asyncio.run(check())
 
@@ -176,7 +148,7 @@ def test_missing_socket_is_a_configuration_error(
     monkeypatch.setattr("tempfile.tempdir", str(directory))
 
     async def check() -> None:
-        async with serve_workers(ServerSettings()):
+        async with serve_workers(ServerSettings().store_limits):
             pass
 
     with pytest.raises(ConfigError, match=r"TMPDIR: .*too long"):

@@ -15,7 +15,7 @@ from router_service.core.resources import SHARED_CACHES, Cache
 from router_service.predictor.model import Execution
 from router_service.requests.limits import DecisionQueue, Slots
 from router_service.runtime.engine import Engine
-from router_service.runtime.gateway import Gauges
+from router_service.runtime.gauges import Gauges
 from router_service.settings import BreakerSettings, RouterSettings, Settings
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers

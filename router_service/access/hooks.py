@@ -1,0 +1,87 @@
+"""Hooks around the requests that upstreams answer: admission before, and settlement afterwards.
+
+Admission may refuse a request, for example because a budget is spent, or change the policy that
+applies to it. Settlement learns what the request has cost. `http.transfer.admit` calls the first
+hook, and `http.middleware.Accounting` the second one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from router_service.access.key import Key
+from router_service.core.decision_record import DecisionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRequest:
+    """A request that has been read, and of which nothing is decided yet."""
+
+    id: str
+    """The id of the decision that will be made."""
+    key: Key
+    method: str
+    path: str
+    """The path below `/v1`, such as `/chat/completions`."""
+    size_bytes: int
+    """Size of the body."""
+    policy: str | None
+    """The policy that a header of the request asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Admission of one request. A hook may return an object of a subclass, with a reservation."""
+
+    policy: str | None = None
+    """The policy that applies, in place of the one that the request asks for; None keeps that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an admitted request has ended."""
+
+    status: int
+    """The HTTP status; 499 if the client left before the answer."""
+    record: DecisionRecord | None
+    """The record with the total cost, tokens, policy, and all candidates with their own costs. None
+    if the request was not sent to a model of the pool: because it could not be planned, or because
+    it was passed to an upstream without being parsed, whose cost is unknown."""
+
+
+class AccessHooks(Protocol):
+    """Decides which requests are admitted, and learns how they end."""
+
+    async def admit(self, request: IncomingRequest) -> Grant:
+        """Admit a request, or raise AdmissionError; a call that raises has admitted nothing.
+
+        The client waits for this call, so it must be quick.
+        """
+
+    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
+        """Account for a request that has ended; must return at once.
+
+        This is called exactly once for each admitted request: also if it fails, if its client
+        leaves, or if the gateway shuts down. An error is logged, and reaches no client.
+        """
+
+    async def aclose(self) -> None:
+        """Finish the work that settlements have started; called after the last settlement."""
+
+
+class AdmitAll:
+    """Hooks that admit every request and settle nothing."""
+
+    _GRANT = Grant()
+
+    async def admit(self, request: IncomingRequest) -> Grant:
+        """Admit the request."""
+        del request
+        return self._GRANT
+
+    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
+        """Do nothing."""
+
+    async def aclose(self) -> None:
+        """Do nothing."""

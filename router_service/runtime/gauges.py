@@ -1,0 +1,113 @@
+"""Gauges of a gateway's present state, and the series that its engine's models have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from router_service import __version__
+from router_service.core.resources import Cache, CacheCounts, HeldMemory
+from router_service.requests.limits import DecisionQueue, Slots
+from router_service.runtime.engine import Engine
+from router_service.telemetry.metrics import Known, Metrics
+from router_service.upstream.breaker import CircuitBreakers
+
+
+class Gauges:
+    """Gauges that are set when metrics are read, at no cost for requests.
+
+    The files of worker processes keep a label forever, so a gauge that no longer applies is set to
+    0 and never removed.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        breakers: CircuitBreakers,
+        slots: Slots,
+        decisions: DecisionQueue,
+        held_memory: Callable[[], Mapping[str, HeldMemory]],
+    ) -> None:
+        """Show the version. `show_engine` shows everything that depends on an engine."""
+        self._metrics = metrics
+        self._breakers = breakers
+        self._slots = slots
+        self._decisions = decisions
+        self._held_memory = held_memory
+        self._artifact: tuple[str, ...] | None = None
+        self._graph: tuple[str, ...] | None = None
+        self._arms: set[tuple[str, str, str]] = set()
+        self._deployment_ids: set[str] = set()
+        self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
+        metrics.build_info.labels(__version__).set(1)
+
+    def show_engine(self, engine: Engine) -> None:
+        """Show the engine that answers from now on, and create the series of its models."""
+        metrics = self._metrics
+        self._show_artifact(engine)
+        self._show_arms(engine)
+        metrics.latency_budget_seconds.set(engine.settings.router.latency_budget_s)
+        pool = engine.pool
+        models = {model.name: model for model in pool.models.values()}
+        priced = [name for name, model in models.items() if model.price is not None]
+        has_baseline = pool.baseline is not None and pool.baseline.price is not None
+        metrics.start(
+            {
+                Known.ARMS: pool.by_arm,
+                Known.PRICED_ARMS: pool.prices,
+                Known.MODELS: models,
+                Known.PRICED_MODELS: priced,
+                Known.COMPARED_MODELS: priced if has_baseline else (),
+                Known.DEPLOYMENTS: engine.deployment_ids,
+            },
+            has_verifier=engine.manifest.verifier is not None,
+        )
+        self.refresh(engine)
+
+    def _show_artifact(self, engine: Engine) -> None:
+        """Show the artifact that decides, and the graph that runs."""
+        manifest, execution, metrics = engine.manifest, engine.execution, self._metrics
+        if self._artifact is not None:
+            metrics.artifact_info.labels(*self._artifact).set(0)
+        self._artifact = (manifest.name, manifest.encoder.name, manifest.provenance.commit)
+        metrics.artifact_info.labels(*self._artifact).set(1)
+        if self._graph is not None:
+            metrics.graph_info.labels(*self._graph).set(0)
+        self._graph = (execution.graph, execution.provider)
+        metrics.graph_info.labels(*self._graph).set(1)
+
+    def _show_arms(self, engine: Engine) -> None:
+        """Show which model serves each arm, and how many models serve none."""
+        mapping, metrics = engine.pool.mapping, self._metrics
+        for series in self._arms:
+            metrics.arm_info.labels(*series).set(0)
+        self._arms = {(arm, mapping.models[arm], mapping.bases[arm]) for arm in mapping.models}
+        for series in self._arms:
+            metrics.arm_info.labels(*series).set(1)
+        metrics.unrouted_models.set(len(mapping.unrouted))
+
+    def refresh(self, engine: Engine) -> None:
+        """Set the gauges to the present state."""
+        metrics = self._metrics
+        try:
+            metrics.tasks.set(len(asyncio.all_tasks()))
+        except RuntimeError:  # the event loop does not run yet
+            metrics.tasks.set(0)
+        metrics.requests_in_flight.set(self._slots.in_flight)
+        metrics.decisions_queued.set(self._decisions.waiting)
+        present = set(engine.deployment_ids)
+        open_ids = self._breakers.open_circuits().keys() & present
+        metrics.deployments_available.set(len(present) - len(open_ids))
+        self._deployment_ids |= present
+        for deployment_id in self._deployment_ids:
+            metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)
+        caches = {item for router in engine.releases.routers for item in router.caches.items()}
+        for name, cache in caches:
+            before, now = self._counted.get(cache, CacheCounts()), cache.counts
+            metrics.cache_lookups.labels(name, "hit").inc(now.hits - before.hits)
+            metrics.cache_lookups.labels(name, "miss").inc(now.misses - before.misses)
+            self._counted[cache] = now
+        for name, held in self._held_memory().items():
+            metrics.held_bytes.labels(name).set(held.size_bytes)

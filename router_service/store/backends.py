@@ -1,0 +1,244 @@
+"""The interface of a backend, which keeps records and shared state, and the factory by URL.
+
+A backend is one class in a file of its own. `BACKENDS` names it by the scheme of its URLs, and only
+the factory imports it, when a URL with that scheme is used. So a gateway without Redis never loads
+the Redis client, which would take 0.17 s, mostly for OpenTelemetry's metrics if they are installed
+(python -X importtime).
+"""
+
+from __future__ import annotations
+
+import logging
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, TypeVar
+
+from router_service.core.decision_record import StoredRecord
+from router_service.core.errors import ConfigError, MissingExtraError, PublicationError
+from router_service.core.releases import Pointer
+
+SETTING = "server.redis_url"
+"""The setting that names the backend which replicas share."""
+
+BACKENDS: dict[str, str] = {
+    "redis": "router_service.store.redis:RedisBackend",
+    "rediss": "router_service.store.redis:RedisBackend",
+    "unix": "router_service.store.redis:RedisBackend",
+}
+"""Class of each backend that replicas can share, by the scheme of its URLs in `SETTING`."""
+
+OWN_BACKENDS = {
+    "memory": "router_service.store.memory:MemoryBackend",
+    "workers": "router_service.store.parent_process:ParentBackend",
+}
+"""Class of each backend that a gateway uses by itself, without a setting. `memory:` is the memory
+of one process, and `workers:DIRECTORY` that of the parent whose workers share the directory."""
+
+_log = logging.getLogger("switchcraft.store")
+
+R = TypeVar("R", bound=StoredRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the records of one kind are kept, and how many of them fit into memory."""
+
+    ttl_s: int
+    max_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """The retention of every kind of record."""
+
+    default: Retention
+    by_kind: Mapping[str, Retention] = field(default_factory=dict)
+    """Kinds of records with a retention of their own."""
+
+    def of(self, kind: str) -> Retention:
+        """Return the retention of a kind of record."""
+        return self.by_kind.get(kind, self.default)
+
+
+class RecordStore(Protocol[R]):
+    """Store for records of one kind, which expire. Each operation raises StoreError."""
+
+    async def put(self, record: R) -> None:
+        """Keep a record under its id."""
+
+    async def add(self, record: R) -> bool:
+        """Keep a record if its id is new, and return whether it was."""
+
+    async def get(self, record_id: str) -> R | None:
+        """Return a record, or None if it is unknown or has expired."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoolDown:
+    """A cool-down of a deployment that a replica has started."""
+
+    end_s: float
+    """When it ends, by the shared state's own clock. It identifies the cool-down."""
+    left_s: float
+    """Seconds until it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The part of the shared state that a gateway has asked for, at one moment."""
+
+    cool_downs: Mapping[str, CoolDown] = field(default_factory=dict)
+    """Cool-downs that have not ended, by deployment."""
+    publication: bytes | None = None
+    """The pointer's text (see `core.releases`), cut one byte after `MAX_POINTER_BYTES`, or None if
+    nothing is published."""
+
+
+class SharedState(Protocol):
+    """State that replicas share. Every operation raises StoreError if the state is unreachable."""
+
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+        """Return the pointer and the cool-downs of these deployments, in one round trip."""
+
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a replica has rejected a release."""
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Start a cool-down. Of two cool-downs, the one that ends later counts.
+
+        A cool-down cannot be ended early: while it lasts, the deployment gets no request, so
+        nothing can show that the deployment has recovered.
+        """
+
+    async def reject(self, release_key: str, reason: str) -> None:
+        """Reject a release, so that no replica tries it again."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+
+
+class Counters(Protocol):
+    """Whole numbers that replicas count together. Each operation raises StoreError."""
+
+    async def add(
+        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
+    ) -> int | None:
+        """Add to a counter in one step, and return its new value.
+
+        If the value would exceed `at_most`, nothing is added and None is returned. Two callers
+        therefore never reserve the same amount. A counter begins at 0 with its first addition, and
+        is deleted `ttl_s` seconds later. Values stay exact up to 2**53.
+        """
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+
+
+class Backend(ABC):
+    """Place where gateways keep records and shared state.
+
+    Each store, state and counters that it returns has connections of its own, which it opens on
+    first use. So each may be used on another event loop.
+    """
+
+    name: ClassVar[str]
+    """What `switchcraft check` calls it."""
+    is_shared: ClassVar[bool] = True
+    """Whether other processes see what is kept here."""
+
+    @abstractmethod
+    def __init__(self, url: str, limits: StoreLimits) -> None:
+        """Take an address that `check_address` accepts."""
+
+    @classmethod
+    @abstractmethod
+    def check_address(cls, url: str) -> None:
+        """Raise ValueError if an address is not valid. The message does not quote the address."""
+
+    @classmethod
+    def warnings(cls, url: str) -> Sequence[str]:
+        """Return what operators should know about a backend at this address."""
+        del url
+        return ()
+
+    @classmethod
+    def open_pointer(cls, url: str) -> Pointer:
+        """Return the pointer to the published releases at this address.
+
+        Raise PublicationError if the address is invalid, or if the backend has no pointer.
+        """
+        del url
+        raise PublicationError(cls.name, "cannot hold a publication; give a directory instead")
+
+    @abstractmethod
+    def records(self, kind: type[R]) -> RecordStore[R]:
+        """Return a store for one kind of record."""
+
+    @abstractmethod
+    def shared_state(self) -> SharedState:
+        """Return a view of the state that replicas share."""
+
+    @abstractmethod
+    def counters(self) -> Counters:
+        """Return a view of the counters that replicas share."""
+
+    @abstractmethod
+    async def ping(self) -> str:
+        """Use the backend once, and return what it is or does; raises StoreError."""
+
+
+def find_backend(url: str) -> type[Backend]:
+    """Return the class of the backend for an address.
+
+    Raise ValueError, whose message does not quote the address, if no backend has the address's
+    scheme, or if the backend's client is not installed.
+    """
+    scheme = url.partition(":")[0].lower()
+    places = OWN_BACKENDS | BACKENDS
+    if scheme not in places:
+        raise _unknown_scheme()
+    try:
+        backend: type[Backend] = pkgutil.resolve_name(places[scheme])
+    except MissingExtraError as exc:
+        raise ValueError(exc.problems[0].problem) from exc
+    return backend
+
+
+def check_shared_address(url: str) -> None:
+    """Raise ValueError unless an address is that of a backend which replicas can share.
+
+    The message does not quote the address.
+    """
+    if url.partition(":")[0].lower() not in BACKENDS:
+        raise _unknown_scheme()
+    find_backend(url).check_address(url)
+
+
+def open_backend(url: str, limits: StoreLimits) -> Backend:
+    """Return the backend at an address. No connection is opened yet.
+
+    Raise ConfigError, which does not quote the address, if the address is not valid.
+    """
+    try:
+        backend = find_backend(url)
+        backend.check_address(url)
+    except ValueError as exc:
+        # Without `from exc`: the cause could quote a part of the address, which may be a password.
+        raise ConfigError("the configuration", SETTING, str(exc)) from None
+    return backend(url, limits)
+
+
+def _unknown_scheme() -> ValueError:
+    allowed = " or ".join(f"{name}://" for name in sorted(BACKENDS))
+    return ValueError(f"the address must start with {allowed}")
+
+
+def log_warnings(url: str | None) -> None:
+    """Log what operators should know about the backend at an address, if there is one."""
+    for warning in find_backend(url).warnings(url) if url is not None else ():
+        _log.warning(warning)

@@ -1,0 +1,95 @@
+"""The pointer to the published releases: in a file beside them, or in a backend."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from router_service.core.errors import PublicationError
+from router_service.core.releases import (
+    MAX_POINTER_BYTES,
+    Pointer,
+    Publication,
+    PublicationUpdate,
+)
+from router_service.store.backends import BACKENDS, find_backend
+
+POINTER_FILE = "current.json"
+"""The pointer's file in a publication directory. Releases are folders beside it."""
+
+
+def open_pointer(place: str) -> Pointer:
+    """Return the pointer in a directory, or in the backend whose address the place is.
+
+    Raise PublicationError if the address is invalid.
+    """
+    scheme, separator, _ = place.partition("://")
+    if not separator or scheme not in BACKENDS:
+        return FilePointer(Path(place))
+    try:
+        backend = find_backend(place)
+    except ValueError as exc:
+        raise PublicationError(f"{scheme}://", str(exc)) from exc
+    return backend.open_pointer(place)
+
+
+class FilePointer:
+    """Pointer in a file beside the releases."""
+
+    is_beside_releases = True
+
+    def __init__(self, directory: Path) -> None:
+        """Use a directory, which is created with its first release."""
+        self.name = str(directory)
+        self._directory = directory
+        self._path = directory / POINTER_FILE
+
+    def read_text(self) -> bytes | None:
+        """Return the file's text, or None if nothing is published; raises PublicationError.
+
+        A longer text than allowed is cut one byte after the limit, so that parsing it fails.
+        """
+        try:
+            with self._path.open("rb") as file:
+                return file.read(MAX_POINTER_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise PublicationError(self.name, f"cannot be read: {exc.strerror}") from exc
+
+    def read(self) -> Publication | None:
+        """Return the publication in the file."""
+        text = self.read_text()
+        return None if text is None else Publication.parse(text, str(self._path))
+
+    def move(self, update: PublicationUpdate) -> Publication:
+        """Replace the file atomically; a lock keeps publishers from overwriting each other."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with (self._directory / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
+                publication = update(self.read())
+                partial = self._path.with_suffix(".partial")
+                partial.write_bytes(publication.to_json())
+                flush_to_disk(partial)
+                partial.replace(self._path)
+                flush_to_disk(self._directory)
+        except OSError as exc:
+            raise unwritable(self.name, exc) from exc
+        return publication
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flush a file or directory to disk, so that it survives a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unwritable(place: str, exc: OSError) -> PublicationError:
+    """Return the error for a place that cannot be written."""
+    problem = f"cannot be written: {exc.strerror}; free some space, or give another directory"
+    return PublicationError(place, problem)

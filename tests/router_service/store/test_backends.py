@@ -1,0 +1,181 @@
+"""Every backend keeps records, shared state and counters alike, and is opened by its URL."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from router_service.check import check
+from router_service.core.decision_record import DecisionRecord
+from router_service.core.errors import ConfigError, PublicationError
+from router_service.serving.app import create_app
+from router_service.settings import ServerSettings, Settings
+from router_service.store.backends import Retention, StoreLimits, log_warnings, open_backend
+from router_service.store.pointers import open_pointer
+from router_service.store.records import EvidenceMark, FeedbackMark, UpstreamObject
+from tests.bodies import BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.router_service.store.conftest import LIMITS, Replicas, Run
+from tests.serving import Sandbox, served, wait_for_async
+
+
+def test_records_are_shared(replicas: Run) -> None:
+    """The other replica reads a record, of any size and with any id, and later a newer one."""
+
+    async def run(each: Replicas) -> None:
+        one, other = each.records(UpstreamObject)
+        stored = UpstreamObject(id="a", model="m", deployment_id="d", owner="team-a")
+        for record in (stored, stored.model_copy(update={"model": "x" * 100_000})):
+            await one.put(record)
+            assert await other.get("a") == record
+        assert await other.get("\ud800") is None
+        marks, _ = each.records(FeedbackMark)
+        assert await marks.get("a") is None, "kinds are separate"
+
+    replicas(run)
+
+
+def test_records_expire(replicas: Run) -> None:
+    """A record is unknown after its kind's time; another kind has its own time."""
+    limits = StoreLimits(Retention(1, 10), {EvidenceMark.kind: Retention(60, 10)})
+
+    async def run(each: Replicas) -> None:
+        (one, other), (kept, _) = each.records(FeedbackMark), each.records(EvidenceMark)
+        await one.put(FeedbackMark(id="expires"))
+        await kept.put(EvidenceMark(id="expires"))
+        assert await other.get("expires") is not None
+
+        async def has_expired() -> bool:
+            return await other.get("expires") is None
+
+        await wait_for_async(has_expired, "the record expires")
+        assert await one.add(FeedbackMark(id="expires"))
+        assert await kept.get("expires") is not None
+
+    replicas(run, limits)
+
+
+def test_only_the_first_of_several_adds_succeeds(replicas: Run) -> None:
+    """If replicas add an id at the same time, only one of them learns that it is new."""
+
+    async def run(each: Replicas) -> None:
+        stores = each.records(FeedbackMark) * 4
+        added = await asyncio.gather(*(store.add(FeedbackMark(id="added")) for store in stores))
+        assert sorted(added) == [False] * 7 + [True]
+
+    replicas(run, StoreLimits(Retention(5, 10)))
+
+
+def test_counters_never_exceed_their_limit(replicas: Run) -> None:
+    """Concurrent additions are exact, and those that would exceed the limit add nothing."""
+
+    async def run(each: Replicas) -> None:
+        one, other = each.counters()
+        budget, large = f"budget{id(each)}", f"large{id(each)}"
+        added = await asyncio.gather(
+            *(counters.add(budget, 3, ttl_s=60, at_most=31) for counters in (one, other) * 8)
+        )
+        assert sorted(value for value in added if value is not None) == list(range(3, 31, 3))
+        assert await other.add(budget, 1, ttl_s=60, at_most=31) == 31
+        assert await one.add(budget, 1, ttl_s=60, at_most=31) is None
+        assert await one.add(budget, 1, ttl_s=60) == 32, "a settlement may exceed the limit"
+        assert await other.add(budget, -30, ttl_s=60, at_most=31) == 2, "it is given back"
+        assert await one.add(large, 2**53, ttl_s=60) == 2**53
+        assert await other.add(f"other{id(each)}", 1, ttl_s=60, at_most=0) is None
+
+    replicas(run)
+
+
+def test_counters_begin_anew_after_their_time(replicas: Run) -> None:
+    """Later additions do not extend a counter's time, which begins with its first addition."""
+
+    async def run(each: Replicas) -> None:
+        one, other = each.counters()
+        period = f"period{id(each)}"
+        await one.add(period, 1, ttl_s=0.3)
+        last = 1
+
+        async def has_begun_anew() -> bool:
+            nonlocal last
+            before, last = last, await other.add(period, 1, ttl_s=0.3) or 0
+            return last < before
+
+        await wait_for_async(has_begun_anew, "the counter begins anew")
+        assert last == 1
+
+    replicas(run)
+
+
+def test_backends_test_themselves(replicas: Run) -> None:
+    """A backend that works says so."""
+
+    async def run(each: Replicas) -> None:
+        assert await each.backend.ping()
+
+    replicas(run)
+
+
+@pytest.mark.parametrize("url", ["http://:planted@h", "planted", "toy://planted", "redis://h:x"])
+def test_unknown_address_is_a_configuration_error(url: str) -> None:
+    """The error names the setting and the known schemes, and does not quote the address."""
+    with pytest.raises(ConfigError, match=r"server\.redis_url") as caught:
+        open_backend(url, LIMITS)
+    assert "planted" not in f"{caught.value!s}{caught.value!r}"
+
+
+def test_a_backend_is_imported_only_when_it_is_used() -> None:
+    """A gateway and a publisher without Redis do not load its client."""
+    script = (
+        "import sys\n"
+        "import router_service.serving.app, switchcraft_training.publishing.releases\n"
+        "from router_service.store.backends import open_backend\n"
+        "from router_service.settings import ServerSettings\n"
+        "open_backend('memory:', ServerSettings().store_limits)\n"
+        "print('redis' in sys.modules, 'router_service.store.parent_process' in sys.modules)\n"
+        "ServerSettings(redis_url='redis://127.0.0.1')\n"
+        "print('redis' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)  # noqa: PLW1510
+    lines = done.stdout.split()
+    assert (lines[0], lines[-1]) == ("False", "True"), done.stderr
+
+
+def test_a_backend_can_be_added_in_one_file(toy: str, sandbox: Sandbox) -> None:
+    """Two gateways share decisions through a backend that only the registry knows."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    server = ServerSettings(redis_url=SecretStr(toy))
+    settings = settings.model_copy(update={"server": server})
+    with (
+        served(create_app(settings, FakeRouter())) as one,
+        served(create_app(settings, FakeRouter())) as other,
+    ):
+        answer = httpx.post(one + CHAT, json=BODY)
+        name = answer.headers["x-switchcraft-decision-id"]
+        found = httpx.get(f"{other}/v1/decisions/{name}")
+    assert found.status_code == 200
+    assert DecisionRecord.model_validate(found.json()).id == name
+
+
+def test_an_added_backend_is_checked_and_described(
+    toy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Settings, warnings, the pointer and `switchcraft check` ask the backend."""
+    with pytest.raises(ValueError, match="the address has no name"):
+        ServerSettings(redis_url=SecretStr("toy://"))
+    with caplog.at_level(logging.WARNING, "switchcraft.store"):
+        log_warnings(toy)
+    assert caplog.messages == ["server.redis_url is a toy: it is lost when the process ends"]
+    with pytest.raises(PublicationError, match="cannot hold a publication"):
+        open_pointer(toy)
+    config = tmp_path / "gateway.yaml"
+    model = "{model_name: gpt-5.2, litellm_params: {model: openai/gpt-5.2, api_key: x}}"
+    config.write_text(f"model_list: [{model}]\nserver: {{port: 0, redis_url: '{toy}'}}\n")
+    findings = {found.subject: found.detail for found in check(config)}
+    assert findings["toy"] == "plays"
