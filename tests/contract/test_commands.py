@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from switchcraft_training.cli import main as train
+
 COMMAND = [sys.executable, "-m", "router_service.cli"]
 
 
@@ -87,7 +89,7 @@ def test_serve_explains_an_unusable_port() -> None:
         no_port = "the port must be a whole number from 0 to 65535, in digits"
         in_use = f"cannot listen on 127.0.0.1:{taken}: Address already in use; stop the program"
         for options, variable, status, message in (
-            (["--port", "99999"], "", 2, f"argument --port: {no_port}"),
+            (["--port", "99999"], "", 2, f"switchcraft: Invalid value for --port: {no_port}"),
             ([], "99999", 1, f"the environment: SWITCHCRAFT_PORT: {no_port}"),
             (["--port", str(taken)], "", 1, f"the command line: --port: {in_use}"),
         ):
@@ -153,3 +155,24 @@ def test_training_command_names_a_missing_package() -> None:
     )
     assert run.returncode == 1
     assert run.stderr.startswith("switchcraft-train: msgspec is not installed; run pip install")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run CONFIG --out OUT",
+        "sweep CONFIG --out OUT",
+        "add-verifier ARTIFACT --out OUT --workspace WORK",
+        "add-familiarity ARTIFACT --out OUT --workspace WORK",
+        "onboard ARTIFACT --out OUT --choose 100",
+    ],
+)
+def test_training_commands_ask_for_the_recorded_answers(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no default folder; the error names the option and the variable."""
+    monkeypatch.delenv("SWITCHCRAFT_DATA", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        train(command.split())
+    assert ended.value.code == 2
+    assert "--data is missing, and SWITCHCRAFT_DATA is not set" in capsys.readouterr().err

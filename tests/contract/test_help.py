@@ -1,40 +1,109 @@
-"""`--help` of every command describes it and shows an example."""
+"""`--help` of every command describes it, its options and an example."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
 
+import orjson
 import pytest
+from cyclopts import App, Argument
 
-from router_service import cli as service
-from switchcraft_training import cli as training
+from router_service.cli import main as service_main
+from router_service.cli.commands import app as service
+from switchcraft_training.cli import app as training
+from switchcraft_training.cli import main as training_main
 
-Main = Callable[[Sequence[str]], int]
-
-
-def help_of(main: Main, capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """Return what a command prints with `--help`."""
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--help"])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
+MAINS = {"switchcraft": service_main, "switchcraft-train": training_main}
 
 
-@pytest.mark.parametrize("main", [service.main, training.main], ids=["service", "training"])
-def test_every_command_has_a_description_and_an_example(
-    main: Main, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def commands(app: App, *names: str) -> Iterator[tuple[tuple[str, ...], App]]:
+    """Yield every command with its names, those of groups included."""
+    for name in app:
+        if not name.startswith("-"):
+            yield (*names, name), app[name]
+            yield from commands(app[name], *names, name)
+
+
+COMMANDS = {
+    (*app.name, *names): command for app in (service, training) for names, command in commands(app)
+}
+
+
+def help_of(names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command prints with `--help`, without spaces at the end of lines."""
+    program, *command = names
+    assert MAINS[program]([*command, "--help"]) == 0
+    return re.sub(r" +$", "", capsys.readouterr().out, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("program", MAINS)
+def test_help_lists_every_command(
+    program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of commands leads to texts that say what a command does and how it is called."""
+    """The list has the first line of each command's help."""
     monkeypatch.setenv("COLUMNS", "100")
-    commands = re.findall(r"^    ([a-z-]+)\b", help_of(main, capsys), re.MULTILINE)
-    assert len(commands) >= 7
-    for command in commands:
-        text = help_of(main, capsys, command)
-        usage, description, *_ = text.split("\n\n")
-        assert usage.startswith("usage: ")
-        assert re.match(r"[A-Z][^\n]*\b", description), text
-        assert not description.startswith(("positional", "options")), text
-        _, _, example = text.rpartition("\nexample")
-        assert re.search(rf"switchcraft(-train)? {command}\b", example), text
-        assert "%%" not in text
+    row = re.compile(r"^│ ([a-z][a-z-]+) +(\S.*?) +│$", re.MULTILINE)
+    listed = dict(row.findall(help_of((program,), capsys)))
+    expected = [names[1] for names in COMMANDS if names[0] == program and len(names) == 2]
+    assert len(expected) >= 7
+    assert sorted(listed) == sorted(expected)
+    assert all(text[0].isupper() for text in listed.values())
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_every_command_has_a_description_and_an_example(
+    names: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The help starts with a sentence, and has an example; steps have theirs in their group."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of(names, capsys)
+    usage, description, *_ = text.split("\n\n")
+    assert usage.startswith(f"Usage: {' '.join(names)}")
+    assert re.match(r"[A-Z].*\.$", description, re.DOTALL), text
+    examples = text if len(names) == 2 else help_of(names[:2], capsys)
+    assert re.search(rf"[Ee]xample.*\s{' '.join(names)}\b", examples, re.DOTALL), examples
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_every_option_is_described(names: tuple[str, ...]) -> None:
+    """The docstring describes each parameter under its name."""
+    if COMMANDS[names].default_command is None:
+        return
+    described = COMMANDS[names].assemble_argument_collection(parse_docstring=True)
+
+    def missing(arguments: list[Argument]) -> list[str]:
+        return [each.name for each in arguments if not each.children and not each.parameter.help]
+
+    assert missing(list(described)) == []
+
+
+def test_example_of_score_gets_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    """The example in the help of `score` is a shell command that works."""
+    text = help_of(("switchcraft-train", "score"), capsys)
+    example = text[text.index(" echo ") : text.index("╭")]
+    program = shlex.join([sys.executable, "-m", "switchcraft_training.cli"])
+    command = example.replace("switchcraft-train", program)
+    shown = subprocess.run(["sh", "-c", command], capture_output=True, check=True, timeout=120)
+    assert orjson.loads(shown.stdout)["correct"] is True
+
+
+@pytest.mark.parametrize("module", ["router_service.cli", "switchcraft_training.cli"])
+def test_help_does_not_load_the_models_runtime(module: str) -> None:
+    """`--help` loads neither ONNX Runtime nor PyTorch, each of which takes seconds."""
+    code = (
+        f"import sys; from {module} import main; main(['--help']);"
+        " print(sorted({'onnxruntime', 'torch', 'uvicorn'} & {*sys.modules}))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_worker_processes_do_not_load_the_command_line() -> None:
+    """Workers import the main module of the command again, which loads no library for options."""
+    code = "import sys, router_service.cli; print('cyclopts' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert shown.stdout == "False\n"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from switchcraft_training.checking.command import EXAMPLE_LINE
+from switchcraft_training.checking.score import EXAMPLE_LINE
 
 TOOL = {
     "type": "function",

@@ -86,7 +86,10 @@ def test_invalid_port_option_is_a_usage_error(
     with pytest.raises(SystemExit) as ended:
         main([command, f"--port={port}"])
     assert ended.value.code == 2
-    assert "argument --port: the port must be a whole number" in capsys.readouterr().err
+    assert (
+        "switchcraft: Invalid value for --port: the port must be a whole number"
+        in capsys.readouterr().err
+    )
 
 
 def test_port_argument_is_checked() -> None:

@@ -161,7 +161,7 @@ def test_unknown_source_is_rejected_with_a_list_of_sources(
     """The error lists the known sources."""
     with pytest.raises(SystemExit):
         main(["import", "decision:log"])
-    assert "choose from bfcl, confetti" in capsys.readouterr().err
+    assert "Choose from bfcl, confetti" in capsys.readouterr().err
 
 
 def test_weak_evidence_is_rejected_with_binary_labels() -> None:

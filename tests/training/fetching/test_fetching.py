@@ -324,7 +324,7 @@ def test_command_takes_names_folders_and_mirrors(
     assert "switchcraft-train: file:///given is not a public" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["fetch", "bfcl", *data])
-    assert "choose from bfcl-2024-08, bfcl-v3-8b" in capsys.readouterr().err
+    assert 'Choose from: "bfcl-2024-08", "bfcl-v3-8b"' in capsys.readouterr().err
     for wrong in ("nobody=file:///x", "gorilla", "gorilla="):
         with pytest.raises(ConfigError, match="is not SOURCE=URL; the sources are bfcl-eval"):
             read_mirrors([wrong])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 import orjson
@@ -12,9 +13,16 @@ from router_service.apis.conversation import Json
 from router_service.checker.comparison import IsParaphrase
 from router_service.checker.toolbox import Call, ExpectedCall, Tool, Toolbox, tool_from_json
 from router_service.core.errors import SchemaError
-from switchcraft_training.checking.command import EXAMPLE_LINE
 from switchcraft_training.checking.verdicts import check
 from switchcraft_training.records import Expected
+
+EXAMPLE_LINE: Final = (
+    '{"id": "1", "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": '
+    '{"type": "object", "properties": {"city": {"type": "string"}}}}}], "expected": [{"name": '
+    '"get_weather", "arguments": {"city": ["Rome", "Roma"]}, "optional": []}], "calls": [{"name": '
+    '"get_weather", "arguments": {"city": "rome"}}]}'
+)
+"""A valid line of the input, for error messages."""
 
 _MSGSPEC_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from router_service.core.errors import DataError
+from switchcraft_training.datasets.options import ImportOptions
 from switchcraft_training.decisions.log import read_log_with_quarantine
 from switchcraft_training.decisions.queries import (
     DATASET,
@@ -29,31 +29,31 @@ NOTHING = (
 )
 
 
-def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
-    """Import a decision log with the arguments of `import`, print a summary, and return 0.
+def import_decisions(path: Path, options: ImportOptions, *, weak_evidence: bool) -> None:
+    """Import a decision log, and print a summary.
 
     Raises DataError if a line cannot be read and there is no quarantine file, or if a file cannot
     be written.
     """
-    log, quarantined = read_log_with_quarantine(path, arguments.quarantine)
+    log, quarantined = read_log_with_quarantine(path, options.quarantine)
     uses: Counter[DecisionUse] = Counter()
     queries = 0
     found: dict[str, array[float]] = {}
 
     def counted() -> Iterator[Query]:
         nonlocal queries
-        for query in iterate_queries(log, uses, weak_evidence=arguments.weak_evidence):
+        for query in iterate_queries(log, uses, weak_evidence=weak_evidence):
             queries += 1
             for outcome in query.outcomes:
                 found.setdefault(outcome.arm, array("d")).append(outcome.correct)
             yield query
 
-    if arguments.out is None:
+    if options.out is None:
         deque(counted(), maxlen=0)
     else:
-        write_queries(counted(), arguments.out)
+        write_queries(counted(), options.out)
     labels = dict(sorted(found.items()))
-    if arguments.report is not None:
+    if options.report is not None:
         report = {
             "source": DATASET,
             "decisions": uses.total(),
@@ -68,9 +68,9 @@ def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
         }
         try:
             text = orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n"
-            arguments.report.write_bytes(text)
+            options.report.write_bytes(text)
         except OSError as exc:
-            raise DataError(arguments.report, None, f"cannot be written: {exc}") from exc
+            raise DataError(options.report, None, f"cannot be written: {exc}") from exc
 
     console = Console(highlight=False, soft_wrap=True)
     aside = f"; {quarantined:,} lines quarantined" if quarantined else ""
@@ -83,7 +83,7 @@ def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
     console.print(decisions)
     if not queries:
         console.print(NOTHING)
-        return 0
+        return
     arms = Table(box=box.SIMPLE_HEAD)
     arms.add_column("arm", overflow="fold")
     for name in ("answers", "correct"):
@@ -91,4 +91,3 @@ def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
     for arm, correct in labels.items():
         arms.add_row(arm, f"{len(correct):,}", f"{sum(correct) / len(correct):.1%}")
     console.print(arms)
-    return 0

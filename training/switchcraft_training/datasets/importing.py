@@ -1,15 +1,14 @@
-"""`switchcraft-train import`: convert a dataset or a decision log to rows, and count them."""
+"""`switchcraft-train import`: convert a published dataset to rows, and count them."""
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,11 +16,12 @@ from router_service.apis.conversation import Json
 from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
 from router_service.checker.toolbox import Call, ExpectedCall, Toolbox
-from router_service.core.errors import ConfigError, DataError, RowError, SchemaError
+from router_service.core.errors import DataError, RowError, SchemaError
 from switchcraft_training.checking import check
 from switchcraft_training.config import DistinctWithin
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
 from switchcraft_training.datasets.corrections import apply_patch
+from switchcraft_training.datasets.options import DATASETS, ImportOptions
 from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, encode_row, write_rows
 from switchcraft_training.records import Judged
 
@@ -29,127 +29,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]
-DecisionImporter: TypeAlias = Callable[[Path, argparse.Namespace], int]
-
-DECISIONS: Final = "decisions"
-"""Name of the source that reads a gateway's decision log."""
-
-_READER_MODULES: Final[Mapping[str, str]] = {
-    "bfcl": "switchcraft_training.datasets.bfcl",
-    "confetti": "switchcraft_training.datasets.confetti",
-    "glaive": "switchcraft_training.datasets.glaive",
-    "hermes": "switchcraft_training.datasets.hermes",
-    "xlam": "switchcraft_training.datasets.xlam",
-}
-"""Modules by dataset; each has a function `read_source`, which reads the dataset."""
-
-_EXAMPLE = """\
-examples:
-  switchcraft-train import xlam:downloads/xlam --out rows.jsonl --quarantine bad.jsonl
-  switchcraft-train import decisions:/var/log/switchcraft --out queries.jsonl
-"""
-
-
-def register(
-    stages: argparse._SubParsersAction[argparse.ArgumentParser], import_decisions: DecisionImporter
-) -> None:
-    """Add the `import` command; `import_decisions` imports a decision log."""
-    sources = (*_READER_MODULES, DECISIONS)
-
-    def read_source_argument(text: str) -> tuple[str, Path | None]:
-        name, _, path = text.partition(":")
-        if name not in sources:
-            problem = f"invalid choice: {name!r} (choose from {', '.join(sources)})"
-            raise argparse.ArgumentTypeError(problem)
-        return name, Path(path) if path else None
-
-    parser = stages.add_parser(
-        "import",
-        help="convert a published dataset, or a gateway's decision log, to rows for training",
-        description="Convert a published dataset, or a gateway's decision log, to rows, and count"
-        " them. A row\nhas a request with its tools and the expected calls.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "source",
-        type=read_source_argument,
-        metavar="SOURCE[:PATH]",
-        help=f"the format: {', '.join(sources)}",
-    )
-    parser.add_argument(
-        "path", type=Path, nargs="?", help="the directory or file, if SOURCE does not include it"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="file for the rows; only the first of duplicate rows is written"
-    )
-    parser.add_argument(
-        "--quarantine",
-        type=Path,
-        metavar="FILE",
-        help="append rows that cannot be read to FILE, with the reasons",
-    )
-    parser.add_argument(
-        "--max-unreadable",
-        type=_share,
-        default=0.05,
-        metavar="SHARE",
-        help="fail if more than this share of the rows cannot be read (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="fail at the first row that cannot be read"
-    )
-    parser.add_argument(
-        "--distinct-within",
-        choices=("dataset", "category"),
-        default="dataset",
-        help="where equal queries with equal tools are duplicates (default: %(default)s; the paper:"
-        " category)",
-    )
-    parser.add_argument(
-        "--omit-defaults",
-        action="store_true",
-        help="accept answers that omit a required parameter whose documented default is expected,"
-        " as the paper does",
-    )
-    parser.add_argument(
-        "--corrections", type=Path, metavar="PATCH", help="apply the corrections in a patch file"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="seed of the counted split (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="write the counts as JSON to FILE"
-    )
-    parser.add_argument(
-        "--weak-evidence",
-        action="store_true",
-        help="for a decision log: a call without a verdict counts as correct with probability 0.25"
-        " if the next turn suggests that it was wrong (default: ignore such calls)",
-    )
-
-    def run(arguments: argparse.Namespace) -> int:
-        name, path = arguments.source
-        if (path is None) == (arguments.path is None):
-            problem = f"give one path, either as {name}:PATH or as {name} PATH"
-            raise ConfigError("import", "path", problem)
-        arguments.source, arguments.path = name, path or arguments.path
-        if name == DECISIONS:
-            if arguments.corrections is not None:
-                raise ConfigError("import", "--corrections", "applies to datasets, not to a log")
-            return import_decisions(arguments.path, arguments)
-        if arguments.weak_evidence:
-            raise ConfigError("import", "--weak-evidence", "is only for decisions:PATH")
-        return import_dataset(arguments)
-
-    parser.set_defaults(stage=run)
-
-
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise ValueError(text)
-    return share
 
 
 class StratumCounts(BaseModel):
@@ -316,8 +195,8 @@ class ImportCounter:
         )
 
 
-def import_dataset(arguments: argparse.Namespace) -> int:
-    """Import a dataset, print the counts, and return the exit status 0.
+def import_dataset(source: str, path: Path, options: ImportOptions) -> None:
+    """Import a dataset, and print the counts.
 
     Raises DataError if a file cannot be read or written, contains no row, or has too many rows that
     cannot be read.
@@ -325,15 +204,15 @@ def import_dataset(arguments: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415 - of the `train` extra
 
     with ExitStack() as stack:
-        published = RowCounter(is_strict=arguments.strict)
-        if arguments.quarantine is not None:
-            published.quarantine = stack.enter_context(closing(Quarantine(arguments.quarantine)))
-        report = _import_rows(arguments, published)
-    if arguments.report is not None:
+        published = RowCounter(is_strict=options.strict)
+        if options.quarantine is not None:
+            published.quarantine = stack.enter_context(closing(Quarantine(options.quarantine)))
+        report = _import_rows(source, path, options, published)
+    if options.report is not None:
         try:
-            arguments.report.write_text(report.model_dump_json(indent=2) + "\n")
+            options.report.write_text(report.model_dump_json(indent=2) + "\n")
         except OSError as exc:
-            raise DataError(arguments.report, None, f"cannot be written: {exc}") from exc
+            raise DataError(options.report, None, f"cannot be written: {exc}") from exc
     console = Console()
     console.print(report.published.to_table())
     console.print(
@@ -342,30 +221,31 @@ def import_dataset(arguments: argparse.Namespace) -> int:
         soft_wrap=True,
     )
     console.print(report.to_table())
-    return 0
 
 
-def _import_rows(arguments: argparse.Namespace, published: RowCounter) -> ImportReport:
+def _import_rows(
+    source: str, path: Path, options: ImportOptions, published: RowCounter
+) -> ImportReport:
     def read() -> Iterator[Judged]:
-        yield from published.count(read_dataset(arguments.source, arguments.path, published.note))
-        published.check(arguments.path, arguments.max_unreadable)
+        yield from published.count(read_dataset(source, path, published.note))
+        published.check(path, options.max_unreadable)
 
     rows = read()
-    if arguments.corrections is not None:
-        rows = apply_patch(rows, arguments.corrections)
-    if arguments.omit_defaults:
+    if options.corrections is not None:
+        rows = apply_patch(rows, options.corrections)
+    if options.omit_defaults:
         rows = map(with_optional_defaults, rows)
-    counter = ImportCounter(arguments.distinct_within)
+    counter = ImportCounter(options.distinct_within)
     distinct = counter.deduplicate(rows)
-    if arguments.out is None:
+    if options.out is None:
         deque(distinct, maxlen=0)
     else:
-        write_rows(distinct, arguments.out)
-    strata = counter.strata(arguments.seed)
+        write_rows(distinct, options.out)
+    strata = counter.strata(options.seed)
     return ImportReport(
-        source=arguments.source,
-        path=str(arguments.path),
-        seed=arguments.seed,
+        source=source,
+        path=str(path),
+        seed=options.seed,
         read=sum(counts.read for counts in strata),
         published=PublishedRows(
             read=published.read,
@@ -415,7 +295,7 @@ def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator
         on_error(error, raw)
 
     # Imported here so that only the reader in use is loaded.
-    reader = cast("DatasetReader", import_module(_READER_MODULES[source]).read_source)
+    reader = cast("DatasetReader", import_module(DATASETS[source]).read_source)
     for judged in reader(path, note_error):
         is_empty = False
         calls = [

@@ -1,0 +1,299 @@
+"""The commands of `switchcraft`. A function is a command, and its docstring is its help.
+
+Each command imports what it needs, so that `--help` does not load the model's runtime.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import mutually_exclusive
+
+from router_service.command_line import SEVERAL, Count, create_command_line
+from router_service.core.addresses import read_port
+
+if TYPE_CHECKING:
+    from cyclopts import Token
+
+    from router_service.artifact import Artifact
+
+app = create_command_line(
+    "switchcraft",
+    "Gateway that routes tool-calling requests to the cheapest model that answers correctly.",
+)
+
+
+def _read_port(_type: type, tokens: Sequence[Token]) -> int:
+    return read_port(tokens[0].value)
+
+
+Port: TypeAlias = Annotated[int, Parameter(converter=_read_port, metavar="PORT")]
+
+_either = Group(validator=mutually_exclusive)
+
+RouterArtifact: TypeAlias = Annotated[
+    Path | None,
+    Parameter("--artifact", help="directory of a trained router (default: the shipped one)"),
+]
+MeasuredArtifact: TypeAlias = Annotated[RouterArtifact, Parameter(group=_either)]
+GatewayConfig: TypeAlias = Annotated[
+    Path | None,
+    Parameter(
+        "--config", group=_either, help="a gateway's configuration: its artifact, arms and prices"
+    ),
+]
+
+
+@app.command
+def serve(
+    *,
+    config: Path | None = None,
+    host: str | None = None,
+    port: Port | None = None,
+    log_format: Literal["auto", "text", "json"] | None = None,
+) -> None:
+    """Run the gateway.
+
+    Options override `SWITCHCRAFT_*` variables, which override the configuration.
+
+    Example: `switchcraft serve --config gateway.yaml --port 8080`
+
+    Args:
+        config: YAML configuration (default: `SWITCHCRAFT_CONFIG`; without one, an offline sandbox
+            answers in place of real models)
+        host: address to listen on (default: from the configuration)
+        port: port to listen on (default: from the configuration)
+        log_format: format of the log on standard error: text for people, JSON for machines, or
+            auto, which is text on a terminal and JSON otherwise (default: from the configuration,
+            or auto)
+    """
+    from router_service.serving.serve import serve as serve_gateway
+    from router_service.serving.server import ServeOptions
+
+    serve_gateway(ServeOptions(config, host, port, log_format))
+
+
+@app.command
+def check(config: Path | None = None, /, *, ask: bool = False, json: bool = False) -> int:
+    """Check a configuration without serving.
+
+    Checks the file, variables, the artifact, arms, prices, keys, Redis, the port and the folders.
+    The exit status is 1 if the gateway could not serve.
+
+    Example: `switchcraft check gateway.yaml --ask`
+
+    Args:
+        config: YAML configuration (default: `SWITCHCRAFT_CONFIG`)
+        ask: also send one short request to each deployment, which providers charge for
+        json: print the findings as JSON
+    """
+    from router_service.check import Status
+    from router_service.check import check as check_configuration
+
+    findings = []
+    for finding in check_configuration(config, asks=ask):
+        findings.append(finding)
+        if not json:
+            print(f"{finding.status:<6}  {finding.subject}: {finding.detail}", flush=True)
+    has_failed = any(finding.status is Status.FAILED for finding in findings)
+    if json:
+        import orjson
+
+        report = {"ok": not has_failed, "findings": findings}
+        print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
+    return int(has_failed)
+
+
+@app.command
+def route(
+    *, artifact: RouterArtifact = None, policy: str | None = None, verified_goals: bool = False
+) -> None:
+    """Decide offline: requests on standard input, decisions on standard output.
+
+    Nothing is sent to a model. Standard input has one body of a Chat Completions request per line;
+    standard output gets a decision for each, in the same order. To continue a verified answer, a
+    line may be `{"request": BODY, "answers": {ARM: MESSAGE}}`.
+
+    Example: `switchcraft route --policy accuracy=best < requests.jsonl`
+
+    Args:
+        policy: the name of a policy (see `switchcraft policies`), a rule or a goal; by default, the
+            policy of requests whose answers are not verified. Rules:
+            `theta=0.5`, the cheapest model with at least this probability of a correct answer;
+            `drift=0.1`, the cheapest model at most this far below the most probable one;
+            `utility=0.002`, the best probability for its cost, if a correct answer is worth
+            0.002 USD. Goals: `accuracy=best`, `accuracy=0.87`, `usd_per_1k=0.5`; with `@95` at the
+            end, the worse end of the 95% interval must reach the goal
+        verified_goals: a goal may choose a verified policy, which asks several models
+    """
+    from router_service.artifact import SHIPPED
+    from router_service.offline import decide_lines
+    from router_service.policies.selection import Policy, Verified
+    from router_service.router import Router
+
+    if sys.stdin.isatty():
+        print(
+            "switchcraft: reading requests from the terminal; press Ctrl+D to end, and see"
+            " `switchcraft route --help` for the format",
+            file=sys.stderr,
+        )
+    router = Router.load(artifact or SHIPPED)
+    rule: Policy | Verified = router.artifact.manifest.choose_once.rule
+    if policy is not None:
+        rule = router.policy(policy, param="--policy", verified_goals=verified_goals)
+    for line in decide_lines(router, rule, sys.stdin.buffer):
+        sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+@app.command
+def policies(
+    *,
+    artifact: MeasuredArtifact = None,
+    config: GatewayConfig = None,
+    goal: str | None = None,
+    verified_goals: bool = False,
+    all_: bool = False,
+) -> None:
+    """Show the measured accuracy and cost of each policy of an artifact.
+
+    They are measured on queries that the router had not seen, with 95% intervals.
+
+    Example: `switchcraft policies --goal accuracy=best`
+
+    Args:
+        goal: show the rule that reaches a goal, with its intervals: `accuracy=best` (`best-1`: at
+            most one point below the best single model), `accuracy=0.87`, `usd_per_1k=0.5`; with
+            `@95` at the end, the worse end of the 95% interval must reach the goal
+        verified_goals: the goal may choose a verified policy, which asks several models
+        all_: also show rules that are not more accurate than a cheaper rule
+    """
+    from router_service.offline import explain_goal, list_policies
+
+    measured = _load_measured(artifact, config)
+    lines = (
+        list_policies(measured, every=all_)
+        if goal is None
+        else explain_goal(goal, measured, verified_goals=verified_goals)
+    )
+    print("\n".join(lines))
+
+
+@app.command
+def advise(
+    *,
+    artifact: MeasuredArtifact = None,
+    config: GatewayConfig = None,
+    models: Annotated[Sequence[str] | None, SEVERAL] = None,
+    max_models: Count = 4,
+    max_providers: Count | None = None,
+    cost_share: float = 0.2,
+    all_: bool = False,
+    json: bool = False,
+) -> None:
+    """Show which few of your models are enough, with measured accuracy and cost.
+
+    Shows the smallest pools of models that reach an accuracy at a cost, measured on queries that
+    the router had not seen: with the router that chooses once, and with verified answers. Takes
+    some seconds.
+
+    Example: `switchcraft advise --models grok-4.1-fast claude-haiku-4.5 gpt-5.2`
+
+    Args:
+        models: models that you can use: names of arms, or ids such as openai/gpt-5.2 (default: all)
+        max_models: largest pool
+        max_providers: largest number of companies whose models a pool has
+        cost_share: largest cost of a recommended pool, relative to the best single model
+        all_: also show every pool that is efficient at any cost
+        json: print the advice as JSON
+    """
+    from router_service.measurement.advice import advise as advise_on
+    from router_service.measurement.advice import arms_of
+    from router_service.offline import explain_advice
+
+    measured = _load_measured(artifact, config)
+    advice = advise_on(
+        measured,
+        None if models is None else arms_of(measured, models),
+        max_models=max_models,
+        max_providers=max_providers,
+        cost_share=cost_share,
+    )
+    print(
+        advice.model_dump_json(indent=2) if json else "\n".join(explain_advice(advice, every=all_))
+    )
+
+
+def _load_measured(artifact: Path | None, config: Path | None) -> Artifact:
+    """Return an artifact with its own figures, or with those for a configuration's models."""
+    from router_service.artifact import SHIPPED, Artifact
+
+    if config is None:
+        return Artifact.load(artifact or SHIPPED)
+    from router_service.runtime.engine import EngineBuilder
+    from router_service.runtime.reloading import load_first_router
+    from router_service.settings import read_settings
+
+    router, _ = load_first_router(read_settings(config), EngineBuilder(announces=False))
+    return router.artifact
+
+
+@app.command
+def metrics() -> None:
+    """List all Prometheus series of the gateway as a Markdown table.
+
+    Example: `switchcraft metrics > METRICS.md`
+    """
+    from router_service.telemetry.metrics import metrics_page
+
+    print("\n".join(metrics_page()))
+
+
+@app.command
+def sandbox(*, host: str = "127.0.0.1", port: Port = 8081) -> None:
+    """Run an offline provider, for tests.
+
+    It imitates any model in OpenAI's and Anthropic's APIs.
+
+    Example: `switchcraft sandbox --port 8081`
+
+    Args:
+        host: address to listen on
+        port: port to listen on
+    """
+    import uvicorn
+
+    from router_service.sandbox.app import KEEP_ALIVE_S, create_sandbox
+
+    print(f"sandbox upstream at http://{host}:{port}/v1", file=sys.stderr)
+    uvicorn.run(
+        create_sandbox(),
+        host=host,
+        port=port,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+
+
+@app.command
+def key() -> None:
+    """Create an API key for a client, and its hash for the configuration.
+
+    The configuration can have the hash in place of the key.
+
+    Example: `switchcraft key`
+    """
+    from router_service.core.keys import hashed, new_key
+
+    created = new_key()
+    print(created)
+    print(
+        "The line above is the client's key, which is not stored. The next line is its hash, for "
+        "the configuration:",
+        file=sys.stderr,
+    )
+    print(hashed(created))

@@ -1,0 +1,47 @@
+"""The datasets that `switchcraft-train import` reads, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+DATASETS: Final[Mapping[str, str]] = {
+    "bfcl": "switchcraft_training.datasets.bfcl",
+    "confetti": "switchcraft_training.datasets.confetti",
+    "glaive": "switchcraft_training.datasets.glaive",
+    "hermes": "switchcraft_training.datasets.hermes",
+    "xlam": "switchcraft_training.datasets.xlam",
+}
+"""Modules by dataset; each has a function `read_source`, which reads the dataset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """Options of an import."""
+
+    out: Path | None = None
+    """file for the rows; only the first of duplicate rows is written"""
+    quarantine: Path | None = None
+    """append rows that cannot be read to this file, with the reasons"""
+    max_unreadable: Annotated[float, Parameter(validator=Number(gte=0, lte=1), metavar="SHARE")] = (
+        0.05
+    )
+    """fail if more than this share of the rows cannot be read"""
+    strict: bool = False
+    """fail at the first row that cannot be read"""
+    distinct_within: Literal["dataset", "category"] = "dataset"
+    """where equal queries with equal tools are duplicates (the paper: category)"""
+    omit_defaults: bool = False
+    """accept answers that omit a required parameter whose documented default is expected, as the
+    paper does"""
+    corrections: Path | None = None
+    """apply the corrections in a patch file"""
+    seed: int = 1
+    """seed of the counted split"""
+    report: Path | None = None
+    """write the counts as JSON to this file"""
