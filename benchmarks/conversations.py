@@ -46,6 +46,7 @@ from router_service import Router
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.artifact import Manifest
 from router_service.checker.tool_checks import is_tool_error
+from router_service.policies.base import Policy
 from router_service.policies.caching import (
     ArmTerms,
     ConversationState,
@@ -55,7 +56,7 @@ from router_service.policies.caching import (
     choose_in_conversation,
     costs_over,
 )
-from router_service.policies.selection import Policy, choose_once, parse_policy, select
+from router_service.policies.registry import choose_once, parse_policy
 from router_service.prices import look_up
 from switchcraft_training.datasets.bfcl.format import PACKAGE, question_files
 from switchcraft_training.datasets.bfcl.recorded import read_files
@@ -151,7 +152,7 @@ class Strategy:
             return state.arm
         arms, p = pool.arms, request.probabilities
         if self.rule is None or (state.arm is None and not self.weighs_first):
-            return arms[select(p, pool.profiled_usd, self.policy).arm]
+            return arms[self.policy.choose(p, pool.profiled_usd).arm]
         following = self.rule.expected_requests
         costs_usd = costs_over(arms, pool.terms, state, request.sent(now_s), following)
         return arms[choose_in_conversation(arms, p, costs_usd, self.policy, state, self.rule).arm]

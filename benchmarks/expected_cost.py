@@ -39,8 +39,10 @@ from tokenizers import Tokenizer
 from benchmarks.stamp import stamp
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.artifact import SHIPPED, TOKENIZER
-from router_service.measurement.rules import FRONTIER, best_single, cheapest_single, route
+from router_service.measurement.rules import best_single, cheapest_single, route
 from router_service.measurement.statistics import Estimate
+from router_service.policies.drift import DRIFTS
+from router_service.policies.threshold import THETAS
 from router_service.predictor.features import FEATURES, extract
 from router_service.predictor.packing import Packer
 from switchcraft_training.checking import paraphrase_check
@@ -60,6 +62,7 @@ RULES = (
     *("theta=0.5", "theta=0.7", "theta=0.8", "theta=0.9"),
     *("drift=0.02", "drift=0.05", "drift=0.1", "drift=0.2"),
 )
+MEASURED = (*(f"theta={theta:g}" for theta in THETAS), *(f"drift={delta:g}" for delta in DRIFTS))
 CONSTANT = "constant"
 LOCAL = SourceConfig(format="bfcl", path=Path("bfcl-v3-8b"))
 
@@ -283,7 +286,7 @@ def frontier(
 
 def _sweep(outcomes: Table, probabilities: Floats, costs_usd: Floats) -> Floats:
     """Return each rule's costs, then its correct answers, (queries, 2 x rules)."""
-    ends = [outcomes.pick(route(probabilities, costs_usd, rule)) for rule in FRONTIER]
+    ends = [outcomes.pick(route(probabilities, costs_usd, rule)) for rule in MEASURED]
     return np.column_stack([*(paid for _, paid in ends), *(got for got, _ in ends)])
 
 

@@ -32,7 +32,8 @@ import orjson
 from benchmarks.stamp import stamp
 from router_service.apis.conversation import Json
 from router_service.artifact import SHIPPED
-from router_service.policies.selection import Drift, explore, select
+from router_service.policies.drift import Drift
+from router_service.policies.exploration import explore
 
 COMMANDS = ("replay", "predict", "import")
 FILE_BYTES = 100_000_000
@@ -97,7 +98,7 @@ def generate_lines(decisions: int, content_share: float, seed: int) -> Iterator[
         probabilities = [
             min(0.99, max(0.01, skill - difficulty + rng.gauss(0, 0.05))) for skill in SKILL
         ]
-        chosen = select(probabilities, list(COSTS_USD.values()), Drift(0.05)).arm
+        chosen = Drift(0.05).choose(probabilities, list(COSTS_USD.values())).arm
         drawn = explore(chosen, len(ARMS), EXPLORED_SHARE, rng.random())
         is_correct = rng.random() < probabilities[drawn.arm]
         made = request.calls if is_correct else [{**request.calls[0], "arguments": {"value": 0}}]

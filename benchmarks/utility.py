@@ -28,8 +28,10 @@ from sklearn.model_selection import GroupKFold
 
 from benchmarks.stamp import stamp
 from router_service.apis.conversation import Json
-from router_service.measurement.rules import DRIFTS, THETAS, Choices, best_single, route
+from router_service.measurement.rules import Choices, best_single, route
 from router_service.measurement.statistics import mean_auc
+from router_service.policies.drift import DRIFTS
+from router_service.policies.threshold import THETAS
 from switchcraft_training.config import load_config
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset

@@ -233,7 +233,8 @@ def route_command(arguments: argparse.Namespace) -> int:
     """Print a decision for each request body on standard input."""
     from router_service.artifact import SHIPPED  # noqa: PLC0415
     from router_service.offline import decide_lines  # noqa: PLC0415
-    from router_service.policies.selection import Policy, Verified  # noqa: PLC0415
+    from router_service.policies.base import Policy  # noqa: PLC0415
+    from router_service.policies.verified import Verified  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
 
     if sys.stdin.isatty():

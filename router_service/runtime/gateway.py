@@ -16,15 +16,17 @@ import anyio.to_thread
 from router_service import __version__
 from router_service.checker.tool_checks import CallValidity
 from router_service.core.decision_record import DecisionRecord
+from router_service.core.reasons import ROUTER_REASONS
 from router_service.core.resources import SHARED_CACHES, Cache, CacheCounts, HeldMemory
 from router_service.policies.caching import ConversationState
-from router_service.policies.selection import Reason
+from router_service.policies.registry import choosing_reasons
+from router_service.policies.verified import Verified
 from router_service.requests.conversations import Conversations
 from router_service.requests.exchange import Exchange, RecentRecords, Recorder
 from router_service.requests.feedback import BackgroundLog, Feedback, Verdict, WeakEvidence
 from router_service.requests.limits import DecisionQueue, Drain, Slots
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
-from router_service.requests.planning import DecidingRouter, GatewayReason, Track
+from router_service.requests.planning import DecidingRouter, Track
 from router_service.runtime.engine import Engine
 from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
@@ -255,7 +257,7 @@ class Gauges:
         for arm in engine.pool.by_arm:
             metrics.chosen_probability.labels(arm)
             metrics.unfamiliar_requests.labels(arm)
-            for reason in Reason:
+            for reason in (*choosing_reasons(), *ROUTER_REASONS):
                 metrics.decisions.labels(arm, reason)
             metrics.conversation_switches.labels(arm)
             metrics.conversation_caches.labels(arm, "hit")
@@ -317,11 +319,7 @@ class Gauges:
         for agrees in ("yes", "no"):
             metrics.verification_agreement.labels(agrees)
         for arm, model in engine.pool.by_arm.items():
-            for reason in (
-                GatewayReason.VERIFIED,
-                GatewayReason.TEXT,
-                GatewayReason.UNGROUNDED,
-            ):
+            for reason in Verified.reasons:
                 metrics.decisions.labels(arm, reason)
             for outcome in ("accepted", "rejected", "failed"):
                 metrics.candidates.labels(arm, outcome)

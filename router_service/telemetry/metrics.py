@@ -25,6 +25,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from router_service.core.errors import ConfigError
+from router_service.policies.names import GOALS
+from router_service.policies.registry import POLICIES
 from router_service.temporary import temporary_directory
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -127,8 +129,8 @@ class Metrics:
     requests = _counter(
         "requests",
         "Requests to models that have ended, by the model that was called, the policy (its "
-        "name, such as economy, or else the kind of its rule or goal: theta, drift, utility, "
-        "verified, accuracy, usd_per_1k; or none), and the HTTP status; 499 if the client left.",
+        f"name, such as economy, or else the kind of its rule or goal: {', '.join(POLICIES)}, "
+        f"{', '.join(GOALS)}; or none), and the HTTP status; 499 if the client left.",
         "model",
         "policy",
         "status",

@@ -14,7 +14,9 @@ from benchmarks.conversations import (
     usd_at,
 )
 from router_service.policies.caching import OPENAI, ArmTerms
-from router_service.policies.selection import Drift, Price, Utility
+from router_service.policies.costs import Price
+from router_service.policies.drift import Drift
+from router_service.policies.utility import Utility
 
 
 def terms(usd_per_mtok: float) -> ArmTerms:

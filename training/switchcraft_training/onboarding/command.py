@@ -11,7 +11,7 @@ from typing import Any
 
 from router_service.artifact import Artifact, Manifest
 from router_service.core.errors import ConfigError
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.prices import look_up_id
 
 _DESCRIPTION = """\

@@ -108,7 +108,7 @@ def _parse_address(text: str) -> str:
 def run_verify(arguments: argparse.Namespace) -> int:
     """Ask the critic about rows without a finding; return 1 if some requests failed."""
     # Imported here, as below, because the HTTP client and the terminal interface load slowly.
-    from router_service.policies.selection import Price  # noqa: PLC0415
+    from router_service.policies.costs import Price  # noqa: PLC0415
     from switchcraft_training.review.journal import (  # noqa: PLC0415
         ROUNDS,
         Journal,
