@@ -43,12 +43,11 @@ from router_service.core.resources import (
 )
 from router_service.measurement.goals import goal_policy, parse_goal
 from router_service.measurement.held_out import describe_pool, verified_points
-from router_service.policies.base import Policy, by_probability
+from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
 from router_service.policies.costs import Price
 from router_service.policies.exploration import explore
 from router_service.policies.names import DEFAULT
 from router_service.policies.registry import choose_once
-from router_service.policies.utility import LEAST_PRICE_USD
 from router_service.policies.verified import VERIFIED, Verified, is_verified
 from router_service.predictor.familiarity import Familiarity
 from router_service.predictor.model import Classifier, Execution, Graph, has_cuda

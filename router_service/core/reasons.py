@@ -61,6 +61,8 @@ class Reason(StrEnum):
     """The request continues a response. Only the provider that stored the response can answer."""
     UNROUTED = "unrouted", "no configured model is routed"
     """The router knows none of the configured models, so `router.chat_model` answered."""
+    PASSED = "passed", "passed to an upstream unread"
+    """The request was passed to an upstream unread; such requests have no decision record."""
 
     # Reasons of verified answers.
     VERIFIED = "verified", "accepted by the verifier"

@@ -21,8 +21,8 @@ from router_service.measurement.statistics import (
     mean_measure,
     ratio,
 )
+from router_service.policies.base import PRICE_DIGITS
 from router_service.policies.registry import choose_once, choosing_policies, parse_policy
-from router_service.policies.utility import PRICE_DIGITS
 from router_service.predictor.model import Floats
 
 Choices = NDArray[np.int64]

@@ -19,6 +19,12 @@ from router_service.core.reasons import Reason
 DRIFT_TOLERANCE = 1e-9
 """Tolerance for rounding: an arm whose probability is exactly `p_max - delta` must pass."""
 
+LEAST_PRICE_USD = 1e-12
+"""Replaces a price of 0, at which no arm is worth its cost, as a divisor."""
+
+PRICE_DIGITS = 3
+"""Significant digits of a measured price: it is part of a policy's name."""
+
 SHARE_DOMAIN = "P from 0 to 1"
 PRICE_DOMAIN = "PRICE in USD"
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from router_service.core.reasons import Reason
 from router_service.policies.base import (
+    LEAST_PRICE_USD,
+    PRICE_DIGITS,
     PRICE_DOMAIN,
     ChoiceFacts,
     Columns,
@@ -23,12 +25,6 @@ from router_service.policies.base import (
     most_probable,
     read_price,
 )
-
-LEAST_PRICE_USD = 1e-12
-"""Replaces a price of 0, at which no arm is worth its cost, as a divisor."""
-
-PRICE_DIGITS = 3
-"""Significant digits of a measured price: it is part of a policy's name."""
 
 SLOPES = tuple(np.geomspace(5.0, 0.001, 25).tolist())
 """Probability that must make up for the difference in cost between the least and the most expensive

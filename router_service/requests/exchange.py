@@ -479,7 +479,7 @@ class Recorder:
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
         self._history.add(info.key, model, NO_POLICY, is_error=is_error(status, ending))
-        fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
+        fields: dict[str, AttributeValue] = {"model": model, "reason": Reason.PASSED}
         fields |= {"status": status, "ending": ending}
         if error is not None:
             fields["cause"] = error.cause

@@ -23,7 +23,7 @@ from router_service.measurement.held_out import HELD_OUT
 from router_service.policies.base import Control
 from router_service.policies.costs import ArmProfile
 from router_service.policies.registry import controls
-from router_service.policies.verified import Verified
+from router_service.policies.verified import VERIFIED
 from router_service.predictor.model import Execution
 from router_service.requests.explain import Explained
 from router_service.requests.mapping import Basis, UnroutedModel
@@ -105,7 +105,6 @@ class ArtifactCard(BaseModel):
         manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
         mapping = engine.pool.mapping
         costs_usd = manifest.costs_usd(engine.pool.prices)
-        verifier = manifest.verifier
         verified = engine.explainer.verified_points()
         arms = (
             ArmCard(
@@ -136,7 +135,7 @@ class ArtifactCard(BaseModel):
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
             is_sandbox=engine.settings.is_sandbox,
-            verified_policy=str(Verified(verifier.price_usd)) if verifier else None,
+            verified_policy=str(manifest.policy(VERIFIED)) if manifest.verifier else None,
             verified_frontier=verified,
             verified_efficient=tuple(point.policy for point in pareto_front(verified)),
             metrics=manifest.metrics,
