@@ -28,4 +28,3 @@ def test_every_reason_of_the_router_belongs_to_it_or_to_a_policy() -> None:
     """No policy gives a reason that the router gives for every policy."""
     of_policies = {reason for policy in POLICIES.values() for reason in policy.reasons}
     assert of_policies.isdisjoint(ROUTER_REASONS)
-    assert Reason(str(Reason.DRIFT)) is Reason.DRIFT
