@@ -376,7 +376,7 @@ export interface Provenance {
  */
 export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" | "risk" |
   "unfamiliar" | "explored" | "sticky" | "switched" | "pinned" | "chat" | "fallback" | "undecided" |
-  "continued" | "unrouted" | "verified" | "text" | "ungrounded";
+  "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
 
 /** One row of the list of decisions; contains no part of the request's content. */
 export interface RecentDecision {
