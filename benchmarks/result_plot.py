@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 from router_service.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.held_out import HELD_OUT, HeldOut
-from router_service.policies.selection import VERIFIED
+from router_service.policies.verified import VERIFIED
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "accuracy-and-cost.svg"
 NAMES = {

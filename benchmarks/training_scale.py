@@ -35,7 +35,7 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from benchmarks.corpus import ARMS, write_corpus
 from benchmarks.stamp import write_figures
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.predictor.model import sigmoid
 from router_service.predictor.words import Ids
 from switchcraft_training import experiment, pipeline

@@ -22,7 +22,7 @@ from benchmarks.stamp import write_figures
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.conversation import Json, as_list, parse_conversation, unwrap_tool
 from router_service.artifact import CANARIES, SHIPPED
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 from router_service.router import Router
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import Candidate, VerificationState

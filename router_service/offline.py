@@ -21,7 +21,8 @@ from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.measurement.advice import Advice, PoolFigures
 from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
 from router_service.measurement.held_out import verified_points
-from router_service.policies.selection import VERIFIED, Policy, Verified
+from router_service.policies.base import Policy
+from router_service.policies.verified import VERIFIED, Verified
 from router_service.router import Decision, Router
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import Candidate, VerificationState, why_unverifiable

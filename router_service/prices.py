@@ -15,7 +15,7 @@ from decimal import Decimal
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelPrice, TieredPrices
 
-from router_service.policies.selection import LongPromptPrice, Price
+from router_service.policies.costs import LongPromptPrice, Price
 
 _HALF_HOURS = 48
 

@@ -33,6 +33,7 @@ from router_service.apis.conversation import (
 )
 from router_service.artifact import NO_VERIFIER, SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
+from router_service.core.reasons import Reason
 from router_service.core.resources import (
     Cache,
     StageName,
@@ -42,21 +43,12 @@ from router_service.core.resources import (
 )
 from router_service.measurement.goals import goal_policy, parse_goal
 from router_service.measurement.held_out import describe_pool, verified_points
-from router_service.policies.selection import (
-    DEFAULT,
-    LEAST_PRICE_USD,
-    VERIFIED,
-    Policy,
-    Price,
-    Reason,
-    Verified,
-    choose_once,
-    explore,
-    is_verified,
-    least_probability,
-    ranking,
-    select,
-)
+from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
+from router_service.policies.costs import Price
+from router_service.policies.exploration import explore
+from router_service.policies.names import DEFAULT
+from router_service.policies.registry import choose_once
+from router_service.policies.verified import VERIFIED, Verified, is_verified
 from router_service.predictor.familiarity import Familiarity
 from router_service.predictor.model import Classifier, Execution, Graph, has_cuda
 from router_service.predictor.packing import PackedView, PackedViewer, Packer
@@ -148,8 +140,8 @@ class Choice:
     policy: str
     arm: str
     reason: Reason
-    floor: float
-    """Least probability that an arm needs under the policy; unused if the reason is `unread`."""
+    floor: float | None
+    """Least probability that an arm needs under the policy; None if it needs none."""
 
 
 class Router:
@@ -524,11 +516,15 @@ def decide_among(  # noqa: PLR0913
     does not justify using a cheaper arm. Arms that do not reach `floor` come last, the most
     probable first.
     """
-    chosen = select(probabilities, costs_usd, policy)
-    order = ranking(probabilities, costs_usd, None if is_unread else policy)
+    chosen = policy.choose(probabilities, costs_usd)
     reason = Reason.UNREAD if is_unread else chosen.reason
+    order: Sequence[int]
+    if is_unread:
+        order = by_probability(probabilities, costs_usd)
+    else:
+        order = policy.ranking(probabilities, costs_usd)
     if probabilities[order[0]] < floor:
-        likely = ranking(probabilities, costs_usd, None)
+        likely = by_probability(probabilities, costs_usd)
         order = (
             *(arm for arm in order if probabilities[arm] >= floor),
             *(arm for arm in likely if probabilities[arm] < floor),
@@ -572,10 +568,10 @@ def choices(decision: Decision, policies: Iterable[Policy]) -> Iterator[Choice]:
     costs_usd = [decision.cost_usd[arm] for arm in arms]
     is_unread = decision.reason is Reason.UNREAD
     for policy in policies:
-        chosen = select(probabilities, costs_usd, policy)
+        chosen = policy.choose(probabilities, costs_usd)
         yield Choice(
             policy=str(policy),
             arm=decision.arm if is_unread else arms[chosen.arm],
             reason=Reason.UNREAD if is_unread else chosen.reason,
-            floor=least_probability(probabilities, policy),
+            floor=None if is_unread else policy.least_probability(probabilities),
         )

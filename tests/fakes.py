@@ -22,12 +22,9 @@ from router_service.artifact import (
 )
 from router_service.core.errors import PolicyError
 from router_service.core.resources import Cache, Timer
-from router_service.policies.selection import (
-    ArmProfile,
-    Policy,
-    Price,
-    Verified,
-)
+from router_service.policies.base import Policy
+from router_service.policies.costs import ArmProfile, Price
+from router_service.policies.verified import Verified
 from router_service.predictor.familiarity import FamiliaritySpec
 from router_service.predictor.model import Execution
 from router_service.predictor.packing import PackedView, PackingSpec

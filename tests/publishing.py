@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from router_service.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
-from router_service.policies.selection import is_verified
+from router_service.policies.verified import is_verified
 from tests.artifacts import REFERENCE_POOL
 
 

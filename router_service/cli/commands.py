@@ -132,7 +132,8 @@ def route(
     """
     from router_service.artifact import SHIPPED
     from router_service.offline import decide_lines
-    from router_service.policies.selection import Policy, Verified
+    from router_service.policies.base import Policy
+    from router_service.policies.verified import Verified
     from router_service.router import Router
 
     if sys.stdin.isatty():

@@ -20,8 +20,10 @@ from router_service.core.strict_json import check_integers
 from router_service.http.auth import UI_PATH
 from router_service.http.schemas import DECISIONS, OPERATIONS, feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
+from router_service.policies.base import Control
 from router_service.policies.explanations import ExplainedDecision, explain_record
-from router_service.policies.selection import DEFAULT
+from router_service.policies.names import DEFAULT
+from router_service.policies.registry import controls
 from router_service.predictor.model import Execution
 from router_service.requests.feedback import ClientFeedback
 from router_service.runtime.gateway import Gateway
@@ -92,6 +94,8 @@ class PolicyList(BaseModel):
     default: str
     """Rule or goal of requests that select no policy."""
     data: list[PolicyCard]
+    rules: tuple[Control, ...]
+    """All kinds of rules, with the meaning and the range of their numbers."""
     estimated_arms: tuple[str, ...]
     """Arms that joined without retraining: figures are estimates of what they add."""
 
@@ -159,6 +163,7 @@ async def list_policies(request: Request) -> PolicyList:
     return PolicyList(
         default=str(engine.explainer.default_policy),
         data=cards,
+        rules=controls(),
         estimated_arms=manifest.estimated_arms,
     )
 

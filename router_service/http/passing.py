@@ -25,6 +25,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.core.reasons import Reason
 from router_service.http.error_responses import (
     ErrorFormat,
     error_response,
@@ -294,7 +295,7 @@ class _Relay:
                     body = refused_body(exc, ErrorFormat.of(self._scope))
                     return Response(body, answer.status, media_type="application/json")
                 parts = answer.chunks()
-                headers = [*answer.headers, (b"x-switchcraft-reason", b"passed")]
+                headers = [*answer.headers, (b"x-switchcraft-reason", Reason.PASSED.encode())]
                 is_json = b"json" in dict(headers).get(b"content-type", b"").lower()
                 is_creating = self._owner is not None and answer.status < 300 and is_json
                 first = await self._remember_objects(parts) if is_creating else b""

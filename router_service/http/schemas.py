@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from router_service.policies.registry import POLICIES
+
 Document = dict[str, Any]
 """A part of an OpenAPI document."""
 
@@ -108,10 +110,12 @@ ROUTED: dict[int | str, Document] = {
     }
 }
 
+_RULES = ", ".join(f"`{policy.example}`" for policy in POLICIES.values())
+
 _REQUEST_HEADERS: dict[str, Document] = {
     "x-switchcraft-policy": {
-        "description": "Policy for this request: a name (`economy`), a rule (`drift=0.1`, "
-        "`theta=0.8`, `utility=0.002`, `verified`) or a goal (`accuracy=best`, `usd_per_1k=0.5`).",
+        "description": f"Policy for this request: a name (`economy`), a rule ({_RULES}) or a goal "
+        "(`accuracy=best`, `usd_per_1k=0.5`).",
         "schema": {"type": "string"},
     },
     "x-switchcraft-verified-goals": {

@@ -29,7 +29,8 @@ from router_service.measurement.held_out import (
 from router_service.measurement.rules import Bench, best_single, pick, prices_in_usd, route
 from router_service.measurement.simulation import Simulation
 from router_service.measurement.statistics import mean_measure, resamples
-from router_service.policies.selection import Utility, Verified
+from router_service.policies.utility import Utility
+from router_service.policies.verified import Verified
 from router_service.predictor.model import Floats
 from router_service.verifier.graphs import Columns, Flags
 

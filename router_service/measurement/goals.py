@@ -14,20 +14,14 @@ from typing import Protocol, TypeVar
 
 from router_service.artifact import FrontierPoint, Manifest, Measure
 from router_service.core.errors import PolicyError
-from router_service.policies.selection import (
-    DEFAULT,
-    NamedPolicy,
-    Policy,
-    Verified,
-    choose_once,
-    is_verified,
-    parse_policy,
-)
+from router_service.policies.base import Policy
+from router_service.policies.names import DEFAULT, GOALS, NamedPolicy
+from router_service.policies.registry import choose_once, parse_policy
+from router_service.policies.verified import Verified, is_verified
 
 INTERVAL_SUFFIX = "@95"
 
 _BEST = re.compile(r"best(?P<points>[+-]\d+(?:\.\d+)?)?")
-_KINDS = ("accuracy", "usd_per_1k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,7 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
     not a number; `param` is the field of the request that holds the text.
     """
     kind, _, value = (part.strip() for part in text.partition("="))
-    if kind not in _KINDS:
+    if kind not in GOALS:
         return None
     wanted, at, level = value.partition("@")
     uses_interval = bool(at)

@@ -21,7 +21,8 @@ from router_service.measurement.statistics import (
     mean_measure,
     ratio,
 )
-from router_service.policies.selection import choose_once, parse_policy, select_rows
+from router_service.policies.base import PRICE_DIGITS
+from router_service.policies.registry import choose_once, choosing_policies, parse_policy
 from router_service.predictor.model import Floats
 
 Choices = NDArray[np.int64]
@@ -31,22 +32,6 @@ Costs = Sequence[float] | Floats
 Kind = Literal["single", "heuristic", "baseline", "router", "random", "oracle"]
 KINDS: tuple[Kind, ...] = ("single", "heuristic", "baseline", "router", "random", "oracle")
 """All kinds of entrants, in the order of their rows in the main table."""
-THETAS = (
-    *(0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.725, 0.75, 0.775, 0.8, 0.82, 0.84, 0.86, 0.88),
-    *(0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98),
-)
-DRIFTS = (
-    *(0.3, 0.26, 0.23, 0.2, 0.18, 0.16, 0.14, 0.12, 0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04),
-    *(0.03, 0.025, 0.02, 0.015, 0.01, 0.0075, 0.005, 0.003, 0.002, 0.001),
-)
-SLOPES = tuple(np.geomspace(5.0, 0.001, 25).tolist())
-"""Probability that must make up for the difference in cost between the least and the most expensive
-arm. The price of `utility` is this difference divided by the probability."""
-FRONTIER = (*(f"theta={theta:g}" for theta in THETAS), *(f"drift={delta:g}" for delta in DRIFTS))
-"""The rules that a sweep measures for every pool, in smaller steps where a small step changes many
-choices."""
-PRICE_DIGITS = 3
-"""Significant digits of a price: it is part of a policy's name."""
 
 
 class Outcomes(Protocol):
@@ -177,13 +162,14 @@ class Bench:
 
 
 def frontier_rules(expected_costs_usd: Costs) -> tuple[str, ...]:
-    """Return the rules that a sweep measures: thresholds, drifts, and prices that fit the costs."""
+    """Return the rules that a sweep measures: those of every policy that chooses once."""
     costs = np.asarray(expected_costs_usd, dtype=np.float64)
-    spread_usd = float(np.ptp(costs.mean(0) if costs.ndim > 1 else costs))
-    if spread_usd == 0:
-        return FRONTIER
-    prices = dict.fromkeys(f"{spread_usd / slope:.{PRICE_DIGITS}g}" for slope in SLOPES)
-    return (*FRONTIER, *(f"utility={float(price):g}" for price in prices))
+    mean_costs_usd = costs.mean(0) if costs.ndim > 1 else costs
+    return tuple(
+        str(rule)
+        for policy in choosing_policies()
+        for rule in policy.measured_values(mean_costs_usd)
+    )
 
 
 def sweep(
@@ -215,7 +201,7 @@ def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
     """Return the arm that a policy picks for each query, (queries,)."""
     policy = choose_once(parse_policy(rule))
     costs = np.broadcast_to(np.asarray(costs_usd, dtype=np.float64), probabilities.shape)
-    return select_rows(probabilities, costs, policy)
+    return policy.choose_rows(probabilities, costs)
 
 
 def oracle(outcomes: Outcomes) -> Choices:

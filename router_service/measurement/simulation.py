@@ -23,12 +23,6 @@ from router_service.verifier.graphs import NO_ARM, ArmBeliefs, Columns, Flags, G
 MAX_CANDIDATES = 3
 """Largest number of candidates of one query: verifiers are trained for as many."""
 
-PRICES = (
-    *(0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0),
-    *(5.0, 6.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0, 40.0),
-)
-"""Prices of a correct answer that are measured, in units of the best single model's mean cost."""
-
 STEPS_PER_UNIT = 10_000
 """A probability is stored as a whole number of these steps; rounding it moves it by 0.00005."""
 

@@ -17,18 +17,9 @@ from pydantic import BaseModel, ConfigDict
 
 from router_service.apis.answers import Usage
 from router_service.core.decision_record import StoredRecord
-from router_service.policies.selection import (
-    DRIFT_TOLERANCE,
-    Drift,
-    Policy,
-    Price,
-    Reason,
-    Selection,
-    Threshold,
-    Utility,
-    least_probability,
-    select,
-)
+from router_service.core.reasons import Reason
+from router_service.policies.base import DRIFT_TOLERANCE, Policy, Selection
+from router_service.policies.costs import Price
 
 MAX_LAST_ARMS = 8
 """Number of a conversation's last requests whose arms are kept."""
@@ -263,8 +254,8 @@ class SwitchRule:
     budget_usd: float | None = None
     """The same in USD, instead of the share."""
     correct_usd: float | None = None
-    """What one more correct answer is worth. None derives it from the policy; `utility` has its own
-    price in any case."""
+    """What one more correct answer is worth. None derives it from the policy. A policy with a price
+    of its own, such as `utility`, uses that in any case."""
 
 
 def costs_over(
@@ -295,23 +286,6 @@ def costs_over(
     return costs
 
 
-def correct_answer_usd(policy: Policy, costs_usd: Sequence[float]) -> float:
-    """Return what a policy pays for one more correct answer, in USD.
-
-    `utility=PRICE` says it. `drift=D` gives up at most D in probability for the saving between the
-    most and the least expensive arm, so its price is that saving divided by D; the training makes
-    its `utility` rules in the same way. `theta=P` gives up at most 1 - P.
-    """
-    match policy:
-        case Utility(price_usd):
-            return price_usd
-        case Drift(delta):
-            given_up = delta
-        case Threshold(theta):
-            given_up = 1.0 - theta
-    return (max(costs_usd) - min(costs_usd)) / max(given_up, 1e-3)
-
-
 def choose_in_conversation(
     arms: Sequence[str],
     probabilities: Sequence[float],
@@ -327,7 +301,8 @@ def choose_in_conversation(
     exceeds the cost, and if the budget allows it.
     """
     requests = rule.expected_requests
-    wanted = select(probabilities, [cost / requests for cost in costs_usd], policy)
+    mean_costs_usd = [cost / requests for cost in costs_usd]
+    wanted = policy.choose(probabilities, mean_costs_usd)
     if state.arm is None or state.arm not in arms:
         return wanted
     current = arms.index(state.arm)
@@ -336,12 +311,9 @@ def choose_in_conversation(
     stay = Selection(current, Reason.STICKY)
     extra_usd = costs_usd[wanted.arm] - costs_usd[current]
     gained = probabilities[wanted.arm] - probabilities[current]
-    floor = least_probability(probabilities, policy) - DRIFT_TOLERANCE
-    is_good_enough = not isinstance(policy, Utility) and probabilities[current] >= floor
-    if not is_good_enough:
-        worth_usd = rule.correct_usd
-        if worth_usd is None or isinstance(policy, Utility):
-            worth_usd = correct_answer_usd(policy, [cost / requests for cost in costs_usd])
+    floor = policy.least_probability(probabilities)
+    if floor is None or probabilities[current] < floor - DRIFT_TOLERANCE:
+        worth_usd = policy.correct_answer_usd(mean_costs_usd, rule.correct_usd)
         extra_usd -= requests * gained * worth_usd
     if extra_usd >= 0:
         return stay

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from router_service.policies.selection import NonNegative
+from router_service.policies.costs import NonNegative
 from router_service.predictor.model import Floats, Number, Probability
 
 LIMIT = 0.05

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from router_service.core.errors import ArtifactError
 from router_service.core.resources import return_freed
-from router_service.policies.selection import NonNegative
+from router_service.policies.costs import NonNegative
 from router_service.predictor.packing import Packed
 
 Floats = NDArray[np.float64]

@@ -16,14 +16,10 @@ from router_service.access.key import NO_KEY, Key
 from router_service.apis.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
-from router_service.policies.explanations import (
-    arm_label,
-    explain_candidate,
-    explain_choice,
-    explain_record,
-)
-from router_service.policies.selection import Reason
-from router_service.requests.planning import GatewayReason, Plan
+from router_service.core.reasons import Reason
+from router_service.policies.explanations import arm_label, explain_choice, explain_record
+from router_service.policies.verified import explain_candidate
+from router_service.requests.planning import Plan
 from router_service.router import Decision
 from router_service.settings import Model
 from router_service.store.records import GuardedStore
@@ -211,15 +207,15 @@ class Exchange:
         return self.plan.verified is None and self.model is not self.plan.candidates[0]
 
     @property
-    def reason(self) -> Reason | GatewayReason:
+    def reason(self) -> Reason:
         """Why the model answers."""
         if self.plan.unverified is UnverifiedReason.TEXT:
-            return GatewayReason.TEXT
+            return Reason.TEXT
         if self.plan.unverified is UnverifiedReason.UNGROUNDED:
-            return GatewayReason.UNGROUNDED
+            return Reason.UNGROUNDED
         if self.plan.verified is not None:
-            return GatewayReason.VERIFIED
-        return GatewayReason.FALLBACK if self.is_fallback else self.plan.reason
+            return Reason.VERIFIED
+        return Reason.FALLBACK if self.is_fallback else self.plan.reason
 
     @property
     def arm(self) -> str | None:
@@ -474,7 +470,7 @@ class Recorder:
         if exchange.error is not None:
             fields["cause"] = exchange.error.cause
         fields["why"] = exchange.why
-        if record.reason == GatewayReason.FALLBACK or record.candidates:
+        if record.reason == Reason.FALLBACK or record.candidates:
             fields["why"] = explain_record(record, plan.planner.labels).explanation
         _log(info, {name: value for name, value in fields.items() if value is not None})
 
@@ -493,7 +489,7 @@ class Recorder:
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
         self._history.add(info.key, model, NO_POLICY, is_error=is_error(status, ending))
-        fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
+        fields: dict[str, AttributeValue] = {"model": model, "reason": Reason.PASSED}
         fields |= {"status": status, "ending": ending}
         if error is not None:
             fields["cause"] = error.cause

@@ -15,21 +15,18 @@ from pydantic import BaseModel, ConfigDict
 from router_service.apis.conversation import as_list
 from router_service.artifact import FrontierPoint
 from router_service.core.errors import NothingToRouteError
+from router_service.core.reasons import Reason
 from router_service.core.resources import StageName, Timer
 from router_service.measurement.advice import Advice, advise
 from router_service.measurement.held_out import single_accuracies, verified_points
-from router_service.policies.explanations import explain_choice
-from router_service.policies.selection import (
-    VERIFIED,
-    NamedPolicy,
-    Policy,
-    Reason,
-    Verified,
-    parse_policy,
-)
+from router_service.policies.base import Policy
+from router_service.policies.explanations import WITHOUT_CHOICE, explain_choice
+from router_service.policies.names import NamedPolicy
+from router_service.policies.registry import parse_policy
+from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.packing import PackedView
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
-from router_service.requests.planning import DecidingRouter, GatewayReason, Planner, PolicyHeaders
+from router_service.requests.planning import DecidingRouter, Planner, PolicyHeaders
 from router_service.requests.pool import Pool
 from router_service.router import Choice, Decision, Prediction, choices
 from router_service.verifier.answer_features import Question
@@ -82,6 +79,8 @@ class Explained(BaseModel):
 
     reason: str
     """Why the first candidate would answer: the router's reason, or the gateway's own."""
+    overruled: str | None
+    """Why the gateway itself chooses the model, as a clause; None if it does not."""
     candidates: tuple[str, ...]
     """Models in the order in which they would be tried."""
     chosen: Choice
@@ -165,12 +164,12 @@ class Explainer:
         conversation = request.chat.conversation
         headers = PolicyHeaders(policy, self._verified_goals)
         plan = self._planner.prepare(request, headers)
-        if plan.reason is GatewayReason.CONTINUED:
+        if plan.reason is Reason.CONTINUED:
             plan = self._planner.continued(plan, None)
         # Predict even if the gateway chooses the model, so that the prediction can be shown.
         timer = Timer(time.perf_counter)
         prediction = self._router.predict(conversation, timer)
-        is_pinned = plan.reason is GatewayReason.PINNED
+        is_pinned = plan.reason is Reason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
         asked = self._planner.policy(suffix, headers, plan.risk)
         if plan.arms:
@@ -196,6 +195,7 @@ class Explainer:
         )
         return Explained(
             reason=plan.reason,
+            overruled=WITHOUT_CHOICE.get(plan.reason),
             candidates=tuple(model.name for model in plan.candidates),
             chosen=chosen,
             explanation=self._explain(chosen, decision),

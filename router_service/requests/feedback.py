@@ -37,9 +37,9 @@ from router_service.core.decision_record import (
     Verdict,
 )
 from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
+from router_service.core.reasons import Reason
 from router_service.requests.exchange import Exchange
 from router_service.requests.parsing import RESPONSES, Endpoint
-from router_service.requests.planning import GatewayReason
 from router_service.settings import DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
@@ -406,7 +406,7 @@ class Feedback:
         record = await self.decision(given.decision_id, key)
         if await self._marks.add(FeedbackMark(id=record.id)):
             # Feedback on a fallback does not count for the chosen arm, which did not answer.
-            arm = None if record.reason == GatewayReason.FALLBACK else record.arm
+            arm = None if record.reason == Reason.FALLBACK else record.arm
             self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
             # A verified answer was accepted for its content, so it is more often correct than its
             # arm's probability says.

@@ -7,7 +7,6 @@ import random
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from router_service.core.errors import (
     ResponseElsewhereError,
     ResponseNotFoundError,
 )
+from router_service.core.reasons import Reason
 from router_service.core.releases import Track
 from router_service.core.resources import (
     Cache,
@@ -28,16 +28,12 @@ from router_service.core.resources import (
     Timer,
 )
 from router_service.measurement.goals import name_policy
+from router_service.policies.base import Policy
 from router_service.policies.caching import choose_in_conversation, costs_over
+from router_service.policies.names import DEFAULT, NamedPolicy
 from router_service.policies.risk import Risk
-from router_service.policies.selection import (
-    DEFAULT,
-    NamedPolicy,
-    Policy,
-    Reason,
-    Threshold,
-    Verified,
-)
+from router_service.policies.threshold import Threshold
+from router_service.policies.verified import Verified
 from router_service.predictor.familiarity import BEST, ROUTE
 from router_service.predictor.model import Execution
 from router_service.predictor.packing import PackedView
@@ -74,29 +70,6 @@ class PolicyHeaders:
 
 
 NO_HEADERS = PolicyHeaders()
-
-
-class GatewayReason(StrEnum):
-    """Reason why a model answered that the router did not choose."""
-
-    PINNED = "pinned"
-    """The request names a model of the pool."""
-    CHAT = "chat"
-    """The request has no tools; only tool calls are routed."""
-    FALLBACK = "fallback"
-    """The chosen model failed, and the next one answered."""
-    UNDECIDED = "undecided"
-    """The router failed; the gateway chose the arm with the highest profiled cost as the safest."""
-    CONTINUED = "continued"
-    """The request continues a response. Only the provider that stored the response can answer."""
-    UNROUTED = "unrouted"
-    """The router knows none of the configured models, so `router.chat_model` answered."""
-    VERIFIED = "verified"
-    """The answer was accepted among candidate answers, by the verifier's estimate."""
-    TEXT = "text"
-    """The answer is text, as the router expected, and was delivered without verification."""
-    UNGROUNDED = "ungrounded"
-    """The best candidate calls a risky tool with an invented value, so it is unverified."""
 
 
 class DecidingRouter(Protocol):
@@ -160,7 +133,7 @@ class Plan:
     request: ParsedRequest
     candidates: tuple[Model, ...]
     """The models to try, in this order; the chosen model is the first."""
-    reason: Reason | GatewayReason
+    reason: Reason
     planner: Planner
     """The planner of the release that decides."""
     arms: frozenset[str] = frozenset()
@@ -207,7 +180,7 @@ class Plan:
     @property
     def router_failed(self) -> bool:
         """Whether the release that should have decided failed to decide."""
-        return self.canary_failed or self.reason is GatewayReason.UNDECIDED
+        return self.canary_failed or self.reason is Reason.UNDECIDED
 
 
 class Planner:
@@ -279,9 +252,9 @@ class Planner:
         )
         if pinned is not None:
             if chat.continues is not None:
-                return plan(candidates=(), reason=GatewayReason.CONTINUED)
+                return plan(candidates=(), reason=Reason.CONTINUED)
             candidates = self._pool.pinned(pinned, needs, request.obstacles)
-            return plan(candidates=candidates, reason=GatewayReason.PINNED)
+            return plan(candidates=candidates, reason=Reason.PINNED)
         self._pool.check_routable(self.model_name)
         risk = self.risk.rules.highest(chat.conversation.tools) if self.risk.has_demands else None
         policy = self.policy(suffix or None, headers, risk)
@@ -292,17 +265,17 @@ class Planner:
             verified, unverified = self._verified(policy, request)
             plan = partial(plan, verified=verified, unverified=unverified)
         if chat.continues is not None:
-            return plan(candidates=(), reason=GatewayReason.CONTINUED)
+            return plan(candidates=(), reason=Reason.CONTINUED)
         if not (chat.conversation.has_tools and self._pool.by_arm):
             candidates = capable_models(self._pool.chat_models, needs, request.obstacles)
             is_chat = not chat.conversation.has_tools
-            reason = GatewayReason.CHAT if is_chat else GatewayReason.UNROUTED
+            reason = Reason.CHAT if is_chat else Reason.UNROUTED
             return plan(candidates=candidates, reason=reason, verified=None)
         capable = capable_models(self._pool.arm_models, needs, request.obstacles)
         able = {model.name for model in capable}
         arms = frozenset(arm for arm, model in self._pool.by_arm.items() if model.name in able)
         candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
-        reason = GatewayReason.UNDECIDED
+        reason = Reason.UNDECIDED
         choosing = self.choosing_policy(policy)
         return plan(candidates=candidates, reason=reason, policy=choosing, arms=arms)
 

@@ -13,8 +13,8 @@ from router_service.apis.parts import Dialect
 from router_service.artifact import Manifest
 from router_service.core.errors import NoCapableModelError, NothingToRouteError
 from router_service.policies.caching import ArmTerms, cache_rule
+from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
-from router_service.policies.selection import ArmProfile, Price
 from router_service.prices import Listing, look_up
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
 from router_service.settings import Deployment, Model, Settings

@@ -33,10 +33,7 @@ from router_service.predictor.model import Execution
 from router_service.requests.explain import Explainer
 from router_service.requests.ownership import ObjectAccess
 from router_service.requests.parsing import Endpoint
-from router_service.requests.planning import (
-    DecidingRouter,
-    Planner,
-)
+from router_service.requests.planning import DecidingRouter, Planner
 from router_service.requests.pool import Pool, PoolNote, pool_notes
 from router_service.requests.trials import CanaryTrial, OnExcess, Releases, Shadow, Tallies
 from router_service.router import Router

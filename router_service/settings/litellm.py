@@ -24,12 +24,7 @@ from router_service.apis.capabilities import Capabilities, Feature
 from router_service.apis.conversation import Json
 from router_service.apis.parts import Dialect
 from router_service.core.addresses import host_in_address
-from router_service.policies.selection import (
-    SECONDS_PER_HOUR,
-    TOKENS_PER_MTOK,
-    LongPromptPrice,
-    Price,
-)
+from router_service.policies.costs import SECONDS_PER_HOUR, TOKENS_PER_MTOK, LongPromptPrice, Price
 from router_service.settings.values import (
     ClientKey,
     Count,

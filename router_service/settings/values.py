@@ -40,8 +40,8 @@ from router_service.core.addresses import (
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import begins_like_key, digest_of
 from router_service.policies.caching import SwitchRule
+from router_service.policies.costs import Price
 from router_service.policies.risk import Risk, RiskRules
-from router_service.policies.selection import Price
 from router_service.predictor.familiarity import BEST
 from router_service.settings.files import line_of
 from router_service.store.backends import Retention, StoreLimits, check_shared_address

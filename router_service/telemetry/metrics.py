@@ -32,8 +32,11 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from router_service.checker.tool_checks import CallValidity
 from router_service.core.decision_record import Verdict
 from router_service.core.errors import ConfigError
+from router_service.core.reasons import ROUTER_REASONS
 from router_service.core.releases import Track
-from router_service.policies.selection import Reason
+from router_service.policies.names import GOALS
+from router_service.policies.registry import POLICIES, choosing_reasons
+from router_service.policies.verified import Verified
 from router_service.temporary import temporary_directory
 from router_service.verifier.steps import UnverifiedReason
 
@@ -203,8 +206,8 @@ class Metrics:
     requests = _counter(
         "requests",
         "Requests to models that have ended, by the model that was called, the policy (its "
-        "name, such as economy, or else the kind of its rule or goal: theta, drift, utility, "
-        "verified, accuracy, usd_per_1k; or none), and the HTTP status; 499 if the client left.",
+        f"name, such as economy, or else the kind of its rule or goal: {', '.join(POLICIES)}, "
+        f"{', '.join(GOALS)}; or none), and the HTTP status; 499 if the client left.",
         "model",
         "policy",
         "status",
@@ -215,8 +218,8 @@ class Metrics:
         "arm",
         "reason",
         starts=[
-            _each(Known.ARMS, Reason),
-            _each(Known.ARMS, ("verified", "text", "ungrounded"), if_verified=True),
+            _each(Known.ARMS, (*choosing_reasons(), *ROUTER_REASONS)),
+            _each(Known.ARMS, Verified.reasons, if_verified=True),
         ],
     )
     build_info = _gauge("build_info", "1, labelled with the running version.", "version")

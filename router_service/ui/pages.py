@@ -20,7 +20,10 @@ from router_service.http.transfer import gateway_of, info_of, read_body, unless_
 from router_service.measurement.advice import Advice
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.held_out import HELD_OUT
-from router_service.policies.selection import ArmProfile, Verified
+from router_service.policies.base import Control
+from router_service.policies.costs import ArmProfile
+from router_service.policies.registry import controls
+from router_service.policies.verified import VERIFIED
 from router_service.predictor.model import Execution
 from router_service.requests.explain import Explained
 from router_service.requests.mapping import Basis, UnroutedModel
@@ -67,6 +70,8 @@ class ArtifactCard(BaseModel):
     calibration: str
     execution: Execution
     policies: Mapping[str, str]
+    rules: tuple[Control, ...]
+    """All kinds of rules, with what the page shows of them."""
     model_name: str
     """Model name that a client sends to have a request routed."""
     default_policy: str
@@ -100,7 +105,6 @@ class ArtifactCard(BaseModel):
         manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
         mapping = engine.pool.mapping
         costs_usd = manifest.costs_usd(engine.pool.prices)
-        verifier = manifest.verifier
         verified = engine.explainer.verified_points()
         arms = (
             ArmCard(
@@ -125,12 +129,13 @@ class ArtifactCard(BaseModel):
             calibration=manifest.calibration.method,
             execution=engine.execution,
             policies=manifest.named_rules,
+            rules=controls(),
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
             is_sandbox=engine.settings.is_sandbox,
-            verified_policy=str(Verified(verifier.price_usd)) if verifier else None,
+            verified_policy=str(manifest.policy(VERIFIED)) if manifest.verifier else None,
             verified_frontier=verified,
             verified_efficient=tuple(point.policy for point in pareto_front(verified)),
             metrics=manifest.metrics,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated
 from urllib.parse import quote
@@ -20,6 +20,7 @@ from starlette.responses import Response
 from router_service import __version__
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import HistoryUnavailableError, NotFoundError
+from router_service.core.reasons import Reason
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.transfer import gateway_of, info_of
 from router_service.policies.explanations import ExplainedDecision, explain_record
@@ -50,6 +51,8 @@ class Session(BaseModel):
     """Number of processes; each lists only the decisions that it has made itself."""
     is_sandbox: bool
     """Whether a sandbox answers for every model, because no models are configured."""
+    reasons: Mapping[str, str] = {reason: reason.label for reason in Reason}
+    """Why a model answered, in a few words, by the decision's reason."""
     version: str = __version__
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from router_service.apis.answers import ParsedAnswer
 from router_service.apis.capabilities import Feature
 from router_service.apis.conversation import Conversation, Json, as_list
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 
 
 @dataclass(frozen=True, slots=True)

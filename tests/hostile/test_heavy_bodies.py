@@ -17,8 +17,8 @@ from pydantic import SecretStr
 from router_service.artifact import SHIPPED
 from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import new_key
+from router_service.core.reasons import Reason
 from router_service.http.protocol import BoundedProtocol
-from router_service.policies.selection import Reason
 from router_service.requests.deciding import plan_request
 from router_service.requests.parsing import CHAT, RESPONSES, Endpoint
 from router_service.requests.planning import Plan

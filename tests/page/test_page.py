@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from router_service.apis.conversation import Conversation, parse_conversation
 from router_service.measurement.held_out import single_accuracies
-from router_service.policies.selection import choose_once, parse_policy
+from router_service.policies.registry import choose_once, parse_policy
 from router_service.router import Router
 from tests.bodies import ASK, TOOLS
 from tests.page.watching import choose_example, open_playground, tab_to

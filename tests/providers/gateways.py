@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pydantic import SecretStr
 
 from router_service.apis.parts import Dialect
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.serving.app import create_app
 from router_service.settings import (
     Deployment,

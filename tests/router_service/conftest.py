@@ -15,7 +15,7 @@ from router_service.artifact import (
     read_manifest,
     save_manifest,
 )
-from router_service.policies.selection import ArmProfile, Price
+from router_service.policies.costs import ArmProfile, Price
 from tests.candidates import write_verifier
 
 

@@ -20,7 +20,7 @@ from router_service.artifact import (
     save_manifest,
 )
 from router_service.core.errors import ArtifactError
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 from router_service.router import Router
 from tests.bodies import BODY
 

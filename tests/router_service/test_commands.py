@@ -26,7 +26,7 @@ from router_service.artifact import (
 from router_service.cli import main
 from router_service.measurement.held_out import describe_pool
 from router_service.offline import explain_goal, list_policies
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from tests.fakes import manifest as fake_manifest
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from router_service.cli import main
 from router_service.core.errors import PolicyError
 from router_service.core.resources import Timer
 from router_service.offline import decide_lines
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.steps import (
     NO_LIMITS,

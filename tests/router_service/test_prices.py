@@ -10,7 +10,7 @@ from router_service.apis.answers import Usage
 from router_service.apis.capabilities import Capabilities
 from router_service.artifact import MANIFEST, SHIPPED, read_manifest
 from router_service.core.errors import ConfigError
-from router_service.policies.selection import LongPromptPrice, Price
+from router_service.policies.costs import LongPromptPrice, Price
 from router_service.prices import look_up, look_up_id
 from router_service.requests.exchange import answer_cost_usd
 from router_service.requests.pool import Pool, pool_notes

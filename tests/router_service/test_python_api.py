@@ -13,7 +13,7 @@ import pytest
 import router_service
 from router_service import Decision, Router
 from router_service.core.errors import ArtifactError, InvalidRequestError, PolicyError
-from router_service.policies.selection import Threshold
+from router_service.policies.threshold import Threshold
 from tests.bodies import ASK, TOOLS
 
 REQUEST = {"messages": ASK, "tools": TOOLS}

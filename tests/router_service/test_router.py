@@ -20,18 +20,14 @@ from router_service.apis.conversation import (
 )
 from router_service.artifact import Artifact
 from router_service.core.errors import ArtifactError, PolicyError
+from router_service.core.reasons import Reason
 from router_service.core.resources import SHARED_CACHES, CacheCounts, Timer
-from router_service.policies.selection import (
-    Drift,
-    Policy,
-    Price,
-    Reason,
-    Threshold,
-    Verified,
-    choose_once,
-    parse_policy,
-    select,
-)
+from router_service.policies.base import Policy
+from router_service.policies.costs import Price
+from router_service.policies.drift import Drift
+from router_service.policies.registry import choose_once, parse_policy
+from router_service.policies.threshold import Threshold
+from router_service.policies.verified import Verified
 from router_service.predictor.features import extract
 from router_service.predictor.model import Platt
 from router_service.router import Decision, Router, choices, explored
@@ -55,11 +51,11 @@ def conversations(router: Router) -> list[Conversation]:
 def test_a_decision_follows_from_what_it_shows(
     router: Router, conversations: list[Conversation], policy: Threshold | Drift
 ) -> None:
-    """The arm and the reason are those that `select` makes of the probabilities and costs."""
+    """The arm and the reason are those that the policy makes of the probabilities and costs."""
     for conversation in conversations:
         decision = router.decide_conversation(conversation, policy)
-        chosen = select(
-            list(decision.probabilities.values()), list(decision.cost_usd.values()), policy
+        chosen = policy.choose(
+            list(decision.probabilities.values()), list(decision.cost_usd.values())
         )
         assert (decision.arm, decision.reason) == (router.arms[chosen.arm], chosen.reason)
         assert decision.policy == str(policy)

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from router_service.policies.selection import parse_policy
+from router_service.policies.registry import parse_policy
 from switchcraft_training.baselines.predictors import ItemResponse
 from switchcraft_training.baselines.registry import ITEM_RESPONSE_FITTING
 from switchcraft_training.checking import CORRECT_FROM

@@ -18,7 +18,7 @@ from router_service.artifact import MANIFEST, SHIPPED, Artifact, Manifest, read_
 from router_service.checker.toolbox import ExpectedCall
 from router_service.measurement.goals import find_point, parse_goal
 from router_service.measurement.held_out import describe_pool
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, load_config

@@ -12,14 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from router_service.artifact import Knowledge
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.measurement.goals import parse_goal
-from router_service.policies.selection import (
-    DEFAULT,
-    VERIFIED,
-    Price,
-    choosing_name,
-    is_verified,
-    parse_policy,
-)
+from router_service.policies.costs import Price
+from router_service.policies.names import DEFAULT, choosing_name
+from router_service.policies.registry import parse_policy
+from router_service.policies.verified import VERIFIED, is_verified
 from router_service.predictor.model import Probability
 from router_service.predictor.packing import PackingSpec
 

@@ -24,7 +24,7 @@ from router_service.measurement.goals import parse_goal
 from router_service.measurement.held_out import Figures
 from router_service.measurement.rules import Costs, Kind, Outcomes, route
 from router_service.measurement.statistics import mean_auc
-from router_service.policies.selection import ArmProfile
+from router_service.policies.costs import ArmProfile
 from router_service.predictor.model import IDENTITY, Calibration, Classifier, sigmoid
 from router_service.predictor.packing import Packed, Packer
 from router_service.predictor.words import Ids

@@ -25,7 +25,6 @@ import numpy as np
 
 from router_service.artifact import TOKENIZER, Encoder, Manifest, Provenance
 from router_service.measurement.held_out import HeldOut
-from router_service.policies.selection import select_rows
 from router_service.predictor.model import Calibration, Classifier
 from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import Grouping, RunConfig, dump_config
@@ -423,7 +422,7 @@ def compare_graphs(data: TrainingData, manifest: Manifest, directory: Path) -> d
         for device in ("cpu", "cuda")
     )
     difference = float(np.abs(on_cpu - on_gpu).max())
-    chosen = [select_rows(each, costs_usd, policy) for each in (on_cpu, on_gpu)]
+    chosen = [policy.choose_rows(each, costs_usd) for each in (on_cpu, on_gpu)]
     changed = float((chosen[0] != chosen[1]).mean())
     if difference > LARGE_DIFFERENCE or changed > MANY_CHANGED:
         log.warning(

@@ -34,7 +34,6 @@ from router_service.measurement.held_out import HELD_OUT, HeldOut, read_judgemen
 from router_service.measurement.rules import Bench, Entry, best_single, prices_in_usd
 from router_service.measurement.simulation import (
     MAX_CANDIDATES,
-    PRICES,
     JudgedAnswers,
     Simulation,
     VerifiedAnswers,
@@ -42,7 +41,7 @@ from router_service.measurement.simulation import (
     count_judgements,
     quantize,
 )
-from router_service.policies.selection import Verified
+from router_service.policies.verified import PRICES, Verified
 from router_service.verifier.answer_features import Candidates
 from router_service.verifier.graphs import GAIN_FEATURES, Verifier, VerifierSpec
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS

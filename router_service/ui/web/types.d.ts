@@ -76,6 +76,7 @@ export interface ArtifactCard {
   calibration: string;
   execution: Execution;
   policies: Record<string, string>;
+  rules: Array<Control>;
   model_name: string;
   default_policy: string;
   frontier: Array<FrontierPoint>;
@@ -140,7 +141,25 @@ export interface Choice {
   policy: string;
   arm: string;
   reason: Reason;
-  floor: number;
+  floor: number | null;
+}
+
+/**
+ * What people see of a policy where they can choose its number, as on the page.
+ *
+ * The page has one step for each value that was measured (`Policy.measured_values`).
+ */
+export interface Control {
+  rule: string;
+  kind: "once" | "verified";
+  title: string;
+  legend: string;
+  explanation: string;
+  parameter: string;
+  unit: Unit;
+  least: number;
+  most: number | null;
+  larger_is_cheaper: boolean;
 }
 
 /** Name and size of the encoder that the router was fine-tuned from. */
@@ -161,6 +180,7 @@ export interface Execution {
 /** The plan for a request, and the reasons for it. */
 export interface Explained {
   reason: string;
+  overruled: string | null;
   candidates: Array<string>;
   chosen: Choice;
   explanation: string;
@@ -349,9 +369,14 @@ export interface Provenance {
   versions: Record<string, string>;
 }
 
-/** Reason for choosing an arm. */
-export type Reason = "threshold" | "drift" | "utility" | "argmax" | "unread" | "risk" | "unfamiliar"
-  | "explored" | "sticky" | "switched";
+/**
+ * Reason why a model answered.
+ *
+ * `label` is what people read in a list of decisions. `policies.explanations` has the sentences.
+ */
+export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" | "risk" |
+  "unfamiliar" | "explored" | "sticky" | "switched" | "pinned" | "chat" | "fallback" | "undecided" |
+  "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
 
 /** One row of the list of decisions; contains no part of the request's content. */
 export interface RecentDecision {
@@ -394,6 +419,7 @@ export interface Session {
   is_admin: boolean;
   workers: number;
   is_sandbox: boolean;
+  reasons: Record<string, string>;
   version: string;
 }
 
@@ -435,6 +461,9 @@ export interface TrafficPoint {
 export interface UnavailableOverview {
   unavailable: string;
 }
+
+/** Unit in which people read a policy's number. */
+export type Unit = "share" | "points" | "usd";
 
 /** A model that is served by name only, because no arm is used for it. */
 export interface UnroutedModel {

@@ -15,7 +15,8 @@ from anthropic.types.shared import ErrorType
 from router_service.apis.parts import Dialect
 from router_service.core import errors
 from router_service.http.error_responses import ErrorFormat, error_response, status_of
-from router_service.policies.selection import Policy, Verified
+from router_service.policies.base import Policy
+from router_service.policies.verified import Verified
 from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, CHAT

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.core.errors import ConfigError
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.requests.pool import Pool
 from router_service.serving.app import create_app
 from router_service.serving.serve import sandbox_for

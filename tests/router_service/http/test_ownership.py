@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from router_service.core.keys import new_key
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.serving.app import create_app
 from router_service.settings import (

@@ -13,7 +13,7 @@ import openai
 import pytest
 from pydantic import SecretStr
 
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.sandbox.app import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.serving.app import create_app
 from router_service.settings import HistorySettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.sandbox.app import run_in_thread
 from router_service.settings import (
     BreakerSettings,

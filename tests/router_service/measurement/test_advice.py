@@ -12,7 +12,7 @@ from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, ConfigError
 from router_service.measurement.advice import LEAST_GAIN, Advice, advise, arms_of
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
 HAIKU, FLASH = "claude-haiku-4.5", "gemini-2.5-flash-lite"

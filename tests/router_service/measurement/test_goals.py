@@ -19,7 +19,10 @@ from router_service.measurement.goals import (
     parse_goal,
 )
 from router_service.measurement.held_out import HELD_OUT
-from router_service.policies.selection import Price, Threshold, Verified, parse_policy
+from router_service.policies.costs import Price
+from router_service.policies.registry import parse_policy
+from router_service.policies.threshold import Threshold
+from router_service.policies.verified import Verified
 from router_service.router import Router
 from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
 

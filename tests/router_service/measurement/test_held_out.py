@@ -30,7 +30,8 @@ from router_service.measurement.held_out import (
     single_accuracies,
     verified_points,
 )
-from router_service.policies.selection import Price, Verified
+from router_service.policies.costs import Price
+from router_service.policies.verified import Verified
 from router_service.router import Router
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"

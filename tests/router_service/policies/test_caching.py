@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.apis.answers import Usage
+from router_service.core.reasons import Reason
 from router_service.policies.caching import (
     ANTHROPIC,
     DEEPSEEK,
@@ -17,10 +18,12 @@ from router_service.policies.caching import (
     SwitchRule,
     cache_rule,
     choose_in_conversation,
-    correct_answer_usd,
     costs_over,
 )
-from router_service.policies.selection import Drift, Price, Reason, Threshold, Utility
+from router_service.policies.costs import Price
+from router_service.policies.drift import Drift
+from router_service.policies.threshold import Threshold
+from router_service.policies.utility import Utility
 
 CACHED = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.5)
 WRITTEN = Price(
@@ -200,6 +203,13 @@ def test_without_an_arm_to_stay_with_the_policy_decides() -> None:
 def test_every_policy_has_a_price_for_a_correct_answer() -> None:
     """`utility` names the price; the other policies imply one by what they give up for savings."""
     costs_usd = (0.01, 0.11)
-    assert correct_answer_usd(Utility(0.5), costs_usd) == 0.5
-    assert correct_answer_usd(Drift(0.05), costs_usd) == pytest.approx(2.0)
-    assert correct_answer_usd(Threshold(0.8), costs_usd) == pytest.approx(0.5)
+    assert Utility(0.5).correct_answer_usd(costs_usd) == 0.5
+    assert Drift(0.05).correct_answer_usd(costs_usd) == pytest.approx(2.0)
+    assert Threshold(0.8).correct_answer_usd(costs_usd) == pytest.approx(0.5)
+
+
+def test_configured_price_replaces_an_implied_one() -> None:
+    """The operator's price of a correct answer replaces an implied price, but not `utility`'s."""
+    costs_usd = (0.01, 0.11)
+    assert Drift(0.05).correct_answer_usd(costs_usd, 3.0) == 3.0
+    assert Utility(0.5).correct_answer_usd(costs_usd, 3.0) == 0.5

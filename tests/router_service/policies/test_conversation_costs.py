@@ -17,7 +17,9 @@ from router_service.policies.caching import (
     choose_in_conversation,
     costs_over,
 )
-from router_service.policies.selection import Drift, Price, Utility, select
+from router_service.policies.costs import Price
+from router_service.policies.drift import Drift
+from router_service.policies.utility import Utility
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ CONVERSATIONS = generate(60)
 
 def once(policy: Drift | Utility) -> Choice:
     """Decide each request by itself, by the arms' mean costs."""
-    return lambda turn, _state, _sent: ARMS[select(turn.probabilities, PROFILED_USD, policy).arm]
+    return lambda turn, _state, _sent: ARMS[policy.choose(turn.probabilities, PROFILED_USD).arm]
 
 
 def sticky(policy: Drift | Utility) -> Choice:

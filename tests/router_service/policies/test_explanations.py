@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
+from router_service.core.reasons import Reason
 from router_service.policies.explanations import explain_choice, explain_record
-from router_service.policies.selection import Reason, parse_policy, select
+from router_service.policies.registry import choose_once, parse_policy
 
 P = {"mini": 0.91, "mid": 0.92, "big": 0.94}
 USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
@@ -112,10 +113,10 @@ def test_facts_accompany_the_sentence() -> None:
 )
 def test_chosen_arm_qualifies(arms: list[tuple[float, float]], policy: str) -> None:
     """What the policy selects is among the qualifying arms, unless none reaches the threshold."""
-    rule = parse_policy(policy)
+    rule = choose_once(parse_policy(policy))
     names = [f"arm{index}" for index in range(len(arms))]
     p, usd = [p for p, _ in arms], [usd for _, usd in arms]
-    chosen = select(p, usd, rule)  # type: ignore[arg-type]  # none of them is verified
+    chosen = rule.choose(p, usd)
     explained = explain_choice(
         names[chosen.arm],
         chosen.reason,

@@ -10,8 +10,9 @@ import pytest
 
 from router_service.apis.answers import Usage
 from router_service.apis.conversation import parse_chat_request
+from router_service.core.reasons import Reason
 from router_service.policies.caching import ConversationState, NextRequest
-from router_service.policies.selection import Reason, choose_once
+from router_service.policies.registry import choose_once
 from router_service.requests.conversations import Conversations
 from router_service.requests.parsing import (
     CHAT,

@@ -11,7 +11,7 @@ import pytest
 from router_service.apis.answers import Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.releases import Track
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.requests.exchange import (
     Ending,
     Exchange,

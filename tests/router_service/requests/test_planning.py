@@ -12,11 +12,12 @@ import pytest
 
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import InvalidRequestError, OverloadedError
+from router_service.core.reasons import Reason
 from router_service.core.resources import StageName
 from router_service.requests.deciding import AT_ONCE_BYTES, plan_request
 from router_service.requests.limits import DecisionQueue
 from router_service.requests.parsing import CHAT
-from router_service.requests.planning import DecidingRouter, GatewayReason, Plan
+from router_service.requests.planning import DecidingRouter, Plan
 from router_service.router import Router
 from router_service.runtime.gateway import Gateway
 from router_service.settings import Settings
@@ -82,9 +83,9 @@ def large(small: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
-    [({"model": "small"}, GatewayReason.PINNED), ({"tools": []}, GatewayReason.CHAT)],
+    [({"model": "small"}, Reason.PINNED), ({"tools": []}, Reason.CHAT)],
 )
-def test_unrouted_requests_need_no_thread(fields: dict[str, object], reason: GatewayReason) -> None:
+def test_unrouted_requests_need_no_thread(fields: dict[str, object], reason: Reason) -> None:
     """Named models and chat without tools need no thread, unless the body is large."""
     hops, (plan,) = planned(FakeRouter(), body(**fields))
     assert (plan.reason, hops) == (reason, 0)

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from router_service.core.errors import ConfigError
+from router_service.core.reasons import Reason
 from router_service.policies.risk import Risk
-from router_service.policies.selection import Reason
 from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.planning import Plan, PolicyHeaders
 from router_service.requests.pool import Pool

@@ -14,7 +14,7 @@ from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ModelNotFoundError
 from router_service.core.releases import Canary, ExceededLimit, Release, Track
 from router_service.core.resources import Timer
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.planning import DecidingRouter, Plan, Planner
 from router_service.requests.pool import Pool

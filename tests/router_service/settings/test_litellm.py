@@ -6,7 +6,7 @@ import pytest
 
 from router_service.apis.capabilities import Capabilities, Feature
 from router_service.core.errors import ConfigError
-from router_service.policies.selection import LongPromptPrice, Price
+from router_service.policies.costs import LongPromptPrice, Price
 from router_service.settings import Deployment, Model, Settings, Timeouts
 from tests.router_service.settings.conftest import LoadFile as Load
 

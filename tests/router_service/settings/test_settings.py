@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.settings import (
     Deployment,
     KeySettings,

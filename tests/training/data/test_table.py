@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from switchcraft_training.data.table import (
     Floats,
     Table,

@@ -17,7 +17,7 @@ from router_service.artifact import (
     file_hashes,
     save_manifest,
 )
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.predictor.model import sigmoid
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.table import Floats, Table

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from switchcraft_training.evaluation.breakdowns import (
     by_category,
     confusion,

@@ -32,7 +32,7 @@ from router_service.measurement.simulation import (
     Simulation,
     VerifiedAnswers,
 )
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.predictor.model import Graph
 from router_service.verifier.graphs import GAIN_FEATURES, Verifier
 from switchcraft_training.cli import main

@@ -17,7 +17,8 @@ from router_service.artifact import SHIPPED, Artifact, file_hashes, save_manifes
 from router_service.checker.toolbox import ExpectedCall
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool, single_accuracies
 from router_service.offline import list_policies
-from router_service.policies.selection import Price, Verified
+from router_service.policies.costs import Price
+from router_service.policies.verified import Verified
 from router_service.router import Router
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import Candidate, VerificationState

@@ -21,7 +21,7 @@ from router_service.core.decision_record import (
     LoggedCall,
     LoggedDecision,
 )
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.answer_features import Question
 from switchcraft_training.cli import main

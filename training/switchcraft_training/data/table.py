@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router_service.measurement.rules import Choices, pick
-from router_service.policies.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
+from router_service.policies.costs import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
 from router_service.predictor.packing import Packed
 from switchcraft_training.records import Example
 

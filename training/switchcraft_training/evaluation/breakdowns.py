@@ -12,7 +12,7 @@ from router_service.apis.conversation import parse_conversation
 from router_service.artifact import Measure
 from router_service.measurement.rules import Choices, best_single, oracle
 from router_service.measurement.statistics import Estimate, mean_measure
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import Entrant
 from switchcraft_training.evaluation.metrics import bootstrap, paired_interval

@@ -22,9 +22,9 @@ import numpy as np
 
 from router_service.artifact import Measure
 from router_service.measurement.rules import Bench, Entry, best_single, prices_in_usd, sweep
-from router_service.measurement.simulation import PRICES, JudgedAnswers, Simulation
+from router_service.measurement.simulation import JudgedAnswers, Simulation
 from router_service.measurement.statistics import auc_measure
-from router_service.policies.selection import Verified
+from router_service.policies.verified import PRICES, Verified
 from router_service.verifier.graphs import GAIN_FEATURES
 from switchcraft_training.config import Grouping
 from switchcraft_training.data.splits import Split, grouped_folds

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from typing import Any
 
 import matplotlib as mpl
@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from router_service.artifact import Measure
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.rules import KINDS, Entry, Kind
+from router_service.policies.registry import choosing_policies
 from switchcraft_training.config import Grouping
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import (
@@ -180,14 +181,12 @@ def sweep_svg(evaluation: Evaluation) -> str:
     with style():
         figure = new_figure(4.2)
         axes = figure.subplots()
-        families = {"threshold": "theta", "drift": "drift", "utility": "utility"}
-        for (label, family), colour in zip(
-            families.items(), (BLUE, COLOURS["router"], COLOURS["heuristic"]), strict=True
-        ):
-            ours = [entry for entry in evaluation.sweep if entry.name.startswith(family)]
+        colours = cycle((BLUE, COLOURS["router"], COLOURS["heuristic"]))
+        for policy, colour in zip(choosing_policies(), colours, strict=False):
+            ours = [entry for entry in evaluation.sweep if entry.name.startswith(f"{policy.name}=")]
             ours.sort(key=lambda entry: entry.cost_usd.value)
             if ours:
-                _band(axes, ours, label, colour, marker="o")
+                _band(axes, ours, policy.name, colour, marker="o")
         axes.axhline(best.accuracy.value, color=INK, linestyle=":", linewidth=1, label=best.name)
         _money_axis(axes)
         axes.set_ylabel("accuracy")

@@ -14,7 +14,7 @@ from router_service.artifact import Interval, Measure
 from router_service.measurement.rules import Bench, Entry, Kind, best_single, oracle, route, sweep
 from router_service.measurement.simulation import VerifiedAnswers
 from router_service.measurement.statistics import auc_measure, interval_of, mean_measure, resamples
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 from router_service.verifier.answer_features import CANDIDATE_FEATURES
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import calibration_measure

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from router_service.apis.conversation import Json
 from router_service.core.addresses import check_http_address
 from router_service.core.errors import ConfigError
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from switchcraft_training.config import find_config
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

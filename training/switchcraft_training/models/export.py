@@ -35,7 +35,7 @@ from router_service.artifact import (
 )
 from router_service.measurement.goals import parse_goal
 from router_service.measurement.held_out import Figures
-from router_service.policies.selection import ArmProfile
+from router_service.policies.costs import ArmProfile
 from router_service.predictor.familiarity import FamiliaritySpec
 from router_service.predictor.model import (
     BATCHING_KEY,

@@ -16,7 +16,7 @@ from switchcraft_training.options import ARTIFACTS, Data
 
 if TYPE_CHECKING:
     from router_service.artifact import Manifest
-    from router_service.policies.selection import Price
+    from router_service.policies.costs import Price
 
 PriceOption: TypeAlias = Annotated[
     str | None,
@@ -170,7 +170,7 @@ def reprice(
 
 def read_price(tokens: str | None, hour: str | None) -> Price:
     """Return the price in the options; raises ConfigError if it is missing or not a number."""
-    from router_service.policies.selection import Price
+    from router_service.policies.costs import Price
 
     text = tokens or hour
     if not text or (tokens and hour):

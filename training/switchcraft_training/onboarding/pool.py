@@ -30,7 +30,7 @@ from router_service.artifact import (
 )
 from router_service.core.errors import ArtifactError, ConfigError, DataError
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
-from router_service.policies.selection import ArmProfile, Price
+from router_service.policies.costs import ArmProfile, Price
 from router_service.predictor.model import Calibration, logit, sigmoid
 from router_service.predictor.packing import Packer
 from router_service.router import Router

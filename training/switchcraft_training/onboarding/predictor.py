@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from router_service.predictor.model import (
     Calibration,
     Isotonic,

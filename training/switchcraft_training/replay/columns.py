@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 from router_service.apis.conversation import parse_conversation
 from router_service.core.decision_record import LoggedDecision
 from router_service.core.errors import DataError
-from router_service.policies.selection import (
-    Policy,
-    Reason,
-    Verified,
-    most_probable,
-    select,
-)
+from router_service.core.reasons import Reason
+from router_service.policies.base import Policy, most_probable
+from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import UnverifiedReason
@@ -398,7 +394,7 @@ def choose_arm(probabilities: Floats, costs_usd: Floats, is_unread: bool, policy
     """Return the arm that a policy picks for one request; NaN excludes an arm, (arms,) each."""
     able = np.flatnonzero(np.isfinite(probabilities + costs_usd))
     given = probabilities[able].tolist(), costs_usd[able].tolist()
-    return int(able[most_probable(*given) if is_unread else select(*given, policy).arm])
+    return int(able[most_probable(*given) if is_unread else policy.choose(*given).arm])
 
 
 class KnownArm(NamedTuple):

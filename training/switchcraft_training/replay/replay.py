@@ -15,13 +15,9 @@ from rich.table import Table
 from router_service.core.errors import PolicyError
 from router_service.measurement.rules import Choices
 from router_service.measurement.statistics import Estimate
-from router_service.policies.selection import (
-    VERIFIED,
-    Policy,
-    Verified,
-    is_verified,
-    parse_policy,
-)
+from router_service.policies.base import Policy
+from router_service.policies.registry import parse_policy
+from router_service.policies.verified import VERIFIED, Verified, is_verified
 from router_service.router import Router
 from switchcraft_training.data.learned import LearnedTools, TrainingOverlap
 from switchcraft_training.data.table import Flags, Floats

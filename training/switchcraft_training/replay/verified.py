@@ -36,7 +36,7 @@ import orjson
 
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.core.decision_record import AnswerContent, Content, LoggedDecision
-from router_service.policies.selection import Verified
+from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.answer_features import Question, decode_calls, read_answer, relate
 from router_service.verifier.steps import Candidate, Step, VerificationState

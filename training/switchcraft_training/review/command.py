@@ -88,7 +88,7 @@ def verify(
         concurrency: concurrent requests
     """
     # Imported here, as below, because the HTTP client and the terminal interface load slowly.
-    from router_service.policies.selection import Price
+    from router_service.policies.costs import Price
     from switchcraft_training.review.journal import ROUNDS, Journal, Ledger, Step, read_entries
     from switchcraft_training.review.verify import Critic, Finding, unverified
     from switchcraft_training.review.verify import verify as ask_critic

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import SwitchcraftError, UpstreamError
-from router_service.policies.selection import Price
+from router_service.policies.costs import Price
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
     Change,

@@ -8,14 +8,14 @@ import { percent, usdPer1k } from "./format.js";
 
 /** @param {Explained} explained @param {Selection} choice */
 export function arms(explained, choice) {
-  const hasFloor = !["unread", "verified", "utility"].includes(choice.reason);
+  const { floor } = choice;
   return h(
     "div",
     {},
     h(
       "table",
-      { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
-      h("caption", {}, caption(choice, hasFloor)),
+      { class: "arms", style: { "--floor": Math.max(0, floor ?? 0) } },
+      h("caption", {}, caption(choice)),
       h(
         "thead",
         {},
@@ -27,29 +27,30 @@ export function arms(explained, choice) {
           ),
         ),
       ),
-      h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor))),
+      h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice))),
     ),
     explained.excluded.length > 0 &&
       h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`),
   );
 }
 
-/** @param {Selection} choice @param {boolean} hasFloor */
-function caption(choice, hasFloor) {
-  if (!hasFloor) return "Sorted by cost. This policy has no minimum probability.";
+/** @param {Selection} choice */
+function caption({ floor, reason, policy }) {
+  if (floor === null) return "Sorted by cost. This policy has no minimum probability.";
   const line =
-    choice.floor <= 0
+    floor <= 0
       ? "every probability is enough"
-      : `the line marks the minimum probability that ${choice.reason === "risk" ? "the offered risky tools demand" : `${choice.policy} demands`}: ${percent(choice.floor)}`;
+      : `the line marks the minimum probability that ${reason === "risk" ? "the offered risky tools demand" : `${policy} demands`}: ${percent(floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 
-/** @param {ArmView} arm @param {Selection} choice @param {boolean} hasFloor */
-function row(arm, choice, hasFloor) {
+/** @param {ArmView} arm @param {Selection} choice */
+function row(arm, choice) {
   const isChosen = arm.arm === choice.arm;
-  const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;
+  const { floor } = choice;
+  const passes = floor === null || arm.probability >= floor - 1e-9;
   const state = isChosen
-    ? choice.reason === "verified"
+    ? choice.isFirstStep
       ? "asked first"
       : "chosen"
     : passes
@@ -70,7 +71,7 @@ function row(arm, choice, hasFloor) {
       { class: "probability" },
       h(
         "span",
-        { class: hasFloor ? "bar has-floor" : "bar", "aria-hidden": "true" },
+        { class: floor === null ? "bar" : "bar has-floor", "aria-hidden": "true" },
         h("i", { style: { "--share": arm.probability } }),
       ),
       h("b", {}, percent(arm.probability)),

@@ -1,5 +1,7 @@
 /** Formats numbers for people. */
 
+/** @import { Control } from "../types" */
+
 /** @param {number} share @param {number} [digits] */
 export const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)}%`;
 
@@ -47,6 +49,16 @@ function precise(value) {
 export function parsePolicy(policy) {
   const [rule, value] = policy.split("=");
   return { rule, value: Number(value) };
+}
+
+/** @param {{rules: Control[]}} card @param {string} policy such as `drift=0.05` @returns {Control | undefined} what to show of its kind */
+export const controlOf = ({ rules }, policy) =>
+  rules.find(({ rule }) => rule === parsePolicy(policy).rule);
+
+/** @param {Control} control @param {number} value of such a policy */
+export function policyValue({ unit }, value) {
+  if (unit === "usd") return usd(value);
+  return unit === "share" ? percent(value, 0) : String(+(value * 100).toFixed(2));
 }
 
 /** A sum of money, also a very small one.

@@ -3,7 +3,7 @@
 import { h, s } from "./dom.js";
 import { parsePolicy, percent, usdPer1k } from "./format.js";
 
-/** @import { ArtifactCard, FrontierPoint, Measure } from "../types" */
+/** @import { ArtifactCard, Control, FrontierPoint, Measure } from "../types" */
 /** @typedef {{x: (usd: number) => number, y: (share: number) => number}} Scales */
 
 const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
@@ -25,6 +25,14 @@ export function curves(card) {
   return found;
 }
 
+/** @param {ArtifactCard} card @returns {Control[]} the kinds of policies that were measured */
+export function measuredControls(card) {
+  const rules = new Set(
+    curves(card).flatMap(({ points }) => points.map((point) => parsePolicy(point.policy).rule)),
+  );
+  return card.rules.filter(({ rule }) => rules.has(rule));
+}
+
 /** Explains the marks of a plot. Screen readers get the plot's description instead.
  * @param {ArtifactCard} card @param {string} current meaning of the marked policy
  * @param {string} [rule] whose points are shown (all without one) */
@@ -35,19 +43,18 @@ export function legend(card, current, rule) {
   return h(
     "ul",
     { class: "legend plot-legend", "aria-hidden": "true" },
-    (!rule || rule === "drift") &&
-      entry("drift", "drift: the cheapest arm within a margin of the most probable one"),
-    (!rule || rule === "theta") && entry("theta", "theta: the cheapest arm above a threshold"),
-    (!rule || rule === "utility") &&
-      card.frontier.some((point) => parsePolicy(point.policy).rule === "utility") &&
-      entry("utility", "utility: the best probability for its cost"),
+    ...measuredControls(card)
+      .filter((control) => control.kind === "once" && (!rule || rule === control.rule))
+      .map((control) => entry(control.rule, control.legend)),
     entry(
       "line",
       verified
         ? "best accuracy for the cost, with one model per request"
         : "best accuracy for the cost",
     ),
-    verified && entry("verified", "verified answers: more models are asked if it pays"),
+    ...measuredControls(card)
+      .filter(({ kind }) => kind === "verified")
+      .map((control) => entry(control.kind, control.legend)),
     entry("ring", current),
   );
 }
@@ -96,7 +103,9 @@ function drawn(card, { current, rule, height = 230 }, width) {
     },
     ...axes(scales, width, height),
     ...curves(card).map((curve) => staircase(curve, scales)),
-    ...shown.map((point) => dot(point, scales)),
+    ...curves(card).flatMap(({ name, points }) =>
+      points.filter((point) => shown.includes(point)).map((point) => dot(point, name, scales)),
+    ),
     ...marks.map((mark) => diamond(mark, scales)),
     ...(now ? marked(now, scales) : []),
     ...labelled(
@@ -213,15 +222,14 @@ function staircase(curve, { x, y }) {
   return s("path", { class: `staircase ${curve.name}`, d: line.join("") });
 }
 
-/** @param {FrontierPoint} point @param {Scales} scales */
-function dot(point, { x, y }) {
-  const kind = parsePolicy(point.policy).rule;
+/** @param {FrontierPoint} point @param {Curve["name"]} kind @param {Scales} scales */
+function dot(point, kind, { x, y }) {
   const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
   const shape =
     kind === "verified" ? { x: cx - 3, y: cy - 3, width: 6, height: 6 } : { cx, cy, r: 3 };
   return s(
     kind === "verified" ? "rect" : "circle",
-    { class: `dot ${kind}`, ...shape },
+    { class: `dot ${parsePolicy(point.policy).rule}`, ...shape },
     s(
       "title",
       {},

@@ -146,8 +146,9 @@ export class Playground {
       /** @type {string} */ policy,
     ) => {
       this.policy = policy;
-      byId("verdict-title").textContent =
-        choice.reason === "verified" ? "Model that is asked first" : "Chosen model";
+      byId("verdict-title").textContent = choice.isFirstStep
+        ? "Model that is asked first"
+        : "Chosen model";
       byId("verdict").replaceChildren(...verdict(card, explained, choice, explanation, policy));
       byId("arms").replaceChildren(arms(explained, choice));
     };

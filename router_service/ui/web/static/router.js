@@ -3,7 +3,17 @@
 import { advice } from "./advice.js";
 import * as api from "./api.js";
 import { byId, facts, h, present, showError, table } from "./dom.js";
-import { armLabel, count, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
+import {
+  armLabel,
+  controlOf,
+  count,
+  parsePolicy,
+  percent,
+  points,
+  policyValue,
+  usdPer1k,
+  within,
+} from "./format.js";
 import { curves, FrontierPlot, legend } from "./frontier.js";
 
 /** @import { ArtifactCard } from "../types" */
@@ -279,7 +289,7 @@ function policyNames(card) {
         "span",
         {},
         h("code", {}, name === "default" ? card.model_name : `${card.model_name}:${name}`),
-        h("small", { class: "meaning" }, meaning(rule)),
+        h("small", { class: "meaning" }, meaning(card, rule)),
       ),
       point ? percent(point.accuracy.value) : "",
       point ? usdPer1k(point.cost_usd.value) : "",
@@ -297,21 +307,13 @@ function policyNames(card) {
   );
 }
 
-/** @param {string} policy such as `drift=0.05` @returns {string} its rule in words */
-function meaning(policy) {
-  const { rule, value } = parsePolicy(policy);
-  switch (rule) {
-    case "drift":
-      return `${policy}: the cheapest model whose probability is within ${+(value * 100).toFixed(2)} points of the best`;
-    case "theta":
-      return `${policy}: the cheapest model with a probability of at least ${percent(value, 0)}`;
-    case "utility":
-      return `${policy}: the best value, at ${usd(value)} for one more correct answer`;
-    case "verified":
-      return `${policy}: asks more models if that pays, at ${usd(value)} for one more correct answer`;
-    default:
-      return policy;
-  }
+/** @param {ArtifactCard} card @param {string} policy such as `drift=0.05`
+ * @returns {string} its rule in words */
+function meaning(card, policy) {
+  const control = controlOf(card, policy);
+  if (!control) return policy;
+  const value = policyValue(control, parsePolicy(policy).value);
+  return `${policy}: ${control.explanation.replace("{value}", value)}`;
 }
 
 /** @param {ArtifactCard} card */

@@ -7,6 +7,10 @@ const KEY = "switchcraft-key";
 
 /** @import { Session } from "../types" */
 
+/** Why a model answered, in a few words, by the decision's reason; known after `signIn`.
+ * @type {Record<string, string>} */
+export const REASONS = {};
+
 /** @type {string | null} the key while the session storage is forbidden */
 let unstored = null;
 
@@ -55,6 +59,7 @@ export async function signIn() {
 
 /** @param {Session} session */
 function welcome(session) {
+  Object.assign(REASONS, session.reasons);
   const button = byId("sign-out");
   button.hidden = session.key === null;
   button.replaceChildren("Sign out", h("span", { class: "who" }, ` (${session.key})`));

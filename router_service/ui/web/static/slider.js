@@ -1,33 +1,19 @@
 /** The policy slider: the measured rules of one kind, their results, and the arms they choose. */
 
 import { facts, h } from "./dom.js";
-import { curves, FrontierPlot, legend } from "./frontier.js";
-import { parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
+import { curves, FrontierPlot, legend, measuredControls } from "./frontier.js";
+import { controlOf, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
 
-/** @import { ArtifactCard, Choice, Explained, FrontierPoint, Reason } from "../types" */
-/** @typedef {Omit<Choice, "reason"> & {reason: Reason | "verified"}} Selection
+/** @import { ArtifactCard, Choice, Control, Explained, FrontierPoint, Reason } from "../types" */
+/** @typedef {Omit<Choice, "reason"> & {reason: Reason | null, isFirstStep?: boolean}} Selection
  * the arm that a policy chooses, or that it asks first if answers are verified */
 /** @typedef {{point: FrontierPoint, choice: Selection, explanation: string, value: number}} Step */
 /** @typedef {{arm: string, from: number, to: number}} Run steps that choose one arm */
 
-/** @typedef {{name: string, rules: Record<string, string>}} Group rules of one kind */
+/** @typedef {{name: string, controls: Control[]}} Group kinds of policies that work alike */
 
-/** @type {Group} */
-const ONCE = {
-  name: "One model per request",
-  rules: {
-    drift: "Cheapest within a margin of the best (drift)",
-    theta: "Cheapest above a threshold (theta)",
-    utility: "Best value for the price (utility)",
-  },
-};
-/** Rules whose value is what one more correct answer is worth. */
-const PRICED = new Set(["utility", "verified"]);
-/** @type {Group} */
-const VERIFIED = {
-  name: "Verified answers",
-  rules: { verified: "Ask more models if it pays (verified)" },
-};
+/** @type {Record<Control["kind"], string>} */
+const GROUPS = { once: "One model per request", verified: "Verified answers" };
 
 export class PolicySlider {
   rule = "";
@@ -81,17 +67,14 @@ export class PolicySlider {
   get groups() {
     return curves(this.card)
       .filter(({ points }) => points.length > 0)
-      .map(({ name, points }) => {
-        const group = name === "once" ? ONCE : VERIFIED;
-        const measured = Object.entries(group.rules).filter(([rule]) =>
-          points.some((point) => parsePolicy(point.policy).rule === rule),
-        );
-        return { ...group, rules: Object.fromEntries(measured) };
-      });
+      .map(({ name }) => ({
+        name: GROUPS[name],
+        controls: measuredControls(this.card).filter(({ kind }) => kind === name),
+      }));
   }
 
   get rules() {
-    return this.groups.flatMap(({ rules }) => Object.keys(rules));
+    return this.groups.flatMap(({ controls }) => controls.map(({ rule }) => rule));
   }
 
   /** @param {string} rule */
@@ -124,7 +107,7 @@ export class PolicySlider {
           h(
             "label",
             { for: "policy-slider" },
-            this.rule === "verified"
+            controlOf(this.card, this.rule)?.kind === "verified"
               ? "Model that each policy asks first"
               : "Model that each policy chooses",
           ),
@@ -136,7 +119,7 @@ export class PolicySlider {
             h("span", {}, "← cheaper"),
             h("span", {}, "more expensive →"),
           ),
-          h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs, this.rule)),
+          h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs, this.verb)),
         ),
         h(
           "div",
@@ -149,8 +132,8 @@ export class PolicySlider {
   }
 
   /** @param {Group} group without a name if there is only one */
-  group({ name, rules }) {
-    const options = Object.entries(rules).map(([rule, title]) => this.radio(rule, title));
+  group({ name, controls }) {
+    const options = controls.map((control) => this.radio(control));
     if (this.groups.length === 1) return h("div", { class: "rule-group" }, ...options);
     return h(
       "div",
@@ -160,8 +143,8 @@ export class PolicySlider {
     );
   }
 
-  /** @param {string} rule @param {string} name */
-  radio(rule, name) {
+  /** @param {Control} control */
+  radio({ rule, title }) {
     const input = h("input", {
       type: "radio",
       name: "rule",
@@ -169,7 +152,7 @@ export class PolicySlider {
       checked: rule === this.rule,
       onchange: () => this.change(rule),
     });
-    return h("label", { class: "option" }, input, h("span", {}, name));
+    return h("label", { class: "option" }, input, h("span", {}, `${title} (${rule})`));
   }
 
   /** @param {string} rule */
@@ -184,6 +167,11 @@ export class PolicySlider {
     return this.steps[Number(this.input.value)];
   }
 
+  /** What a policy of the selected kind does with a model. */
+  get verb() {
+    return controlOf(this.card, this.rule)?.kind === "verified" ? "asks first" : "chooses";
+  }
+
   move() {
     this.show();
     if (this.step) this.onChoice(this.step.choice, this.step.explanation, this.step.point.policy);
@@ -194,9 +182,9 @@ export class PolicySlider {
     const { point, choice } = this.step;
     this.input.setAttribute(
       "aria-valuetext",
-      `${point.policy}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${verb(this.rule)} ${choice.arm}`,
+      `${point.policy}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${this.verb} ${choice.arm}`,
     );
-    this.output.replaceChildren(readout(point));
+    this.output.replaceChildren(readout(point, controlOf(this.card, this.rule)));
     this.plot.show({ current: point.policy, rule: this.rule });
     const at = Number(this.input.value);
     this.strip.replaceChildren(...this.runs.map((run) => segment(run, at)));
@@ -206,7 +194,7 @@ export class PolicySlider {
 /** Steps from the cheapest to the most expensive rule.
  * @param {ArtifactCard} card @param {Explained} explained @param {string} rule @returns {Step[]} */
 function steps(card, explained, rule) {
-  const sign = rule === "drift" ? -1 : 1;
+  const sign = controlOf(card, rule)?.larger_is_cheaper ? -1 : 1;
   return curves(card)
     .flatMap(({ name, points }) =>
       points.map((point, index) => ({
@@ -229,14 +217,13 @@ function steps(card, explained, rule) {
  * @returns {Selection} */
 export function verifiedChoice({ verification, chosen }, index) {
   const first = index === undefined ? verification?.chosen : verification?.first_steps[index];
-  return first ? { ...first, reason: "verified", floor: 0 } : (verification?.instead ?? chosen);
+  return first
+    ? { ...first, reason: null, floor: null, isFirstStep: true }
+    : (verification?.instead ?? chosen);
 }
 
 /** @param {Explained} explained @returns {string} the policy of the request */
 export const requested = ({ verification, chosen }) => verification?.requested ?? chosen.policy;
-
-/** @param {string} rule */
-const verb = (rule) => (rule === "verified" ? "asks first" : "chooses");
 
 /** @param {Step[]} steps @param {string} start @param {string} rule returns the step to begin at */
 function nearest(steps, start, rule) {
@@ -272,23 +259,24 @@ function segment(run, at) {
   );
 }
 
-/** @param {Step[]} steps @param {Run[]} runs @param {string} rule */
-function flips(steps, runs, rule) {
+/** @param {Step[]} steps @param {Run[]} runs @param {string} verb */
+function flips(steps, runs, verb) {
   if (runs.length === 1)
-    return `For this request, every position of the slider ${verb(rule)} ${runs[0].arm}.`;
+    return `For this request, every position of the slider ${verb} ${runs[0].arm}.`;
   const changes = runs.slice(1).map((run) => `${run.arm} from ${steps[run.from].point.policy}`);
-  return `For this request, the slider ${verb(rule)} ${runs[0].arm} at first, then ${changes.join(", then ")}.`;
+  return `For this request, the slider ${verb} ${runs[0].arm} at first, then ${changes.join(", then ")}.`;
 }
 
-/** @param {FrontierPoint} point */
-function readout(point) {
+/** @param {FrontierPoint} point @param {Control | undefined} control */
+function readout(point, control) {
   const versus = point.versus_best;
   return facts(
     [
       ["Policy", h("span", { class: "mono", id: "policy-now" }, point.policy)],
       [
-        "Worth of one more correct answer",
-        PRICED.has(parsePolicy(point.policy).rule) ? usd(parsePolicy(point.policy).value) : null,
+        control?.parameter ?? "",
+        // The numbers of the other policies are easy to read in the policy itself.
+        control?.unit === "usd" ? usd(parsePolicy(point.policy).value) : null,
       ],
       [
         "Accuracy",

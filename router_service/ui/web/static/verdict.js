@@ -2,28 +2,19 @@
 
 import { facts, h, present } from "./dom.js";
 import { whyUnverified } from "./steps.js";
-import { count, duration, parsePolicy, percent, usd, usdPer1k } from "./format.js";
+import { controlOf, count, duration, parsePolicy, percent, usd, usdPer1k } from "./format.js";
 
 /** @import { ArmView, ArtifactCard, Explained } from "../types" */
 /** @import { Selection } from "./slider.js" */
-
-/** Reasons why the gateway does not use the arm that the router chose.
- * @type {Record<string, string>} */
-const OVERRULED = {
-  pinned: "The request names a configured model, so it is not routed.",
-  chat: "The request has no tools; only tool calls are routed.",
-  continued:
-    "The request continues a stored response; only the provider that stored it can continue it.",
-  undecided: "The router failed, so the most expensive model answers.",
-};
 
 /** @param {ArtifactCard} card @param {Explained} explained @param {Selection} choice
  * @param {string} explanation @param {string} policy that the choice was made for */
 export function verdict(card, explained, choice, explanation, policy) {
   const arm = armOf(explained, choice.arm);
-  const overruled = OVERRULED[explained.reason];
-  const unverified = parsePolicy(policy).rule === "verified" && explained.verification?.unverified;
-  const isVerified = choice.reason === "verified";
+  const { overruled } = explained;
+  const unverified =
+    controlOf(card, policy)?.kind === "verified" && explained.verification?.unverified;
+  const isVerified = choice.isFirstStep ?? false;
   const { name, saved } = savings(explained, arm);
   return present([
     unverified &&
@@ -37,7 +28,7 @@ export function verdict(card, explained, choice, explanation, policy) {
       h(
         "p",
         { class: "notice" },
-        `${overruled} It goes to ${explained.candidates[0]}. The router would have chosen:`,
+        `This request goes to ${explained.candidates[0]}: ${overruled}. The router would have chosen:`,
       ),
     explained.unread.length > 0 &&
       h(

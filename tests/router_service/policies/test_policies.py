@@ -1,4 +1,4 @@
-"""Selection: prices and costs, the chosen arm, the reason and the order of the others."""
+"""Policies: how they are written, the chosen arm, the reason and the order of the others."""
 
 from __future__ import annotations
 
@@ -8,117 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from router_service.apis.answers import Usage
 from router_service.core.errors import PolicyError
-from router_service.policies.selection import (
+from router_service.core.reasons import Reason
+from router_service.policies.base import (
     DRIFT_TOLERANCE,
-    ArmProfile,
-    Draw,
-    Drift,
-    LongPromptPrice,
     Policy,
-    Price,
-    Reason,
     Selection,
-    Threshold,
-    Utility,
-    Verified,
-    choose_once,
-    explore,
-    least_probability,
+    by_probability,
     most_probable,
-    parse_policy,
-    ranking,
-    select,
-    select_rows,
 )
-
-
-@pytest.mark.parametrize(
-    "named", [{}, {"input_usd_per_mtok": 1}, {"output_usd_per_mtok": 1, "usd_per_hour": 1}]
-)
-def test_incomplete_prices_are_refused(named: dict[str, float]) -> None:
-    """One token price without the other, or no price at all, is an error and not 0."""
-    with pytest.raises(ValidationError, match=r"set (both )?input_usd_per_mtok and output"):
-        Price.model_validate(named)
-
-
-def test_tokens_and_time_add_up() -> None:
-    """Tokens cost their price, hours cost theirs, and a price of both adds up."""
-    tokens = Price(input_usd_per_mtok=2, output_usd_per_mtok=8)
-    assert tokens.cost_usd(1_000_000, 500_000, seconds=3600) == pytest.approx(6)
-    hour = Price(usd_per_hour=1.2)
-    assert hour.cost_usd(1_000_000, 500_000, seconds=1800) == pytest.approx(0.6)
-    both = Price(input_usd_per_mtok=2, output_usd_per_mtok=8, usd_per_hour=1.2)
-    assert both.cost_usd(1_000_000, 500_000, seconds=1800) == pytest.approx(6.6)
-
-
-def test_profile_uses_its_own_or_another_price() -> None:
-    """A profile has an hourly price, and can be priced by tokens instead."""
-    hour = Price(usd_per_hour=3.6)
-    profile = ArmProfile(input_tokens=100, output_tokens=10, seconds=2, price=hour, n=1)
-    assert profile.cost_usd() == pytest.approx(0.002)
-    own = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
-    assert profile.cost_usd(own) == pytest.approx(110e-6)
-
-
-def test_profile_without_seconds_is_read() -> None:
-    """A manifest without seconds and hourly prices is still valid."""
-    price = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}
-    row = {"input_tokens": 10.0, "output_tokens": 5.0, "price": price, "n": 3}
-    assert ArmProfile.model_validate(row).cost_usd() == pytest.approx(20e-6)
-
-
-FULL = Price(
-    input_usd_per_mtok=10,
-    output_usd_per_mtok=100,
-    cached_input_usd_per_mtok=1,
-    cache_write_usd_per_mtok=12,
-    reasoning_usd_per_mtok=200,
-)
-
-
-def test_each_token_is_paid_once() -> None:
-    """Cached and written tokens are part of the prompt, and reasoning is part of the answer."""
-    usage = Usage(1_000, 100, cached_tokens=600, cache_write_tokens=300, reasoning_tokens=40)
-    usd = (100 * 10 + 600 * 1 + 300 * 12 + 60 * 100 + 40 * 200) / 1_000_000
-    assert FULL.cost_of(usage, seconds=0) == pytest.approx(usd)
-
-
-def test_time_or_tokens_without_a_price_cost_nothing() -> None:
-    """With only token prices, time is free; with only an hourly price, tokens are free."""
-    usage = Usage(1_000, 100)
-    assert FULL.cost_of(usage, seconds=3600) == FULL.cost_of(usage, seconds=0)
-    assert Price(usd_per_hour=3.6).cost_of(usage, seconds=2) == pytest.approx(0.002)
-
-
-def test_missing_special_prices_default_to_list_prices() -> None:
-    """With two list prices, an answer costs the same with and without caching or reasoning."""
-    price = Price(input_usd_per_mtok=10, output_usd_per_mtok=100, usd_per_hour=3.6)
-    plain = price.cost_of(Usage(1_000, 100), seconds=2)
-    assert plain == pytest.approx(0.02 + 0.002)
-    parts = Usage(1_000, 100, cached_tokens=600, cache_write_tokens=9, reasoning_tokens=40)
-    assert price.cost_of(parts, seconds=2) == pytest.approx(plain)
-
-
-def test_long_prompt_changes_all_prices() -> None:
-    """The long price applies above the limit, and to the tokens of the answer too."""
-    long = LongPromptPrice(
-        above_prompt_tokens=200_000, price=Price(input_usd_per_mtok=2, output_usd_per_mtok=3)
-    )
-    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=1, long_prompts=(long,))
-    assert price.cost_of(Usage(200_000, 1_000_000), 0) == pytest.approx(1.2)
-    assert price.cost_of(Usage(200_001, 1_000_000), 0) == pytest.approx(3.400002)
-
-
-def test_long_prompt_limits_must_rise() -> None:
-    """Limits in falling order are refused, because the last one that applies counts."""
-    limits = [{"above_prompt_tokens": n, "price": {"usd_per_hour": 1}} for n in (2, 1)]
-    with pytest.raises(ValidationError, match="from short to long"):
-        Price.model_validate({"usd_per_hour": 1, "long_prompts": limits})
-
+from router_service.policies.drift import Drift
+from router_service.policies.exploration import Draw, explore
+from router_service.policies.registry import choose_once, parse_policy
+from router_service.policies.threshold import Threshold
+from router_service.policies.utility import Utility
+from router_service.policies.verified import Verified
 
 COSTS = (0.010, 0.001, 0.002)
 
@@ -145,7 +50,7 @@ def test_policy_selects_the_expected_arm(
     probabilities: tuple[float, ...], policy: Policy, expected: Selection
 ) -> None:
     """Each rule selects the arm that the paper's definition selects."""
-    assert select(probabilities, COSTS, policy) == expected
+    assert policy.choose(probabilities, COSTS) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,21 +63,21 @@ def test_policy_selects_the_expected_arm(
 )
 def test_arm_at_the_limit_passes(probabilities: tuple[float, ...], policy: Policy) -> None:
     """An arm passes with exactly the least probability, when it is selected and when ranked."""
-    assert select(probabilities, COSTS, policy).arm == 1
-    assert ranking(probabilities, COSTS, policy)[0] == 1
+    assert policy.choose(probabilities, COSTS).arm == 1
+    assert policy.ranking(probabilities, COSTS)[0] == 1
 
 
 @pytest.mark.parametrize(
-    ("policy", "least"), [(Threshold(0.6), 0.6), (Drift(0.25), 0.5), (Utility(1.0), 0.0)]
+    ("policy", "least"), [(Threshold(0.6), 0.6), (Drift(0.25), 0.5), (Utility(1.0), None)]
 )
-def test_least_probability_follows_the_policy(policy: Policy, least: float) -> None:
+def test_least_probability_follows_the_policy(policy: Policy, least: float | None) -> None:
     """An arm must reach theta, or come within delta of the most probable; utility sets none."""
-    assert least_probability((0.125, 0.75, 0.25), policy) == least
+    assert policy.least_probability((0.125, 0.75, 0.25)) == least
 
 
 def test_more_probable_arm_wins_at_equal_cost() -> None:
     """Of two arms that cost the same, the more probable one is chosen."""
-    assert select((0.6, 0.8), (0.001, 0.001), Threshold(0.5)).arm == 1
+    assert Threshold(0.5).choose((0.6, 0.8), (0.001, 0.001)).arm == 1
 
 
 POLICIES: list[Policy] = [Threshold(0.5), Threshold(0.9), Drift(0.1), Utility(0.5)]
@@ -186,7 +91,7 @@ def test_threshold_selects_the_cheapest_passing_arm(
 ) -> None:
     """The chosen arm is the cheapest that passes, or the most probable if no arm passes."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
-    chosen = select(probabilities, costs, Threshold(theta))
+    chosen = Threshold(theta).choose(probabilities, costs)
     passing = [i for i, p in enumerate(probabilities) if p >= theta]
     if passing:
         assert chosen.reason is Reason.THRESHOLD
@@ -201,8 +106,8 @@ def test_threshold_selects_the_cheapest_passing_arm(
 def test_larger_drift_never_costs_more(arms: list[tuple[float, float]], a: float, b: float) -> None:
     """A larger delta never raises the cost of the chosen arm."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
-    narrow = select(probabilities, costs, Drift(min(a, b)))
-    wide = select(probabilities, costs, Drift(max(a, b)))
+    narrow = Drift(min(a, b)).choose(probabilities, costs)
+    wide = Drift(max(a, b)).choose(probabilities, costs)
     assert costs[wide.arm] <= costs[narrow.arm]
 
 
@@ -228,7 +133,7 @@ def test_no_exploration_keeps_the_chosen_arm() -> None:
 def test_select_refuses_missing_probabilities(probabilities: tuple[float, ...]) -> None:
     """No arms, or a probability that is not a number, is an error."""
     with pytest.raises(ValueError, match="needs a probability for every arm"):
-        select(probabilities, [0.1] * len(probabilities), Threshold(0.5))
+        Threshold(0.5).choose(probabilities, [0.1] * len(probabilities))
 
 
 @pytest.mark.parametrize(
@@ -295,11 +200,11 @@ def test_invalid_policy_error_names_the_problem(text: str, problem: str) -> None
 def test_ranking_repeats_the_selection(arms: list[tuple[float, float]], policy: Policy) -> None:
     """Each arm comes once, and is what the policy selects among the arms not yet tried."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
-    order = ranking(probabilities, costs, policy)
+    order = policy.ranking(probabilities, costs)
     assert sorted(order) == list(range(len(arms)))
     for tried, arm in enumerate(order):
         left = sorted(order[tried:])
-        chosen = select([probabilities[i] for i in left], [costs[i] for i in left], policy)
+        chosen = policy.choose([probabilities[i] for i in left], [costs[i] for i in left])
         assert left[chosen.arm] == arm
 
 
@@ -309,7 +214,7 @@ def test_ranking_without_a_policy_is_by_probability(
 ) -> None:
     """Each arm comes once, and is the most probable of the arms not yet tried."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
-    order = ranking(probabilities, costs, None)
+    order = by_probability(probabilities, costs)
     assert sorted(order) == list(range(len(arms)))
     for tried, arm in enumerate(order):
         left = sorted(order[tried:])
@@ -331,17 +236,17 @@ def test_ranking_without_a_policy_is_by_probability(
     ],
 )
 def test_rows_are_selected_as_single_requests(rule: str) -> None:
-    """Many rows at once get the arms that `select` chooses one by one, even if arms are equal."""
+    """Many rows at once get the arms that `choose` chooses one by one, even if arms are equal."""
     rng = np.random.default_rng(0)
     probabilities = rng.integers(0, 5, (2_000, 4)) / 4  # Few values, so that arms are often equal.
     costs_usd = rng.integers(1, 4, (2_000, 4)) / 4
     policy = choose_once(parse_policy(rule))
     rows = zip(probabilities.tolist(), costs_usd.tolist(), strict=True)
-    one_by_one = [select(row, cost, policy).arm for row, cost in rows]
-    assert select_rows(probabilities, costs_usd, policy).tolist() == one_by_one
+    one_by_one = [policy.choose(row, cost).arm for row, cost in rows]
+    assert policy.choose_rows(probabilities, costs_usd).tolist() == one_by_one
 
 
 def test_rows_without_probabilities_are_refused() -> None:
     """A missing probability of any row is an error, as for a single request."""
     with pytest.raises(ValueError, match="needs a probability for every arm"):
-        select_rows(np.array([[0.5, 0.5], [0.5, np.nan]]), np.ones((2, 2)), Drift(0.1))
+        Drift(0.1).choose_rows(np.array([[0.5, 0.5], [0.5, np.nan]]), np.ones((2, 2)))

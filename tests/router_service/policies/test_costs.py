@@ -1,0 +1,93 @@
+"""Prices, profiles, and what answers cost."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from router_service.apis.answers import Usage
+from router_service.policies.costs import ArmProfile, LongPromptPrice, Price
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"input_usd_per_mtok": 1}, {"output_usd_per_mtok": 1, "usd_per_hour": 1}]
+)
+def test_incomplete_prices_are_refused(named: dict[str, float]) -> None:
+    """One token price without the other, or no price at all, is an error and not 0."""
+    with pytest.raises(ValidationError, match=r"set (both )?input_usd_per_mtok and output"):
+        Price.model_validate(named)
+
+
+def test_tokens_and_time_add_up() -> None:
+    """Tokens cost their price, hours cost theirs, and a price of both adds up."""
+    tokens = Price(input_usd_per_mtok=2, output_usd_per_mtok=8)
+    assert tokens.cost_usd(1_000_000, 500_000, seconds=3600) == pytest.approx(6)
+    hour = Price(usd_per_hour=1.2)
+    assert hour.cost_usd(1_000_000, 500_000, seconds=1800) == pytest.approx(0.6)
+    both = Price(input_usd_per_mtok=2, output_usd_per_mtok=8, usd_per_hour=1.2)
+    assert both.cost_usd(1_000_000, 500_000, seconds=1800) == pytest.approx(6.6)
+
+
+def test_profile_uses_its_own_or_another_price() -> None:
+    """A profile has an hourly price, and can be priced by tokens instead."""
+    hour = Price(usd_per_hour=3.6)
+    profile = ArmProfile(input_tokens=100, output_tokens=10, seconds=2, price=hour, n=1)
+    assert profile.cost_usd() == pytest.approx(0.002)
+    own = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
+    assert profile.cost_usd(own) == pytest.approx(110e-6)
+
+
+def test_profile_without_seconds_is_read() -> None:
+    """A manifest without seconds and hourly prices is still valid."""
+    price = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}
+    row = {"input_tokens": 10.0, "output_tokens": 5.0, "price": price, "n": 3}
+    assert ArmProfile.model_validate(row).cost_usd() == pytest.approx(20e-6)
+
+
+FULL = Price(
+    input_usd_per_mtok=10,
+    output_usd_per_mtok=100,
+    cached_input_usd_per_mtok=1,
+    cache_write_usd_per_mtok=12,
+    reasoning_usd_per_mtok=200,
+)
+
+
+def test_each_token_is_paid_once() -> None:
+    """Cached and written tokens are part of the prompt, and reasoning is part of the answer."""
+    usage = Usage(1_000, 100, cached_tokens=600, cache_write_tokens=300, reasoning_tokens=40)
+    usd = (100 * 10 + 600 * 1 + 300 * 12 + 60 * 100 + 40 * 200) / 1_000_000
+    assert FULL.cost_of(usage, seconds=0) == pytest.approx(usd)
+
+
+def test_time_or_tokens_without_a_price_cost_nothing() -> None:
+    """With only token prices, time is free; with only an hourly price, tokens are free."""
+    usage = Usage(1_000, 100)
+    assert FULL.cost_of(usage, seconds=3600) == FULL.cost_of(usage, seconds=0)
+    assert Price(usd_per_hour=3.6).cost_of(usage, seconds=2) == pytest.approx(0.002)
+
+
+def test_missing_special_prices_default_to_list_prices() -> None:
+    """With two list prices, an answer costs the same with and without caching or reasoning."""
+    price = Price(input_usd_per_mtok=10, output_usd_per_mtok=100, usd_per_hour=3.6)
+    plain = price.cost_of(Usage(1_000, 100), seconds=2)
+    assert plain == pytest.approx(0.02 + 0.002)
+    parts = Usage(1_000, 100, cached_tokens=600, cache_write_tokens=9, reasoning_tokens=40)
+    assert price.cost_of(parts, seconds=2) == pytest.approx(plain)
+
+
+def test_long_prompt_changes_all_prices() -> None:
+    """The long price applies above the limit, and to the tokens of the answer too."""
+    long = LongPromptPrice(
+        above_prompt_tokens=200_000, price=Price(input_usd_per_mtok=2, output_usd_per_mtok=3)
+    )
+    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=1, long_prompts=(long,))
+    assert price.cost_of(Usage(200_000, 1_000_000), 0) == pytest.approx(1.2)
+    assert price.cost_of(Usage(200_001, 1_000_000), 0) == pytest.approx(3.400002)
+
+
+def test_long_prompt_limits_must_rise() -> None:
+    """Limits in falling order are refused, because the last one that applies counts."""
+    limits = [{"above_prompt_tokens": n, "price": {"usd_per_hour": 1}} for n in (2, 1)]
+    with pytest.raises(ValidationError, match="from short to long"):
+        Price.model_validate({"usd_per_hour": 1, "long_prompts": limits})
