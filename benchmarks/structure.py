@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import operator
 import re
 import statistics
 import threading
@@ -27,6 +29,10 @@ PACKAGES = {
     "router_service": ROOT / "router_service",
     "training": ROOT / "training" / "switchcraft_training",
 }
+
+PATHS = {"verified": ("Paris", "Rome", "Athens"), "theta=0.5": ("Berlin", "Oslo", "Vienna")}
+"""Policies of the traced requests, of which only the first verifies, and a city for each request.
+All texts differ, so that caches that routers share answer for none."""
 
 # Phrases that a reader has to solve before the sentence makes sense. `[a-z] alone` is "only".
 RIDDLES = re.compile(
@@ -146,11 +152,12 @@ def lengths(modules: Sequence[Module]) -> tuple[float, int, int]:
     return statistics.median(sizes), sizes[int(0.9 * len(sizes))], sizes[-1]
 
 
-def request_path() -> tuple[int, list[str], list[str], int]:
+def request_path(policy: str, cities: Sequence[str]) -> tuple[int, list[str], list[str], int]:
     """Return calls, functions and files of ours, and the deepest stack, of a routed chat request.
 
-    Another request comes before it, because the first one loads lazily. The counted request has
-    another text, so that the model runs and no cache answers.
+    Another request comes before the counted ones, because the first one loads lazily. The counted
+    requests have other texts, so that the model runs and no cache answers. A function counts if it
+    ran for each of them, so that work of the background does not count.
     """
     # Imported here: the other figures need neither the service nor its dependencies.
     import httpx  # noqa: PLC0415
@@ -164,7 +171,7 @@ def request_path() -> tuple[int, list[str], list[str], int]:
 
     package = str(PACKAGES["router_service"])
     sandbox = str(PACKAGES["router_service"] / "sandbox")
-    calls: Counter[tuple[str, str]] = Counter()
+    requests: list[Counter[tuple[str, str]]] = []
     deepest, is_counting = 0, False
 
     def profile(frame: FrameType, event: str, _: object) -> None:
@@ -173,7 +180,7 @@ def request_path() -> tuple[int, list[str], list[str], int]:
         is_ours = code.co_filename.startswith(package) and not code.co_filename.startswith(sandbox)
         if not is_counting or event != "call" or not is_ours or code.co_name.startswith("<"):
             return  # comprehensions and lambdas are read with the function around them
-        calls[code.co_filename, code.co_qualname] += 1
+        requests[-1][code.co_filename, code.co_qualname] += 1
         depth = 0
         above: FrameType | None = frame
         while above is not None:
@@ -186,28 +193,32 @@ def request_path() -> tuple[int, list[str], list[str], int]:
         # Before the server's threads start, because each takes over the function at its start.
         threading.setprofile(profile)
         with served(create_app(Settings.sandbox(url, router.arms), router)) as base_url:
-            with httpx.Client(base_url=base_url) as client:
-                client.post("/v1/chat/completions", json=_body("the weather in Rome"))
-                time.sleep(1)  # what the first request left to do in the background is done
-                is_counting = True
-                answer = client.post("/v1/chat/completions", json=_body("the weather in Paris"))
-                time.sleep(0.1)  # as above, but shorter than the pause between synchronizations
-                is_counting = False
-            answer.raise_for_status()
+            headers = {"x-switchcraft-policy": policy}
+            with httpx.Client(base_url=base_url, headers=headers) as client:
+                client.post("/v1/chat/completions", json=_body(f"a city like {cities[0]}"))
+                for city in cities:
+                    time.sleep(1)  # what the request before left to do in the background is done
+                    requests.append(Counter())
+                    is_counting = True
+                    answer = client.post("/v1/chat/completions", json=_body(city))
+                    time.sleep(0.1)  # as above, but shorter than the pause between synchronizations
+                    is_counting = False
+                    answer.raise_for_status()
         threading.setprofile(None)
+    calls = functools.reduce(operator.and_, requests)  # the least count of each function
     functions = sorted(
         f"{Path(path).relative_to(ROOT)} {name} x{count}" for (path, name), count in calls.items()
     )
     files = sorted({str(Path(path).relative_to(ROOT)) for path, _ in calls})
-    return sum(calls.values()), functions, files, deepest
+    return calls.total(), functions, files, deepest
 
 
-def _body(question: str) -> dict[str, object]:
+def _body(city: str) -> dict[str, object]:
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
     tool = {"name": "get_weather", "description": "Current weather.", "parameters": parameters}
     return {
         "model": "switchcraft",
-        "messages": [{"role": "user", "content": f"What is {question}?"}],
+        "messages": [{"role": "user", "content": f"What is the weather in {city}?"}],
         "tools": [{"type": "function", "function": tool}],
     }
 
@@ -236,10 +247,11 @@ def main() -> None:
         listed += [f"class   {cls}: {', '.join(places)}" for cls, places in twice.items()]
         listed += [f"riddle  {place}" for place in unclear]
     if not arguments.no_path:
-        calls, ran, files, depth = request_path()
-        print(f"a routed chat request: {calls} calls, {len(ran)} functions in {len(files)} files,")
-        print(f"  {depth} frames deep")
-        listed += [f"path    {function}" for function in ran]
+        for policy, cities in PATHS.items():
+            calls, ran, files, depth = request_path(policy, cities)
+            print(f"a routed chat request, {policy}: {len(ran)} functions in {len(files)} files,")
+            print(f"  {calls} calls, {depth} frames deep")
+            listed += [f"path    {policy} {function}" for function in ran]
     if arguments.list:
         print("\n".join(line for line in listed if arguments.under in line))
 
