@@ -36,7 +36,9 @@ def ended(model: str = "switchcraft") -> Exchange:
         plan = planner.choose(plan, ROUTER.predict(request.chat.conversation))
     exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
     exchange.end(200, Ending.COMPLETE)
-    exchange.answer = ParsedAnswer((WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),))
+    exchange.accepted.answer = ParsedAnswer(
+        (WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),)
+    )
     decision = plan.decision
     exchange.record = DecisionRecord(
         id="dec_1",
