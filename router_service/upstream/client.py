@@ -10,7 +10,6 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -35,6 +34,7 @@ from router_service.tracing import UNTRACED, Trace, UpstreamCall
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
     Address,
+    Connection,
     HttpRequest,
     HttpResponse,
     RawHeaders,
@@ -166,13 +166,15 @@ class UpstreamAnswer:
     ) -> None:
         """Remove `secrets` from the headers and the body.
 
-        Raise UpstreamError for a successful answer with a content or transfer coding that is not
-        accepted.
+        Raise UpstreamError for an unusable status, and for a successful answer with a content or
+        transfer coding that is not accepted.
         """
         self.model = model
-        self.resources: ExitStack | None = None
-        """What is released when the answer is closed: its connection, its timer, and its span."""
+        self.release: Callable[[BaseException | None], None] | None = None
+        """Releases the connection and the timer, and ends the span, when the answer is closed."""
         self.status = response.status
+        if self.status // 100 not in {2, 4, 5}:
+            raise UpstreamError(model, f"answered with status {self.status}", Failure.MALFORMED)
         self._all_headers = headers = dict(response.headers)
         passed = [
             (name, value)
@@ -260,9 +262,9 @@ class UpstreamAnswer:
 
     def close(self, exc: BaseException | None = None) -> None:
         """Release the connection; `exc` is the exception that ended the answer, if any."""
-        if self.resources is not None:
-            trace = None if exc is None else exc.__traceback__
-            self.resources.__exit__(None if exc is None else type(exc), exc, trace)
+        if self.release is not None:
+            release, self.release = self.release, None
+            release(exc)
 
     def raise_timeout(self, exc: asyncio.CancelledError) -> None:
         """Raise UpstreamError if a timeout caused the cancellation of the task that asked."""
@@ -309,13 +311,24 @@ class UpstreamClient:
         allows is over.
         """
         model, timeouts = request.model, deployment.timeouts
-        with ExitStack() as stack:
-            call = UpstreamCall(
+        guard = TimeoutGuard(model, timeouts, request.deadline_s, request.started_s)
+        traced = request.trace.upstream_span(
+            UpstreamCall(
                 deployment.base_url, deployment.upstream_model, request.method, request.path
             )
-            span = stack.enter_context(request.trace.upstream_span(call))
-            guard = TimeoutGuard(model, timeouts, request.deadline_s, request.started_s)
-            stack.callback(guard.close)
+        )
+        span = traced.__enter__()
+        connection: Connection | None = None
+
+        # Not an ExitStack, which would take 0.004 ms.
+        def release(exc: BaseException | None) -> None:
+            if connection is not None:
+                transport.release(connection)
+            guard.close()
+            kind, trace = (None, None) if exc is None else (type(exc), exc.__traceback__)
+            traced.__exit__(kind, exc, trace)
+
+        try:
             try:
                 http_request = HttpRequest(
                     request.method,
@@ -334,10 +347,7 @@ class UpstreamClient:
                 raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
             except httpx.HTTPError as exc:
                 raise translate_error(exc, model) from exc
-            stack.callback(transport.release, connection)
             span.status = connection.status
-            if span.status // 100 not in {2, 4, 5}:
-                raise UpstreamError(model, f"answered with status {span.status}", Failure.MALFORMED)
             answer = UpstreamAnswer(
                 model,
                 connection,
@@ -345,8 +355,11 @@ class UpstreamClient:
                 secrets=secrets_of(deployment.base_url, deployment.api_key),
                 reserve_memory=request.reserve_memory,
             )
-            answer.resources = stack.pop_all()
-            return answer
+        except BaseException as exc:
+            release(exc)
+            raise
+        answer.release = release
+        return answer
 
     def headers_for(
         self, deployment: Deployment, request: OutgoingRequest, traced: Mapping[str, str]
