@@ -25,7 +25,7 @@ from router_service.artifact import CANARIES, SHIPPED
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from router_service.verifier.answer_features import Question
-from router_service.verifier.steps import Candidate, VerificationState
+from router_service.verifier.steps import ArmAnswer, VerificationState
 
 MAX_CANDIDATES = 3
 
@@ -53,7 +53,7 @@ def main() -> None:
             prediction = router.predict(conversation)
             for count in range(1, MAX_CANDIDATES + 1):
                 candidates = [
-                    Candidate(arm, _answer(body, number))
+                    ArmAnswer(arm, _answer(body, number))
                     for number, arm in enumerate(router.arms[:count])
                 ]
                 started = time.perf_counter()

@@ -198,7 +198,7 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
         body = orjson.dumps(write_request(QUESTION, target))
         request = OutgoingRequest(model.name, dialect.path, body, {})
         try:
-            async with client.send(deployment, request) as answer:
+            with await client.send(deployment, request) as answer:
                 start = b""
                 async for part in answer.chunks():
                     start += part[: MAX_ERROR_BYTES - len(start)]

@@ -25,7 +25,7 @@ from router_service.policies.base import Policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.router import Decision, Router
 from router_service.verifier.answer_features import Question
-from router_service.verifier.steps import Candidate, VerificationState, why_unverifiable
+from router_service.verifier.steps import ArmAnswer, VerificationState, why_unverifiable
 
 CHAT_PATH = "/chat/completions"
 
@@ -97,7 +97,7 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
             "unverified": unverified,
         }
     candidates = [
-        Candidate(arm, parse_answer({"choices": [{"message": message}]}))
+        ArmAnswer(arm, parse_answer({"choices": [{"message": message}]}))
         for arm, message in answers.items()
     ]
     question = Question(conversation, as_list(body.get("tools")))

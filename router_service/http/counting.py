@@ -66,7 +66,7 @@ class CountedTokens(Response):
         """Answer the request, with one engine for the whole request."""
         request, info = self._request, info_of(self._request)
         gateway = gateway_of(request)
-        async with gateway.engine.lease() as engine:
+        async with gateway.engine as engine:
             try:
                 deadline_s = read_deadline(request)
                 body = await read_body(request, gateway.server)
@@ -101,7 +101,7 @@ class CountedTokens(Response):
         """Return the model whose upstream has counted, if any, and the answer."""
         if request.candidates:
             try:
-                async with engine.attempts.open(request, []) as opened:
+                with await engine.attempts.start(request, []) as opened:
                     if _is_count(opened) or form.accepts(opened.body):
                         return opened.model.name, opened.status, opened.headers, opened.body
             except UpstreamError:

@@ -39,7 +39,8 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
+from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
+from router_service.requests.recording import Recorder
 from router_service.upstream.bodies import decode_json
 
 INFO = "info"

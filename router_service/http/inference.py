@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import StageName, Timer
+from router_service.http.deferred import DeferredRelay
 from router_service.http.error_responses import refuse, status_of
 from router_service.http.relay import AnswerRelay
 from router_service.http.schemas import (
@@ -32,13 +33,14 @@ from router_service.http.transfer import (
     info_of,
     read_body,
     read_deadline,
+    read_limits,
+    read_verified_goals,
     unless_client_leaves,
     upstream_path,
 )
-from router_service.http.verified import VerifiedRelay, read_limits, read_verified_goals
 from router_service.requests.deciding import plan_request
+from router_service.requests.escalation import check_limits
 from router_service.requests.exchange import Ending, Exchange
-from router_service.requests.limits import Drain
 from router_service.requests.parsing import (
     CHAT,
     MESSAGES,
@@ -48,7 +50,6 @@ from router_service.requests.parsing import (
     unrouted,
 )
 from router_service.requests.planning import POLICY_HEADER, PolicyHeaders
-from router_service.requests.verification import check_limits
 from router_service.upstream.retries import UpstreamRequest
 from router_service.upstream.translation import Translation
 from router_service.verifier.steps import VerificationLimits
@@ -138,7 +139,9 @@ class RoutedAnswer(Response):
         request, info = self._request, info_of(self._request)
         gateway = gateway_of(request)
         # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
-        async with gateway.engine.lease() as engine:
+        async with gateway.engine as engine:
+            verification = engine.settings.router.verification
+            limits: VerificationLimits | None = None
             try:
                 with info.trace.decision_span():
                     deadline_s = read_deadline(request)
@@ -147,7 +150,6 @@ class RoutedAnswer(Response):
                     timer.end(StageName.BODY)
                     asked_policy = info.headers.get(POLICY_HEADER)
                     grant = await admit(request, self._endpoint.path, len(body), asked_policy)
-                    verification = engine.settings.router.verification
                     planning = plan_request(
                         gateway,
                         engine,
@@ -162,7 +164,6 @@ class RoutedAnswer(Response):
                         timer=timer,
                     )
                     plan = await unless_client_leaves(receive, planning)
-                    limits: VerificationLimits | None = None
                     if plan.verified is not None:
                         limits = read_limits(info.headers, verification)
                         check_limits(plan, limits)
@@ -172,11 +173,12 @@ class RoutedAnswer(Response):
             except Exception:
                 gateway.recorder.refused(info, 500)
                 raise
-            parsed = plan.request
+
+            parsed, endpoint = plan.request, plan.request.endpoint
             translation: Translation | None = None
-            if parsed.endpoint.dialect is not None:
+            if endpoint.dialect is not None:
                 translation = Translation(
-                    parsed.endpoint.dialect,
+                    endpoint.dialect,
                     parsed.body,
                     parsed.target_of,
                     info.hold_memory,
@@ -184,41 +186,33 @@ class RoutedAnswer(Response):
                 )
             upstream_request = UpstreamRequest(
                 plan.candidates,
-                parsed.endpoint.path,
+                endpoint.path,
                 parsed.body,
                 request.headers,
                 deadline_s,
                 translation=translation,
                 query=BETA if scope["query_string"] == BETA.encode() else "",
-                expects_json=parsed.endpoint.is_json,
+                expects_json=endpoint.is_json,
                 client=info.key,
                 conversation=plan.conversation.state.id if plan.conversation else None,
                 trace=info.trace,
                 reserve_memory=info.hold_memory,
             )
+
             self.exchange = exchange = Exchange(info, plan)
-            answer_relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
-            relay: AnswerRelay | VerifiedRelay = answer_relay
+            relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
+            run = relay.run
             if limits is not None:
-                relay = VerifiedRelay(answer_relay, limits, verification.keep_alive_s)
+                run = DeferredRelay(relay, limits, verification.keep_alive_s).run
             try:
                 with suppress(ClientDisconnect):
-                    await unless_client_leaves(receive, relay.run())
+                    await unless_client_leaves(receive, run())
             except (Exception, asyncio.CancelledError) as exc:
-                _note_failure(exchange, gateway.drain, exc)
+                # A client that left is no failure, and an answer that was cut off has its ending.
+                error = exc if isinstance(exc, Exception) else gateway.drain.cut_off_error()
+                if error is not None and not exchange.was_cut_off:
+                    exchange.was_cut_off = error is not exc
+                    exchange.end(status_of(error), Ending.FAILED)
                 raise
             finally:
-                exchange.upstream_s = time.perf_counter() - exchange.started_s
-                relay.settle_usage()
                 gateway.recorder.answered(exchange)
-
-
-def _note_failure(exchange: Exchange, drain: Drain, exc: BaseException) -> None:
-    """Set how an exchange ended that was not answered: by a defect, or by the shutdown.
-
-    A client that left is neither, and an answer that was cut off has its ending already.
-    """
-    error = exc if isinstance(exc, Exception) else drain.cut_off_error()
-    if error is not None and not exchange.was_cut_off:
-        exchange.was_cut_off = error is not exc
-        exchange.end(status_of(error), Ending.FAILED)

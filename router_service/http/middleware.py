@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router_service.access.hooks import AccessHooks, Grant, IncomingRequest, Outcome
 from router_service.core.errors import OverloadedError
 from router_service.http.error_responses import INFO, error_response, refuse, status_of
-from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
+from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
 from router_service.requests.limits import Drain, Slots
+from router_service.requests.recording import Recorder
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, Trace
 

@@ -220,7 +220,7 @@ class PassedAnswer(Response):
         """Relay the answer, with one engine for the whole request."""
         request, info = self._request, info_of(self._request)
         gateway = gateway_of(request)
-        async with gateway.engine.lease() as engine:
+        async with gateway.engine as engine:
             try:
                 model = await self._find(engine)
                 path, query = upstream_path(request.scope)
@@ -288,7 +288,7 @@ class _Relay:
     async def run(self, send: Send) -> Response | None:
         """Relay the answer and return None, or return the gateway's own error response."""
         try:
-            async with self._upstream.send(self._deployment, self._outgoing) as answer:
+            with await self._upstream.send(self._deployment, self._outgoing) as answer:
                 if answer.status in KEY_REFUSED:
                     self.status, self.ending = answer.status, Ending.COMPLETE
                     exc = UpstreamRefusedError(answer.model, answer.status, headers=(), body=b"")

@@ -1,4 +1,4 @@
-"""The relay of one answer: from the models of a plan to the client."""
+"""Relay of the first usable answer of a plan's models to the client, as it arrives."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from starlette.types import Send
 
-from router_service.apis.answers import Usage, fix_surrogates, parse_answer, read_usage
+from router_service.apis.answers import fix_surrogates, parse_answer
 from router_service.apis.api_errors import AnswerError
-from router_service.apis.conversation import Json
 from router_service.core.errors import OverloadedError, UpstreamError, UpstreamRefusedError
 from router_service.http.error_responses import (
     ErrorFormat,
@@ -21,18 +20,13 @@ from router_service.http.error_responses import (
     status_of,
     upstream_error_body,
 )
-from router_service.http.transfer import RawHeaders, send_part, send_whole, start
-from router_service.requests.exchange import Ending, Exchange, answer_cost_usd
+from router_service.http.transfer import send_part, send_whole, start
+from router_service.requests.exchange import Ending, Exchange
 from router_service.runtime.gateway import Gateway
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
-from router_service.upstream.streams import (
-    CHARACTERS_PER_TOKEN,
-    EventReader,
-    StartedAnswer,
-    identity_of,
-)
+from router_service.upstream.streams import EventReader, StartedAnswer
 
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -46,9 +40,8 @@ class AnswerRelay:
     upstreams: RetryingClient
     request: UpstreamRequest
     send: Send
-    reader: EventReader | None = None
     is_remembered: bool = False
-    unread_bytes: int = 0
+    """Whether the id of the upstream's new object has been remembered with its owner."""
 
     @property
     def error_format(self) -> ErrorFormat:
@@ -58,29 +51,29 @@ class AnswerRelay:
 
     async def run(self) -> None:
         """Relay the answer; if all upstreams fail, send an error."""
-        exchange = self.exchange
+        exchange, candidate = self.exchange, self.exchange.accepted
+        candidate.started_s = time.perf_counter()
         try:
-            async with self.upstreams.open(self.request, exchange.attempts) as opened:
-                exchange.model = opened.model
-                exchange.first_byte_s = time.perf_counter() - exchange.started_s
-                self.reader = opened.reader
+            with await self.upstreams.start(self.request, candidate.attempts) as opened:
+                candidate.begin(opened)
                 await self.remember_objects(opened)
-                headers = [*opened.headers, *exchange.headers()]
                 if opened.reader is not None:
-                    await self.send_stream(opened, opened.reader, headers)
+                    await self.send_stream(opened, opened.reader)
                 elif opened.rest is not None:
-                    await self._send_large(opened, opened.rest, headers)
+                    await self._send_large(opened, opened.rest)
                 else:
-                    await self._send_whole(opened, headers)
+                    await self._send_whole(opened)
         except UpstreamError as exc:
             await self.send_error(exc)
+        finally:
+            exchange.settle(candidate)
 
     async def send_error(self, exc: UpstreamError) -> None:
         """Send the failure of an upstream as the response."""
         exchange = self.exchange
-        candidates = exchange.plan.candidates
-        exchange.model = next(model for model in candidates if model.name == exc.model)
-        exchange.error = exc
+        models = exchange.plan.candidates
+        exchange.accepted.model = next(model for model in models if model.name == exc.model)
+        exchange.accepted.error = exc
         if isinstance(exc, UpstreamRefusedError):
             status, ending = exc.status, Ending.COMPLETE
             headers = [header for header in exc.headers if header[0] != JSON_TYPE[0]]
@@ -94,44 +87,36 @@ class AnswerRelay:
         await send_whole(self.send, status, headers, body)
         exchange.end(status, ending)
 
-    async def _send_whole(self, opened: StartedAnswer, headers: RawHeaders) -> None:
+    async def _send_whole(self, opened: StartedAnswer) -> None:
         """Relay an answer that has been read completely; send errors in the client's format."""
-        exchange, body = self.exchange, opened.body
+        exchange, body, headers = self.exchange, opened.body, opened.headers
         is_foreign_error = opened.status >= 400 and not self.error_format.accepts(body)
         if is_foreign_error:
             body = upstream_error_body(opened.model.name, opened.status, body, self.error_format)
         if is_foreign_error or opened.is_translated:
             headers = [*(header for header in headers if header[0] != JSON_TYPE[0]), JSON_TYPE]
-        exchange.identity = identity_of(opened.value)
-        exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
-        elapsed_s = time.perf_counter() - exchange.started_s
-        cost_usd = answer_cost_usd(opened.model, exchange.usage, elapsed_s)
-        headers += cost_headers(exchange.total_cost_usd(cost_usd))
         if opened.status < 400 and not opened.is_skimmed:
-            exchange.answer = parse_answer(opened.value)
-        # Free the parsed value: it is much larger than the body, and the client may read slowly.
-        opened.value = None
+            exchange.accepted.answer = parse_answer(opened.value)
+        exchange.settle(exchange.accepted)
+        headers = [*headers, *exchange.headers(with_cost=True)]
         await send_whole(self.send, opened.status, headers, body)
         exchange.end(opened.status, Ending.COMPLETE)
 
-    async def _send_large(
-        self, opened: StartedAnswer, rest: AsyncIterator[bytes], headers: RawHeaders
-    ) -> None:
+    async def _send_large(self, opened: StartedAnswer, rest: AsyncIterator[bytes]) -> None:
         """Relay an answer that is too large for memory, as it arrives.
 
         If the answer breaks off, the client's connection is closed, because HTTP/1.1 has no other
         way to report that.
         """
-        exchange = self.exchange
-        exchange.identity = identity_of(opened.value)
-        await start(self.send, opened.status, headers)
+        exchange, candidate = self.exchange, self.exchange.accepted
+        await start(self.send, opened.status, [*opened.headers, *exchange.headers()])
         await send_part(self.send, opened.body, more=True)
-        end, self.unread_bytes = opened.body[-SKIM_BYTES:], len(opened.body)
+        end = opened.body[-SKIM_BYTES:]
         opened.body = b""
         try:
             async for part in rest:
                 end = (end + part)[-SKIM_BYTES:]
-                self.unread_bytes += len(part)
+                candidate.unread_bytes += len(part)
                 await send_part(self.send, part, more=True)
         except UpstreamError as exc:
             self._count_break(opened, exc)
@@ -140,20 +125,18 @@ class AnswerRelay:
         except asyncio.CancelledError:
             self._note_cut_off(opened.status)
             raise
-        exchange.usage = self._usage(skim(end), self.unread_bytes)
+        opened.value = skim(end)
         await send_part(self.send, b"", more=False)
         exchange.end(opened.status, Ending.COMPLETE)
 
-    async def send_stream(
-        self, opened: StartedAnswer, reader: EventReader, headers: RawHeaders
-    ) -> None:
+    async def send_stream(self, opened: StartedAnswer, reader: EventReader) -> None:
         """Relay events as they arrive; if the stream breaks, send an error as the last event.
 
         So does the end of a shutdown's time. The upstream is read no faster than the client reads,
         because each `send` waits.
         """
         exchange = self.exchange
-        await start(self.send, opened.status, headers)
+        await start(self.send, opened.status, [*opened.headers, *exchange.headers()])
         error: UpstreamError | OverloadedError | None = None
         try:
             await send_part(self.send, opened.body, more=True)
@@ -181,7 +164,7 @@ class AnswerRelay:
         await send_part(self.send, b"", more=False)
         error = error or reader.error
         if error is None:
-            exchange.answer = reader.accumulator.answer()
+            exchange.accepted.answer = reader.accumulator.answer()
         elif isinstance(error, UpstreamError):
             self._count_break(opened, error)
         exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
@@ -223,36 +206,5 @@ class AnswerRelay:
             await self.gateway.ownership.note(value, stored)
 
     def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
-        self.exchange.error = exc
+        self.exchange.accepted.error = exc
         self.upstreams.record_break(opened, exc, self.request)
-
-    def settle_usage(self) -> None:
-        """Set the usage of a streamed or cancelled answer; estimate it if none was reported.
-
-        Providers bill cancelled and broken answers too, but no request that they did not get.
-        """
-        exchange, reader = self.exchange, self.reader
-        if reader is not None:
-            exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
-            exchange.identity = reader.identity
-        elif (
-            exchange.ending is Ending.CLIENT_LEFT or exchange.was_cut_off
-        ) and exchange.usage is None:
-            exchange.usage = self._usage(None, self.unread_bytes)
-            if exchange.usage is None and exchange.was_cancelled:
-                exchange.usage = exchange.estimate_usage(0)
-
-    def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
-        """Return the usage that an answer reports, or an estimate from its unparsed bytes."""
-        usage = read_usage(value)
-        is_routed = self.exchange.plan.request.endpoint.is_routed
-        if usage is not None or not (unread_bytes and is_routed):
-            return usage
-        return self.exchange.estimate_usage(unread_bytes // CHARACTERS_PER_TOKEN)
-
-
-def cost_headers(cost_usd: float | None) -> RawHeaders:
-    """Return the header with the cost of a request, or none if it is unknown."""
-    if cost_usd is None:
-        return []
-    return [(b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode())]

@@ -6,7 +6,8 @@ import asyncio
 import math
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
@@ -24,8 +25,9 @@ from router_service.http.error_responses import INFO
 from router_service.requests.deciding import AT_ONCE_BYTES
 from router_service.requests.exchange import RequestInfo
 from router_service.runtime.gateway import Gateway
-from router_service.settings import ServerSettings
+from router_service.settings import ServerSettings, VerificationSettings
 from router_service.upstream.client import DEADLINE_HEADER
+from router_service.verifier.steps import VerificationLimits
 
 BODY_COPIES = 3
 """Copies of a body in memory while it is forwarded: as received, split around its model's name, and
@@ -33,6 +35,11 @@ as sent."""
 
 MAX_DEADLINE_S = 24 * 3600.0
 """Longest deadline that a request may set."""
+
+MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
+MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
+MAX_LATENCY_HEADER = "x-switchcraft-max-added-latency-s"
+VERIFIED_GOALS_HEADER = "x-switchcraft-verified-goals"
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -81,6 +88,61 @@ def read_deadline(request: Request) -> float:
             code="invalid_value",
         )
     return asyncio.get_running_loop().time() + seconds
+
+
+def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> VerificationLimits:
+    """Return the limits of a request: the configured ones, lowered by its headers.
+
+    Raises InvalidRequestError, which names the header.
+    """
+    limits = settings.limits
+    return replace(
+        limits,
+        max_candidates=int(
+            min(limits.max_candidates, _read_limit(headers, MAX_CANDIDATES_HEADER, least=1))
+        ),
+        max_cost_usd=min(limits.max_cost_usd, _read_limit(headers, MAX_COST_HEADER)),
+        max_added_latency_s=min(
+            limits.max_added_latency_s, _read_limit(headers, MAX_LATENCY_HEADER)
+        ),
+    )
+
+
+def read_verified_goals(headers: Mapping[str, str], settings: VerificationSettings) -> bool:
+    """Return whether a request's goal may choose a verified policy.
+
+    The header decides, or else the configuration. With fewer candidates than the verified policies
+    were measured with, no goal may choose them. Raises InvalidRequestError, which names the header.
+    """
+    text = headers.get(VERIFIED_GOALS_HEADER)
+    if text is None:
+        return settings.goals and read_limits(headers, settings).allow_goals
+    if text not in {"true", "false"}:
+        raise InvalidRequestError(
+            f"The header {VERIFIED_GOALS_HEADER} has the value {text[:40]!r}. Send true or false.",
+            param=VERIFIED_GOALS_HEADER,
+            code="invalid_value",
+        )
+    return text == "true" and read_limits(headers, settings).allow_goals
+
+
+def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> float:
+    """Return the number in a header, or infinity without it; counts start at `least` = 1."""
+    text = headers.get(name)
+    if text is None:
+        return math.inf
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf or (least == 1 and value != int(value)):
+        wanted = "a whole number of at least 1" if least == 1 else "a number of at least 0"
+        raise InvalidRequestError(
+            f"The header {name} has the value {text[:40]!r}. Send {wanted}.",
+            param=name,
+            code="invalid_value",
+        )
+    return value
 
 
 async def read_body(

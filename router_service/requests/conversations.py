@@ -85,12 +85,14 @@ class Conversations:
 
     def answered(self, exchange: Exchange) -> None:
         """Remember which arm has answered a request of a conversation, and what it has cached."""
-        plan, usage = exchange.plan, exchange.usage
+        plan, usage = exchange.plan, exchange.accepted.usage
         turn, decision = plan.conversation, plan.decision
         if turn is None or decision is None or usage is None or exchange.status >= 400:
             return
         arms = plan.planner.models_by_arm(decision).items()
-        arm = next((arm for arm, model in arms if model.name == exchange.model.name), decision.arm)
+        arm = next(
+            (arm for arm, model in arms if model.name == exchange.accepted.model.name), decision.arm
+        )
         terms = plan.planner.terms
         before = turn.state
         rule = terms[arm].rule if arm in terms else None
@@ -100,7 +102,9 @@ class Conversations:
             self._metrics.child(self._metrics.conversation_caches, arm, result).inc()
         if before.arm is not None and before.arm != arm:
             self._metrics.child(self._metrics.conversation_switches, arm).inc()
-        cost_usd = terms[arm].price.cost_of(usage, exchange.upstream_s) if arm in terms else 0.0
+        cost_usd = (
+            terms[arm].price.cost_of(usage, exchange.accepted.seconds) if arm in terms else 0.0
+        )
         after = before.after(turn.request, arm, usage, cost_usd, terms)
         after = after.model_copy(update={"turns": turn.turns})
         self._metrics.conversation_cost_usd.inc(after.spent_usd - before.spent_usd)

@@ -92,13 +92,13 @@ class BackgroundLog:
 
     def answered(self, exchange: Exchange) -> None:
         """Queue an exchange that has ended; if the queue is full, drop and count it."""
-        answer = exchange.answer
+        answer, asked = exchange.accepted.answer, exchange.asked
         calls = len(answer.calls) if answer else 0
         is_checked = self._settings.check_calls and calls > 0
         is_logged = self._settings.path is not None and exchange.plan.decision is not None
-        if not (is_checked or is_logged or self._settings.evidence or exchange.candidates):
+        if not (is_checked or is_logged or self._settings.evidence or asked):
             return
-        size_bytes = exchange.plan.request.body.size_bytes + (answer.characters if answer else 0)
+        size_bytes = exchange.plan.request.body.size_bytes
         size_bytes += sum(c.answer.characters for c in exchange.candidates if c.answer)
         if self._worker.put(exchange, size_bytes):
             return
@@ -116,13 +116,13 @@ class BackgroundLog:
         if isinstance(item, LoggedFeedback):
             self._log.write(item, item.type)
             return
-        exchange, answer = item, item.answer
+        exchange, answer = item, item.accepted.answer
         body = exchange.plan.request.decoded()
         validities: Sequence[CallValidity] = ()
         if self._settings.check_calls and answer is not None and answer.calls:
             checker = CallChecker(parameters_by_tool(body))
             validities = [checker.check(call) for call in answer.calls]
-        self._count_calls(exchange, validities)
+            self._count_calls(exchange, validities)
         for agrees in agreements(exchange):
             self._metrics.verification_agreement.labels("yes" if agrees else "no").inc()
         if self._settings.path is not None:
@@ -139,7 +139,7 @@ class BackgroundLog:
 
     def _count_calls(self, exchange: Exchange, validities: Sequence[CallValidity]) -> None:
         for validity, count in Counter(validities).items():
-            self._metrics.tool_calls.labels(exchange.model.name, validity).inc(count)
+            self._metrics.tool_calls.labels(exchange.accepted.model.name, validity).inc(count)
 
     def _close(self) -> None:
         self._log.close()
@@ -178,7 +178,7 @@ class WeakEvidence:
         While the store is unavailable, nothing is found or remembered.
         """
         results = latest_tool_results(body)
-        answer, plan, info = exchange.answer, exchange.plan, exchange.info
+        answer, plan, info = exchange.accepted.answer, exchange.plan, exchange.info
         next_calls = answer.calls[:MAX_CALLS] if answer else ()
         conversation = plan.request.conversation_id
 
@@ -247,7 +247,7 @@ def logged_decision(
     exchange: Exchange, validities: Sequence[CallValidity], content: Content | None
 ) -> LoggedDecision | None:
     """Return the log's line for a routed request, or None if it was not routed."""
-    record, plan, answer = exchange.record, exchange.plan, exchange.answer
+    record, plan, accepted = exchange.info.record, exchange.plan, exchange.accepted
     artifact = plan.planner.router.artifact
     if record is None or plan.decision is None:
         return None
@@ -255,7 +255,7 @@ def logged_decision(
     if candidates and content is not None:
         candidates = tuple(
             candidate.model_copy(update={"content": answer_content(answered.answer)})
-            for candidate, answered in zip(candidates, exchange.candidates, strict=True)
+            for candidate, answered in zip(candidates, exchange.asked.values(), strict=True)
         )
     calls_fit = True if validities and CallValidity.UNCHECKED not in validities else None
     if any(v in {CallValidity.INVALID, CallValidity.UNKNOWN_TOOL} for v in validities):
@@ -264,7 +264,7 @@ def logged_decision(
         **{
             **dict(record),
             # The record's reason may be `fallback`, for which the log has a flag.
-            "reason": plan.decision.reason if exchange.accepted is None else record.reason,
+            "reason": plan.decision.reason if accepted.arm is None else record.reason,
             "candidates": candidates,
         },
         conversation=plan.request.conversation_id,
@@ -273,8 +273,8 @@ def logged_decision(
         artifact_sha256=artifact.sha256,
         features=plan.decision.features,
         is_fallback=exchange.is_fallback,
-        cached_tokens=exchange.usage.cached_tokens if exchange.usage else None,
-        answer_sha256=answer.sha256() if answer else None,
+        cached_tokens=accepted.usage.cached_tokens if accepted.usage else None,
+        answer_sha256=accepted.answer.sha256() if accepted.answer else None,
         calls_fit=calls_fit,
         content=content,
     )
@@ -315,10 +315,10 @@ def answer_content(answer: ParsedAnswer | None) -> AnswerContent:
 
 def agreements(exchange: Exchange) -> Iterator[bool]:
     """Yield for each rejected answer whether its calls are those of the accepted answer."""
-    if exchange.accepted is None or exchange.accepted.answer is None:
+    if exchange.accepted.arm is None or exchange.accepted.answer is None:
         return
     accepted = Counter(map(_call_key, exchange.accepted.answer.calls))
-    for candidate in exchange.candidates:
+    for candidate in exchange.asked.values():
         if candidate is not exchange.accepted and candidate.answer is not None:
             yield Counter(map(_call_key, candidate.answer.calls)) == accepted
 

@@ -41,10 +41,10 @@ class Slots:
         max_bytes: int = 256 * 2**20,
     ) -> None:
         """Start with all slots free."""
-        self._max_requests = max_requests
-        self._max_per_caller = max_requests_per_caller
-        self._by_caller: Counter[str | None] = Counter()
+        self.max_requests = max_requests
+        self.max_requests_per_caller = max_requests_per_caller
         self.in_flight = 0
+        self.in_flight_by_caller: Counter[str | None] = Counter()
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self.held_bytes_by_caller: Counter[str | None] = Counter()
@@ -52,26 +52,6 @@ class Slots:
     def slot(self, caller: str | None) -> Slot:
         """Return a context that counts a request; it raises OverloadedError if no slot is free."""
         return Slot(self, caller)
-
-    def take(self, caller: str | None) -> None:
-        """Count a request; raises OverloadedError if no slot is free."""
-        free = self._max_requests - self.in_flight
-        if free <= 0:
-            problem = f"The gateway is at its limit of {self._max_requests} requests in flight."
-            raise OverloadedError("overloaded", problem)
-        used, limit = self._by_caller[caller], self._max_per_caller
-        if not (has_share(caller, used, free) if limit is None else used < limit):
-            problem = f"This key is at its limit of {used} requests in flight."
-            raise OverloadedError("too_many_requests", problem, is_callers=True)
-        self.in_flight += 1
-        self._by_caller[caller] += 1
-
-    def give_back(self, caller: str | None) -> None:
-        """Count a request no longer."""
-        self.in_flight -= 1
-        self._by_caller[caller] -= 1
-        if not self._by_caller[caller]:
-            del self._by_caller[caller], self.held_bytes_by_caller[caller]
 
 
 @dataclass(slots=True)
@@ -87,13 +67,27 @@ class Slot:
 
     def __enter__(self) -> Self:
         """Take the slot; raises OverloadedError if none is free."""
-        self._slots.take(self._caller)
+        slots, caller = self._slots, self._caller
+        free = slots.max_requests - slots.in_flight
+        if free <= 0:
+            problem = f"The gateway is at its limit of {slots.max_requests} requests in flight."
+            raise OverloadedError("overloaded", problem)
+        used, limit = slots.in_flight_by_caller[caller], slots.max_requests_per_caller
+        if not (has_share(caller, used, free) if limit is None else used < limit):
+            problem = f"This key is at its limit of {used} requests in flight."
+            raise OverloadedError("too_many_requests", problem, is_callers=True)
+        slots.in_flight += 1
+        slots.in_flight_by_caller[caller] += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         """Release the slot and its memory."""
+        slots, caller = self._slots, self._caller
         self.hold(-self.held_bytes)
-        self._slots.give_back(self._caller)
+        slots.in_flight -= 1
+        slots.in_flight_by_caller[caller] -= 1
+        if not slots.in_flight_by_caller[caller]:
+            del slots.in_flight_by_caller[caller], slots.held_bytes_by_caller[caller]
 
     def hold(self, size_bytes: int) -> None:
         """Add to the request's memory (negative: subtract); raises OverloadedError at a limit."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from router_service.access.key import Key
 from router_service.access.keyring import KeyRing
@@ -53,8 +53,9 @@ _log = logging.getLogger("switchcraft.pool")
 class Engine:
     """Everything that answers a request: planner, upstream client, keys.
 
-    A retired engine completes the requests that it began. It closes its connections to upstreams
-    only after the last of these requests, because closing them earlier would break the answers.
+    Each request uses the engine as a context, which is a lease of its connections. A retired engine
+    completes the requests that it began. It closes its connections to upstreams only after the last
+    of these requests, because closing them earlier would break the answers.
     """
 
     def __init__(
@@ -115,43 +116,29 @@ class Engine:
             return True
         return self.pool.pass_through is not None and may_contain_references(body)
 
-    def lease(self) -> Lease:
-        """Return a context that yields this engine, and keeps its connections open meanwhile."""
-        return Lease(self)
+    async def __aenter__(self) -> Self:
+        """Return this engine, whose connections stay open until the block is left."""
+        self.leases += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the lease; after a retired engine's last one, close the connections."""
+        self.leases -= 1
+        if self._is_retired and not self.leases:
+            await self._close()
 
     async def retire(self) -> None:
         """Close the connections now, or after the last lease ends."""
         self._is_retired = True
-        await self.close_if_unused()
+        if not self.leases:
+            await self._close()
 
-    async def close_if_unused(self) -> None:
-        """Close the connections if the engine is retired and has no leases."""
-        if not self._is_retired or self.leases:
-            return
+    async def _close(self) -> None:
         await self.client.aclose()
         # Delayed because the caller still holds a reference to this engine; in a thread because
         # returning the memory takes some milliseconds.
         thread = threading.Thread(target=return_freed, name="return-freed", daemon=True)
         asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
-
-
-class Lease:
-    """Context that keeps an engine's connections open; a class, because that takes less time."""
-
-    __slots__ = ("_engine",)
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def __aenter__(self) -> Engine:
-        """Begin the lease."""
-        self._engine.leases += 1
-        return self._engine
-
-    async def __aexit__(self, *_: object) -> None:
-        """End the lease; after a retired engine's last one, close the connections."""
-        self._engine.leases -= 1
-        await self._engine.close_if_unused()
 
 
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:

@@ -16,11 +16,12 @@ from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.policies.caching import ConversationState
 from router_service.requests.conversations import Conversations
-from router_service.requests.exchange import Exchange, RecentRecords, Recorder
+from router_service.requests.exchange import Exchange
 from router_service.requests.feedback import BackgroundLog, Feedback, WeakEvidence
 from router_service.requests.limits import DecisionQueue, Drain, Slots
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
 from router_service.requests.planning import DecidingRouter
+from router_service.requests.recording import RecentRecords, Recorder
 from router_service.runtime.engine import Engine
 from router_service.runtime.gauges import Gauges
 from router_service.runtime.reloading import Reloader, ReloadSource

@@ -180,7 +180,7 @@ async def explain(
     """Decide for a request body and explain the decision, without calling a model."""
     gateway = gateway_of(request)
     body = await read_body(request, gateway.server)
-    async with gateway.engine.lease() as engine:
+    async with gateway.engine as engine:
         explained = gateway.decisions.run(
             info_of(request).key,
             len(body),

@@ -14,7 +14,9 @@ from starlette.types import Message, Receive, Scope, Send
 from router_service.apis.conversation import as_list
 from router_service.core.decision_record import CandidateRecord
 from router_service.http.inference import RoutedAnswer
-from router_service.requests.exchange import CandidateExchange, Exchange, candidate_record
+from router_service.requests.candidates import Candidate
+from router_service.requests.exchange import Exchange
+from router_service.requests.recording import candidate_record
 from router_service.verifier.answer_features import Question, decode_calls, read_answer, relate
 
 STEPS_HEADER = "x-switchcraft-steps"
@@ -66,9 +68,10 @@ def has_steps(exchange: Exchange) -> bool:
 
     It is not known if the stream began with comments, or with text that is not verified.
     """
-    if not (exchange.candidates and exchange.has_own_answer):
-        return False
-    return exchange.accepted is None or exchange.accepted.is_complete
+    accepted = exchange.accepted
+    return bool(exchange.asked) and (
+        accepted.is_complete or (accepted.arm is None and accepted.was_asked)
+    )
 
 
 def steps_header(exchange: Exchange) -> bytes | None:
@@ -76,8 +79,13 @@ def steps_header(exchange: Exchange) -> bytes | None:
     same_as = find_agreement(exchange)
     for length in LENGTHS:
         views = (
-            view(exchange, candidate, same_as.get(candidate.arm), length)
-            for candidate in exchange.candidates
+            view(
+                candidate_record(arm, candidate, is_accepted=candidate is exchange.accepted),
+                candidate,
+                same_as.get(arm),
+                length,
+            )
+            for arm, candidate in exchange.asked.items()
         )
         text = json.dumps([each.model_dump(exclude_none=True) for each in views])
         value = text.replace("\x7f", "\\u007f").encode()
@@ -92,8 +100,8 @@ def find_agreement(exchange: Exchange) -> dict[str, str]:
     tools = as_list(request.decoded().get("tools"))
     question = Question(request.chat.conversation, tools)
     read = {
-        candidate.arm: read_answer(question, decode_calls(candidate.answer))
-        for candidate in exchange.candidates
+        arm: read_answer(question, decode_calls(candidate.answer))
+        for arm, candidate in exchange.asked.items()
         if candidate.is_complete
     }
     found: dict[str, str] = {}
@@ -106,7 +114,7 @@ def find_agreement(exchange: Exchange) -> dict[str, str]:
 
 
 def view(
-    exchange: Exchange, candidate: CandidateExchange, same_as: str | None, length: int
+    record: CandidateRecord, candidate: Candidate, same_as: str | None, length: int
 ) -> CandidateView:
     """Return a candidate with its calls and text shortened to this length."""
     answer = candidate.answer
@@ -114,7 +122,7 @@ def view(
     each = length // max(1, len(calls))
     written = tuple(_shorten(f"{call.name}({call.arguments})", each) for call in calls)
     return CandidateView(
-        **candidate_record(exchange, candidate).model_dump(),
+        **record.model_dump(),
         first_p_correct=candidate.first_p_correct,
         written=written if length else (),
         text=_shorten(answer.text, length) if answer and length and not calls else None,

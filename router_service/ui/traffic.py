@@ -24,7 +24,7 @@ from router_service.core.reasons import Reason
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.transfer import gateway_of, info_of
 from router_service.policies.explanations import ExplainedDecision, explain_record
-from router_service.requests.exchange import MAX_RECENT
+from router_service.requests.recording import MAX_RECENT
 from router_service.telemetry.history import (
     DAY_S,
     HOUR_S,

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from types import TracebackType
+from typing import Self
 
 import httpx
 from pydantic import SecretStr
@@ -29,7 +30,7 @@ from router_service.core.errors import (
     UpstreamError,
 )
 from router_service.settings import Deployment, Timeouts
-from router_service.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
+from router_service.tracing import UNTRACED, Trace, UpstreamCall
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
     Address,
@@ -147,6 +148,9 @@ class OutgoingRequest:
 class UpstreamAnswer:
     """An upstream's answer whose headers have arrived. `chunks` reads its body, once.
 
+    It holds the connection until it is closed. If the body was not read to its end, the connection
+    is closed then.
+
     If an error response has a content or transfer coding that is not accepted, its body counts as
     empty, because the status is enough to handle the error.
     """
@@ -162,11 +166,15 @@ class UpstreamAnswer:
     ) -> None:
         """Remove `secrets` from the headers and the body.
 
-        Raise UpstreamError for a successful answer with a content or transfer coding that is not
-        accepted.
+        Raise UpstreamError for an unusable status, and for a successful answer with a content or
+        transfer coding that is not accepted.
         """
         self.model = model
+        self.release: Callable[[BaseException | None], None] | None = None
+        """Releases the connection and the timer, and ends the span, when the answer is closed."""
         self.status = response.status
+        if self.status // 100 not in {2, 4, 5}:
+            raise UpstreamError(model, f"answered with status {self.status}", Failure.MALFORMED)
         self._all_headers = headers = dict(response.headers)
         passed = [
             (name, value)
@@ -242,6 +250,22 @@ class UpstreamAnswer:
         if redactor is not None and (rest := redactor.end()):
             yield rest
 
+    def __enter__(self) -> Self:
+        """Return the answer, which is closed when the block is left."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Close the answer."""
+        self.close(exc)
+
+    def close(self, exc: BaseException | None = None) -> None:
+        """Release the connection; `exc` is the exception that ended the answer, if any."""
+        if self.release is not None:
+            release, self.release = self.release, None
+            release(exc)
+
     def raise_timeout(self, exc: asyncio.CancelledError) -> None:
         """Raise UpstreamError if a timeout caused the cancellation of the task that asked."""
         self._guard.__exit__(type(exc), exc, exc.__traceback__)
@@ -279,9 +303,63 @@ class UpstreamClient:
         for transport in self._transports.values():
             await transport.aclose()
 
-    def send(self, deployment: Deployment, request: OutgoingRequest) -> SentRequest:
-        """Return a context that sends a request and yields the answer (see `SentRequest`)."""
-        return SentRequest(self, deployment, request)
+    async def send(self, deployment: Deployment, request: OutgoingRequest) -> UpstreamAnswer:
+        """Send a request, and return the answer once its headers have arrived.
+
+        The answer must be closed, or used as a context. Raises UpstreamError if there is no answer
+        or if its status is unusable, and its subclass DeadlineError if the time that the client
+        allows is over.
+        """
+        model, timeouts = request.model, deployment.timeouts
+        guard = TimeoutGuard(model, timeouts, request.deadline_s, request.started_s)
+        traced = request.trace.upstream_span(
+            UpstreamCall(
+                deployment.base_url, deployment.upstream_model, request.method, request.path
+            )
+        )
+        span = traced.__enter__()
+        connection: Connection | None = None
+
+        # Not an ExitStack, which would take 0.004 ms.
+        def release(exc: BaseException | None) -> None:
+            if connection is not None:
+                transport.release(connection)
+            guard.close()
+            kind, trace = (None, None) if exc is None else (type(exc), exc.__traceback__)
+            traced.__exit__(kind, exc, trace)
+
+        try:
+            try:
+                http_request = HttpRequest(
+                    request.method,
+                    Address.of(deployment.url(request.path, request.query)),
+                    self.headers_for(deployment, request, span.headers),
+                    request.body,
+                    timeouts,
+                    request.caller,
+                    request.needs_new_connection,
+                    request.on_sent,
+                )
+                transport = self.transport_to(deployment.origin)
+                with guard:
+                    connection = await transport.send(http_request)
+            except httpx.InvalidURL as exc:
+                raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
+            except httpx.HTTPError as exc:
+                raise translate_error(exc, model) from exc
+            span.status = connection.status
+            answer = UpstreamAnswer(
+                model,
+                connection,
+                guard,
+                secrets=secrets_of(deployment.base_url, deployment.api_key),
+                reserve_memory=request.reserve_memory,
+            )
+        except BaseException as exc:
+            release(exc)
+            raise
+        answer.release = release
+        return answer
 
     def headers_for(
         self, deployment: Deployment, request: OutgoingRequest, traced: Mapping[str, str]
@@ -313,99 +391,6 @@ class UpstreamClient:
             transport = transport_to(origin, self._tls, self._max_connections)
             self._transports[origin] = transport
         return transport
-
-
-class SentRequest:
-    """A request to a deployment, as a context that yields the answer once its headers arrived.
-
-    `open` and `close` do the same without a block. If the body was not read to its end, the
-    connection is closed at the end. `open` raises UpstreamError if there is no answer or if its
-    status is unusable, and its subclass DeadlineError if the time that the client allows is over.
-    """
-
-    __slots__ = (
-        "_client",
-        "_connection",
-        "_deployment",
-        "_guard",
-        "_request",
-        "_span",
-        "_transport",
-    )
-
-    def __init__(
-        self, client: UpstreamClient, deployment: Deployment, request: OutgoingRequest
-    ) -> None:
-        self._client = client
-        self._deployment = deployment
-        self._request = request
-        self._guard = TimeoutGuard(
-            request.model, deployment.timeouts, request.deadline_s, request.started_s
-        )
-        self._span = request.trace.upstream_span(
-            UpstreamCall(
-                deployment.base_url, deployment.upstream_model, request.method, request.path
-            )
-        )
-        self._transport: Transport | None = None
-        self._connection: Connection | None = None
-
-    async def open(self) -> UpstreamAnswer:
-        """Send the request and return the answer."""
-        try:
-            return await self._send(self._span.__enter__())
-        except BaseException as exc:
-            self.close(exc)
-            raise
-
-    async def _send(self, span: UpstreamSpan) -> UpstreamAnswer:
-        deployment, request, model = self._deployment, self._request, self._request.model
-        try:
-            http_request = HttpRequest(
-                request.method,
-                Address.of(deployment.url(request.path, request.query)),
-                self._client.headers_for(deployment, request, span.headers),
-                request.body,
-                deployment.timeouts,
-                request.caller,
-                request.needs_new_connection,
-                request.on_sent,
-            )
-            self._transport = self._client.transport_to(deployment.origin)
-            with self._guard:
-                self._connection = await self._transport.send(http_request)
-        except httpx.InvalidURL as exc:
-            raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
-        except httpx.HTTPError as exc:
-            raise translate_error(exc, model) from exc
-        span.status = self._connection.status
-        if span.status // 100 not in {2, 4, 5}:
-            raise UpstreamError(model, f"answered with status {span.status}", Failure.MALFORMED)
-        return UpstreamAnswer(
-            model,
-            self._connection,
-            self._guard,
-            secrets=secrets_of(deployment.base_url, deployment.api_key),
-            reserve_memory=request.reserve_memory,
-        )
-
-    def close(self, exc: BaseException | None = None) -> None:
-        """Release the connection, and end the span with the exception that ended the answer."""
-        if self._transport is not None and self._connection is not None:
-            self._transport.release(self._connection)
-            self._connection = None
-        self._guard.close()
-        self._span.__exit__(type(exc) if exc else None, exc, exc.__traceback__ if exc else None)
-
-    async def __aenter__(self) -> UpstreamAnswer:
-        """Send the request and return the answer."""
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
-    ) -> None:
-        """Release the connection."""
-        self.close(exc)
 
 
 # One line for each class, so that a test fails if httpx adds a class that is not listed here.

@@ -497,35 +497,31 @@ class Transport:
     async def _acquire(self, request: HttpRequest) -> Connection:
         """Return an idle or new connection, as soon as the caller may use one more."""
         caller = request.caller
-        if not self._permits.try_acquire(
-            caller
-        ):  # without a timer, which would cost more than the rest
+        # The first try needs no timer, which would cost more than the rest.
+        if not self._permits.try_acquire(caller):
             try:
                 async with asyncio.timeout(request.timeouts.pool_s):
                     await self._permits.acquire(caller)
             except TimeoutError as exc:
                 raise httpx.PoolTimeout("no connection was free in time") from exc
         try:
-            connection = self._take_idle(is_new=request.needs_new_connection)
+            connection: Connection | None = None
+            if request.needs_new_connection and self._idle:
+                self._idle.popleft().close()  # the new connection will be kept in its place
+            oldest_s = time.monotonic() - KEEP_ALIVE_S
+            # The most recently used connection comes first, so that surplus connections expire.
+            while self._idle and not request.needs_new_connection and connection is None:
+                idle = self._idle.pop()
+                if idle.idle_since_s >= oldest_s and not idle.is_stale:
+                    connection = idle
+                else:
+                    idle.close()
             connection = connection or await self._connect(request.timeouts.connect_s)
         except BaseException:
             self._permits.release(caller)
             raise
         self._callers[connection] = caller
         return connection
-
-    def _take_idle(self, *, is_new: bool) -> Connection | None:
-        """Return an idle connection; None if all are in use, or if a new one is needed."""
-        if is_new and self._idle:
-            self._idle.popleft().close()  # the new connection will be kept in its place
-        oldest_s = time.monotonic() - KEEP_ALIVE_S
-        # The most recently used connection comes first, so that surplus connections expire.
-        while self._idle and not is_new:
-            connection = self._idle.pop()
-            if connection.idle_since_s >= oldest_s and not connection.is_stale:
-                return connection
-            connection.close()
-        return None
 
     async def _connect(self, timeout_s: float) -> Connection:
         try:

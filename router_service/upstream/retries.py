@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from types import TracebackType
 
 from router_service.apis.parts import Dialect
 from router_service.core.errors import (
@@ -180,15 +179,10 @@ class RetryingClient:
         self._option_refusals = ExpiringSet(OPTION_REFUSAL_TTL_S, time.monotonic)
         """Deployment, path and client of requests whose `stream_options` were refused."""
 
-    def open(self, request: UpstreamRequest, attempts: list[Attempt]) -> OpenedAnswer:
-        """Return a context that yields the first answer that starts well (see `start`).
-
-        The connection is closed when the block is left.
-        """
-        return OpenedAnswer(self, request, attempts)
-
     async def start(self, request: UpstreamRequest, attempts: list[Attempt]) -> StartedAnswer:
         """Return the first answer that starts well, and append each attempt to `attempts`.
+
+        The answer is a context; its connection is released when the block is left.
 
         If no deployment answers, raise the UpstreamError of the first model that was tried. After a
         model refused the request as too long, only models with larger context windows are tried,
@@ -361,9 +355,8 @@ class RetryingClient:
                 reserve_memory=request.reserve_memory,
                 on_sent=attempt.mark_sent,
             )
-            sent = self._client.send(deployment, outgoing)
-            answer = await sent.open()
-            started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", sent)
+            answer = await self._client.send(deployment, outgoing)
+            started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", answer)
             started.is_translated = not is_native
             other = body
             try:
@@ -494,32 +487,6 @@ def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool
     did_nothing = failure.failure in {Failure.UNREACHABLE, Failure.BUSY, Failure.COOLING_DOWN}
     is_refused = isinstance(failure, UpstreamRefusedError) and failure.status < 500
     return did_nothing or is_refused or is_repeatable(request.path, request.body)
-
-
-class OpenedAnswer:
-    """Context that yields the first answer that starts well, and closes its connection."""
-
-    __slots__ = ("_answer", "_attempts", "_client", "_request")
-
-    def __init__(
-        self, client: RetryingClient, request: UpstreamRequest, attempts: list[Attempt]
-    ) -> None:
-        self._client = client
-        self._request = request
-        self._attempts = attempts
-        self._answer: StartedAnswer | None = None
-
-    async def __aenter__(self) -> StartedAnswer:
-        """Send the request until an answer starts well; raises UpstreamError."""
-        self._answer = await self._client.start(self._request, self._attempts)
-        return self._answer
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
-    ) -> None:
-        """Close the connection."""
-        if self._answer is not None:
-            self._answer.close(exc)
 
 
 class RetryBudget:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
+from typing import Self
 
 from router_service.apis.answers import AnswerAccumulator, Usage, fix_surrogates, read_usage
 from router_service.apis.api_errors import ForeignAnswerError, read_error
@@ -25,7 +27,7 @@ from router_service.upstream.bodies import (
     read_json,
     skim,
 )
-from router_service.upstream.client import SentRequest, UpstreamAnswer
+from router_service.upstream.client import UpstreamAnswer
 from router_service.upstream.connection import RawHeaders
 from router_service.upstream.translation import find_proofs
 
@@ -163,8 +165,8 @@ class StartedAnswer:
     headers: RawHeaders
     body: bytes
     """The whole body, or what has arrived of a stream so far."""
-    sent: SentRequest
-    """The request, whose connection `close` releases."""
+    answer: UpstreamAnswer
+    """The upstream's answer, whose connection `close` releases."""
     reader: EventReader | None = None
     """Reader for the rest of a stream, or None for a whole answer."""
     rest: AsyncIterator[bytes] | None = None
@@ -178,11 +180,21 @@ class StartedAnswer:
     is_skimmed: bool = False
     """Whether `value` has only what `skim` found, because the body is too large to be decoded."""
 
+    def __enter__(self) -> Self:
+        """Return the answer, whose connection is released when the block is left."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Release the connection."""
+        self.close(exc)
+
     def close(self, exc: BaseException | None = None) -> None:
         """Release the connection; `exc` is the exception that ended the answer, if any."""
         if self.reader is not None:
             self.reader.close()
-        self.sent.close(exc)
+        self.answer.close(exc)
 
 
 @dataclass(frozen=True, slots=True)

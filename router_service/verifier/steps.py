@@ -14,7 +14,7 @@ from router_service.policies.verified import Verified
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ArmAnswer:
     """A complete answer of an arm, as the verifier sees it."""
 
     arm: str
@@ -56,7 +56,7 @@ class VerificationState:
     policy: Verified
     arms: Collection[str]
     """Arms that may be asked, unless they were asked before."""
-    candidates: Sequence[Candidate] = ()
+    candidates: Sequence[ArmAnswer] = ()
     failed: Collection[str] = ()
     """Arms that were asked and gave no answer."""
     limits: VerificationLimits = NO_LIMITS

@@ -24,7 +24,7 @@ from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.steps import (
     NO_LIMITS,
-    Candidate,
+    ArmAnswer,
     Step,
     UnverifiedReason,
     VerificationLimits,
@@ -67,7 +67,7 @@ def next_step(router: Router, prediction: Prediction) -> NextStep:
         **given: Any,  # noqa: ANN401 - further fields of the state
     ) -> Step:
         candidates = [
-            Candidate(arm, None if city is None else answer({"city": city}))
+            ArmAnswer(arm, None if city is None else answer({"city": city}))
             for arm, city in (cities or {}).items()
         ]
         state = VerificationState(policy, arms, candidates, **given)
@@ -177,7 +177,7 @@ def test_router_with_fewer_arms_asks_only_those(
     few = Router(Artifact.load(verifying_artifact), arms={SECOND, THIRD})
     step = few.next_step(QUESTION, prediction, VerificationState(PRICE, few.arms))
     assert step.ask == (SECOND,)
-    known = [Candidate(SECOND, answer({"city": "Oslo"}))]
+    known = [ArmAnswer(SECOND, answer({"city": "Oslo"}))]
     step = few.next_step(QUESTION, prediction, VerificationState(PRICE, few.arms, known))
     assert step.ask == (THIRD,)
     assert set(step.p_correct) == {SECOND}
@@ -253,7 +253,7 @@ def test_first_text_is_accepted_if_no_call_is_expected(
     is_accepted: bool,
 ) -> None:
     """Only a first answer with text and without calls is accepted unverified."""
-    candidates = [Candidate(arm, each) for arm, each in zip(ARMS, answers, strict=False)]
+    candidates = [ArmAnswer(arm, each) for arm, each in zip(ARMS, answers, strict=False)]
     expected = replace(prediction, p_no_call=p_no_call)
     step = streaming.next_step(QUESTION, expected, VerificationState(PRICE, ARMS, candidates))
     assert (step.unverified == "text") is is_accepted

@@ -12,7 +12,7 @@ from router_service.artifact import MANIFEST, SHIPPED, read_manifest
 from router_service.core.errors import ConfigError
 from router_service.policies.costs import LongPromptPrice, Price
 from router_service.prices import look_up, look_up_id
-from router_service.requests.exchange import answer_cost_usd
+from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder
 from router_service.settings import Deployment, Model, RouterSettings, Settings

@@ -55,6 +55,10 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "and none of the configured models is one of them. Name a model instead: small, large. "
         "`switchcraft check` tells the operator how a model joins."
     ),
+    errors.MissingExtraError("gateway.yaml", "server.redis_url", "redis"): (
+        "gateway.yaml: server.redis_url: needs packages that are not installed; run pip install "
+        "'switchcraft-router[redis]'"
+    ),
     errors.FetchError("https://example.com/data.git", "does not answer; try again later"): (
         "https://example.com/data.git does not answer; try again later"
     ),

@@ -287,4 +287,4 @@ def test_slots_are_released_after_every_request() -> None:
     with slots.slot("a"), pytest.raises(OverloadedError), slots.slot("b"):
         pass
     assert slots.in_flight == 0
-    assert not slots._by_caller  # an entry per caller would be a leak
+    assert not slots.in_flight_by_caller  # an entry per caller would be a leak

@@ -226,22 +226,26 @@ def test_large_answer_that_breaks_off_is_cut(house: House) -> None:
 
 
 def test_answers_have_a_maximum_length(house: House) -> None:
-    """An answer with a larger length is refused; one without a length is cut off."""
+    """An answer with a larger length is refused; one without a length is cut off, and billed."""
     refused = house.ask(OK + b"\r\ncontent-length: %d\r\n\r\n" % (MAX_WHOLE_BYTES + 1))
     assert refused.status_code == 502
     assert f"more than {MAX_WHOLE_BYTES} bytes" in refused.json()["error"]["message"]
     chunk = b"100000\r\n" + bytes(MB) + b"\r\n"
     head = OK + b"\r\ntransfer-encoding: chunked\r\n\r\n"
     received: list[int] = []
+    answers: list[httpx.Response] = []
 
     def read_all() -> None:
         house.upstream.answer = (head, *[chunk] * 80)
         with house.http.stream("POST", CHAT, json=BODY | {"model": "m"}) as answer:
+            answers.append(answer)
             received.extend(map(len, answer.iter_raw()))
 
     with pytest.raises(httpx.RemoteProtocolError, match="without sending complete"):
         read_all()
     assert MAX_WHOLE_BYTES - MB <= sum(received) <= MAX_WHOLE_BYTES
+    record = house.record(answers[0])
+    assert (record["ending"], record["usage_is_estimated"]) == ("broken", True)
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500])

@@ -269,6 +269,22 @@ def test_fields_without_equivalent_exclude_models(
             assert f"'{named}'" in refused.json()["error"]["message"]
 
 
+def test_chosen_model_is_no_fallback_if_only_some_of_its_deployments_can_answer(
+    sandbox: Sandbox,
+) -> None:
+    """The answer of the chosen model's other deployment has the reason of the choice."""
+    settings = settings_of(sandbox.base_url, SPEAKERS, ONE_TRY)
+    small = settings.models[0]
+    unable = settings.models[1].deployments[0].model_copy(update={"id": "small/unable"})
+    small = small.model_copy(update={"deployments": (*small.deployments, unable)})
+    settings = settings.model_copy(update={"models": (small, *settings.models[1:])})
+    with gateway_client(settings, FakeRouter()) as http:
+        response = http.post(CHAT, json=BODY | {"model": "small", "logit_bias": {"5": 1}})
+        record = record_of(http, response)
+    assert response.status_code == 200, response.text
+    assert (record["reason"], record["deployment"]) == ("pinned", small.deployments[0].id)
+
+
 @pytest.mark.parametrize(
     "block",
     [

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from router_service.artifact import SHIPPED
 from router_service.core.keys import new_key
-from router_service.requests.exchange import MAX_RECENT
+from router_service.requests.recording import MAX_RECENT
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings

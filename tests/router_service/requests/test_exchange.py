@@ -12,16 +12,11 @@ from router_service.apis.answers import Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.releases import Track
 from router_service.policies.costs import Price
-from router_service.requests.exchange import (
-    Ending,
-    Exchange,
-    RecentRecords,
-    Recorder,
-    RequestInfo,
-    answer_cost_usd,
-)
+from router_service.requests.candidates import answer_cost_usd
+from router_service.requests.exchange import Ending, Exchange, RequestInfo
 from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.pool import Pool
+from router_service.requests.recording import RecentRecords, Recorder
 from router_service.runtime.engine import make_planner
 from router_service.settings import Deployment, HistorySettings, Model, Settings
 from router_service.store.memory import MemoryStore

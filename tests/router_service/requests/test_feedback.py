@@ -37,9 +37,11 @@ def ended(model: str = "switchcraft") -> Exchange:
         plan = planner.choose(plan, ROUTER.predict(request.chat.conversation))
     exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
     exchange.end(200, Ending.COMPLETE)
-    exchange.answer = ParsedAnswer((WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),))
+    exchange.accepted.answer = ParsedAnswer(
+        (WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),)
+    )
     decision = plan.decision
-    exchange.record = DecisionRecord(
+    exchange.info.record = DecisionRecord(
         id="dec_1",
         arm=decision.arm if decision else None,
         release=plan.track if decision else None,

@@ -63,7 +63,7 @@ def ask(
         client = UpstreamClient(max_connections=5)
         answer = (0, b"")
         for _ in range(times):
-            async with client.send(deployment, outgoing(headers)) as response:
+            with await client.send(deployment, outgoing(headers)) as response:
                 answer = (response.status, await whole(response))
         await client.aclose()
         return answer
@@ -77,7 +77,7 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
     async def exchange() -> tuple[list[bytes], Usage | None, UpstreamError | None]:
         deployment = served_at(base_url)
         client = UpstreamClient(max_connections=5)
-        async with client.send(deployment, outgoing()) as answer:
+        with await client.send(deployment, outgoing()) as answer:
             assert answer.is_stream
             reader, parts, error = EventReader(answer), [], None
             try:
@@ -163,7 +163,7 @@ def test_cookies_are_not_kept() -> None:
         deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
         client = UpstreamClient(max_connections=5)
         for _ in range(2):
-            async with client.send(deployment, outgoing()) as answer:
+            with await client.send(deployment, outgoing()) as answer:
                 assert await whole(answer) == b"{}"
         await client.aclose()
         server.close()

@@ -257,9 +257,10 @@ class Gateway:
             conversation=conversation,
         )
         with patch("asyncio.sleep", self.wait):
-            async with self.client.open(request, self.attempts) as answer:
-                self.request = request
-                return answer
+            answer = await self.client.start(request, self.attempts)
+        with answer:
+            self.request = request
+            return answer
 
     def failures(self) -> list[tuple[str, Failure | None]]:
         """Return the model and the failure of each attempt."""
@@ -503,7 +504,7 @@ def test_beginning_without_content_is_held_for_a_second_at_most() -> None:
                 [chosen], CHAT_PATH, BodyTemplate.of(b'{"model":"m"}'), {}, math.inf
             )
             client = Gateway(RetrySettings(max_retries=0)).client
-            async with client.open(request, []) as answer:
+            with await client.start(request, []) as answer:
                 assert answer.reader is not None
                 assert (answer.body, answer.reader.has_output) == (BEGINNING, False)
                 if is_released:

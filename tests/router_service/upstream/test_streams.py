@@ -65,7 +65,7 @@ def relay(
         message = OutgoingRequest(
             "m", "/chat/completions", b"{}", {}, reserve_memory=reserve_memory
         )
-        async with client.send(deployment, message) as answer:
+        with await client.send(deployment, message) as answer:
             reader = EventReader(answer, expects_json=expects_json)
             try:
                 async for events in reader.events:

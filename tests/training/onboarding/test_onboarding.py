@@ -21,7 +21,7 @@ from router_service.policies.costs import Price
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from router_service.verifier.answer_features import Question
-from router_service.verifier.steps import Candidate, VerificationState
+from router_service.verifier.steps import ArmAnswer, VerificationState
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.models import branches
@@ -223,7 +223,7 @@ def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
     assert isinstance(policy, Verified)
     step = router.next_step(question, prediction, VerificationState(policy, arms=[NEW]))
     assert step.ask == (NEW,)
-    state = VerificationState(policy, arms=router.arms[:2], candidates=[Candidate(NEW, None)])
+    state = VerificationState(policy, arms=router.arms[:2], candidates=[ArmAnswer(NEW, None)])
     step = router.next_step(question, prediction, state)
     assert 0 <= step.p_correct[NEW] <= 1
 

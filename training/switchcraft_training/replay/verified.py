@@ -39,7 +39,7 @@ from router_service.core.decision_record import AnswerContent, Content, LoggedDe
 from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.answer_features import Question, decode_calls, read_answer, relate
-from router_service.verifier.steps import Candidate, Step, VerificationState
+from router_service.verifier.steps import ArmAnswer, Step, VerificationState
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import (
     check_decision,
@@ -99,7 +99,7 @@ class VerifiableRequest:
 
     def follow(self, router: Router, policy: Verified) -> Trajectory:
         """Follow a policy until it accepts an answer, or needs one that the log does not have."""
-        candidates: list[Candidate] = []
+        candidates: list[ArmAnswer] = []
         failed: list[str] = []
         asked: list[str] = []
 
@@ -124,7 +124,7 @@ class VerifiableRequest:
                 if logged.has_failed:
                     failed.append(arm)
                 else:
-                    candidates.append(Candidate(arm, logged.answer))
+                    candidates.append(ArmAnswer(arm, logged.answer))
             step = next_step()
             best = max(step.p_correct.values(), default=expected)
             p_correct = min(1.0, best + max(0.0, step.expected_gain))

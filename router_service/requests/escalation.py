@@ -1,4 +1,4 @@
-"""Verified answers: ask arms for candidate answers, step by step, until one is accepted.
+"""Escalation: ask arms for candidate answers, step by step, until one is accepted.
 
 If the router expects text, the first answer is delivered without verification if it begins with
 text, and as it arrives if it is a stream.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
-from router_service.apis.answers import parse_answer, read_usage
+from router_service.apis.answers import parse_answer
 from router_service.apis.conversation import as_list
 from router_service.core.errors import (
     DeadlineError,
@@ -24,21 +23,17 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.requests.exchange import CandidateExchange, Ending, Exchange
+from router_service.requests.candidates import Candidate
+from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.limits import DecisionQueue, Drain
 from router_service.requests.planning import Plan
 from router_service.settings import Model
 from router_service.tracing import ResponseInfo
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
-from router_service.upstream.streams import (
-    CHARACTERS_PER_TOKEN,
-    MAX_HELD_BYTES,
-    StartedAnswer,
-    identity_of,
-)
+from router_service.upstream.streams import MAX_HELD_BYTES, StartedAnswer
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
-    Candidate,
+    ArmAnswer,
     Step,
     UnverifiedReason,
     VerificationLimits,
@@ -68,21 +63,27 @@ def check_limits(plan: Plan, limits: VerificationLimits) -> None:
         )
 
 
-class Verification:
-    """The candidates of one request: asks for them, and decides which one to deliver.
+class EscalationResources(Protocol):
+    """Parts of the gateway that all requests share; `runtime.gateway.Gateway` provides them."""
 
-    The router decides after each step. Limits end the verification with the best candidate so far.
+    decisions: DecisionQueue
+    drain: Drain
+
+
+class Escalation:
+    """Asks arms for candidates of one request, and decides which one to deliver.
+
+    The router decides after each step. Limits end the escalation with the best candidate so far.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(
         self,
         exchange: Exchange,
         upstreams: RetryingClient,
         request: UpstreamRequest,
-        decisions: DecisionQueue,
-        drain: Drain,
+        resources: EscalationResources,
         limits: VerificationLimits,
-        deliver: Callable[[CandidateExchange], Awaitable[None]],
+        deliver: Callable[[Candidate], Awaitable[None]],
     ) -> None:
         """Verify the answer of an exchange whose plan has the policy `verified`.
 
@@ -105,8 +106,7 @@ class Verification:
         headers = request.client_headers
         headers = {name: headers[name] for name in headers if name != "idempotency-key"}
         self._request = replace(request, client_headers=headers)
-        self._decisions = decisions
-        self._drain = drain
+        self._resources = resources
         self._limits = limits
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
@@ -132,24 +132,25 @@ class Verification:
             if not arms:
                 return await self._deliver_accepted(step)
             failed = await self._ask(arms, expects_text=step.expects_text)
-            if self._exchange.accepted is not None:
+            if self._exchange.accepted.arm is not None:
                 return True  # its text was delivered as it arrived
             is_last = any(not self._may_ask_after(candidate) for candidate in failed)
             if is_last and not self._complete:
                 raise self.first_error
 
     @property
-    def _complete(self) -> Sequence[CandidateExchange]:
-        return [candidate for candidate in self._exchange.candidates if candidate.is_complete]
+    def _complete(self) -> Mapping[str, Candidate]:
+        """The candidates that may be delivered, by arm."""
+        return {arm: each for arm, each in self._exchange.asked.items() if each.is_complete}
 
     async def _next_step(self, *, is_last: bool = False) -> Step:
         """Return the router's decision; if it fails, accept a candidate without it."""
-        candidates = self._exchange.candidates
+        complete = self._complete
         state = VerificationState(
             policy=self._policy,
-            arms=frozenset() if is_last else self._arms_left(),
-            candidates=[Candidate(candidate.arm, candidate.answer) for candidate in self._complete],
-            failed=frozenset(c.arm for c in candidates if not c.is_complete),
+            arms=frozenset() if is_last else frozenset(self.models_left),
+            candidates=[ArmAnswer(arm, each.answer) for arm, each in complete.items()],
+            failed=self._exchange.asked.keys() - complete.keys(),
             limits=self._limits,
             elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
         )
@@ -169,7 +170,7 @@ class Verification:
         key, size_bytes = self._exchange.info.key, self._plan.request.body.size_bytes
         try:
             async with asyncio.timeout(max(left_s, DELIVERY_S / 2)):
-                step = await self._decisions.run(key, size_bytes, decide)
+                step = await self._resources.decisions.run(key, size_bytes, decide)
         except (OverloadedError, TimeoutError):
             self.obstacle = UnverifiedReason.OVERLOADED
             return Step(None, (), {}, 0.0)
@@ -178,26 +179,26 @@ class Verification:
             self._exchange.verifier_failed = True
             self.obstacle = UnverifiedReason.ROUTER_FAILED
             return Step(None, (), {}, 0.0)
-        for candidate in self._complete:
-            candidate.p_correct = step.p_correct.get(candidate.arm)
-            candidate.ungrounded = step.ungrounded.get(candidate.arm, ())
+        for arm, candidate in complete.items():
+            candidate.p_correct = step.p_correct.get(arm)
+            candidate.ungrounded = step.ungrounded.get(arm, ())
             if candidate.first_p_correct is None:
                 candidate.first_p_correct = candidate.p_correct
         return step
 
     async def _deliver_accepted(self, step: Step) -> bool:
         """Deliver the candidate that a step accepts, or else the most probable one, if any."""
-        if not self._complete:
+        complete = self._complete
+        if not complete:
             return False
-        by_arm = {candidate.arm: candidate for candidate in self._complete}
 
         def probability(arm: str) -> float:
-            p_correct = by_arm[arm].p_correct
+            p_correct = complete[arm].p_correct
             return self._decision.probabilities[arm] if p_correct is None else p_correct
 
         self._exchange.added_s = self._loop.time() - self._first_complete_s
-        best = max(by_arm, key=lambda arm: (not by_arm[arm].ungrounded, probability(arm)))
-        accepted = by_arm[step.accept if step.accept in by_arm else best]
+        best = max(complete, key=lambda arm: (not complete[arm].ungrounded, probability(arm)))
+        accepted = complete.get(step.accept or best, complete[best])
         unverified = step.unverified
         if accepted.ungrounded:  # a limit ended the verification before another arm confirmed it
             unverified = UnverifiedReason.UNGROUNDED
@@ -205,29 +206,15 @@ class Verification:
         await self._deliver(accepted)
         return True
 
-    async def _deliver_text(self, candidate: CandidateExchange) -> None:
-        """Deliver a stream that has begun with text, as it arrives."""
-        exchange = self._exchange
-        self._accept(candidate, UnverifiedReason.TEXT)
-        await self._deliver(candidate)
-        candidate.is_complete = exchange.ending is Ending.COMPLETE
-        candidate.error, candidate.answer = exchange.error, exchange.answer
-
-    def _accept(self, candidate: CandidateExchange, unverified: UnverifiedReason | None) -> None:
+    def _accept(self, candidate: Candidate, unverified: UnverifiedReason | None) -> None:
         """Record the candidate that is delivered, and why its answer is not verified, if so."""
         exchange = self._exchange
-        exchange.accepted, exchange.model = candidate, candidate.model
+        exchange.accepted = candidate
         exchange.plan = replace(exchange.plan, unverified=unverified)
-
-    def _arms_left(self) -> frozenset[str]:
-        """Return the arms that may be asked within the limits."""
-        if self._time_left_s() <= 0:
-            return frozenset()
-        return frozenset(self._models_left)
 
     def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
         """Return the first of these arms that may be asked together."""
-        left, left_usd = self._arms_left(), self._cost_left_usd
+        left, left_usd = self.models_left, self._cost_left_usd
         allowed: list[str] = []
         for arm in arms:
             is_few = len(allowed) < self.asks_left
@@ -238,24 +225,24 @@ class Verification:
 
     @property
     def _cost_left_usd(self) -> float:
-        spent_usd = sum(candidate.cost_usd or 0.0 for candidate in self._exchange.candidates)
+        spent_usd = sum(each.cost_usd or 0.0 for each in self._exchange.asked.values())
         return self._limits.max_cost_usd - spent_usd
 
     @property
     def asks_left(self) -> int:
         """Number of further arms that may get the request, as candidates or as the fallback."""
-        return self._limits.max_candidates - len(self._exchange.candidates)
+        return self._limits.max_candidates - len(self._exchange.asked)
 
     @property
-    def _models_left(self) -> Mapping[str, Model]:
-        """Models by arm that may be asked within the limits on cost, arms and the whole time.
+    def models_left(self) -> Mapping[str, Model]:
+        """Models by arm that may be asked within the limits.
 
         They are in the order of the plan's policy. An arm is tried only once.
         """
-        exchange, left_usd, now_s = self._exchange, self._cost_left_usd, self._loop.time()
-        if self.asks_left <= 0:
+        left_usd, now_s = self._cost_left_usd, self._loop.time()
+        if self.asks_left <= 0 or self._time_left_s() <= 0:
             return {}
-        tried = {candidate.arm for candidate in (*exchange.candidates, *exchange.unasked)}
+        tried = {candidate.arm for candidate in self._exchange.candidates}
         return {
             arm: model
             for arm, model in self._models.items()
@@ -265,18 +252,13 @@ class Verification:
         }
 
     @property
-    def models_left(self) -> Sequence[Model]:
-        """Models that may answer without verification, in the order of the plan's policy."""
-        return list(self._models_left.values())
-
-    @property
     def first_error(self) -> UpstreamError:
         """The error that the client gets if no arm answers.
 
         It is that of the first arm that got the request, or else of the first that was tried.
         """
-        tried = (*self._exchange.candidates, *self._exchange.unasked)
-        first = next((each.error for each in tried if each.error is not None), None)
+        asked, tried = self._exchange.asked.values(), self._exchange.candidates
+        first = next((each.error for each in (*asked, *tried) if each.error is not None), None)
         if first is not None:
             return first
         name = next(iter(self._models.values())).name
@@ -291,18 +273,18 @@ class Verification:
         now_s = self._loop.time()
         left_s = self._first_complete_s + self._limits.max_added_latency_s - now_s
         left_s = min(left_s, self._end_s - DELIVERY_S - now_s)
-        if self._drain.has_begun:
-            left_s = min(left_s, self._drain.remaining_s - DELIVERY_S)
+        if self._resources.drain.has_begun:
+            left_s = min(left_s, self._resources.drain.remaining_s - DELIVERY_S)
         return left_s
 
-    def _may_ask_after(self, candidate: CandidateExchange) -> bool:
+    def _may_ask_after(self, candidate: Candidate) -> bool:
         """Return whether another arm may be asked after a candidate that was not delivered."""
         if candidate.error is None:
             return True
         is_refused = candidate.opened is not None and candidate.opened.status >= 400
         return not is_refused and self._upstreams.may_fall_back(candidate.error, self._request)
 
-    async def _ask(self, arms: Sequence[str], *, expects_text: bool) -> Sequence[CandidateExchange]:
+    async def _ask(self, arms: Sequence[str], *, expects_text: bool) -> Sequence[Candidate]:
         """Ask arms in parallel until all have answered or the time is over; return the failed.
 
         Arms that did not get the request are no candidates, and count towards no limit. If the
@@ -310,14 +292,16 @@ class Verification:
         """
         exchange = self._exchange
         exchange.verification_steps += 1
-        asked = [CandidateExchange(a, self._models[a], exchange.verification_steps) for a in arms]
-        exchange.candidates += asked
+        asked = {
+            arm: Candidate(self._models[arm], arm, exchange.verification_steps) for arm in arms
+        }
+        exchange.candidates += asked.values()
         answers = {
-            asyncio.create_task(self._collect(candidate, expects_text=expects_text))
-            for candidate in asked
+            asyncio.create_task(self._collect(arm, candidate, expects_text=expects_text))
+            for arm, candidate in asked.items()
         }
         # A shutdown that begins meanwhile may shorten the time that is left.
-        shutdown = asyncio.create_task(self._drain.begun.wait())
+        shutdown = asyncio.create_task(self._resources.drain.begun.wait())
         pending: set[asyncio.Task[Any]] = {*answers, shutdown}
         try:
             while pending & answers and (left_s := self._time_left_s()) > 0:
@@ -332,23 +316,16 @@ class Verification:
             for task in (*answers, shutdown):
                 task.cancel()
             await asyncio.gather(*answers, shutdown, return_exceptions=True)
-            exchange.unasked += [candidate for candidate in asked if not candidate.was_asked]
-            exchange.candidates[:] = [each for each in exchange.candidates if each.was_asked]
-        return [candidate for candidate in asked if not candidate.is_complete]
+        return [candidate for candidate in asked.values() if not candidate.is_complete]
 
-    async def _collect(self, candidate: CandidateExchange, *, expects_text: bool) -> None:
+    async def _collect(self, arm: str, candidate: Candidate, *, expects_text: bool) -> None:
         """Get one arm's complete answer, with the retries of its model only."""
-        started_s = time.perf_counter()
-        trace = self._request.trace.candidate_span(
-            candidate.arm, candidate.model.name, candidate.step
-        )
+        trace = self._request.trace.candidate_span(arm, candidate.model.name, candidate.step)
         with trace as candidate.trace:
             request = replace(self._request, candidates=(candidate.model,), trace=candidate.trace)
             try:
-                async with self._upstreams.open(request, candidate.attempts) as opened:
-                    candidate.opened = opened
-                    candidate.deployment_id = opened.deployment.id
-                    candidate.first_byte_s = time.perf_counter() - started_s
+                with await self._upstreams.start(request, candidate.attempts) as opened:
+                    candidate.begin(opened)
                     try:
                         await self._read(candidate, opened, expects_text=expects_text)
                     except UpstreamError as exc:
@@ -357,15 +334,24 @@ class Verification:
             except UpstreamError as exc:
                 candidate.error = exc
             finally:
-                candidate.seconds = time.perf_counter() - started_s
-                self._settle(candidate)
+                self._exchange.settle(candidate)
+                usage, identity = candidate.usage, candidate.identity
+                candidate.trace.record_response(
+                    ResponseInfo(
+                        response_id=identity.id,
+                        response_model=identity.model,
+                        prompt_tokens=usage.prompt_tokens if usage else None,
+                        completion_tokens=usage.completion_tokens if usage else None,
+                        failure=candidate.failure,
+                    )
+                )
 
     async def _read(
-        self, candidate: CandidateExchange, opened: StartedAnswer, *, expects_text: bool
+        self, candidate: Candidate, opened: StartedAnswer, *, expects_text: bool
     ) -> None:
         """Read an answer to its end, and parse it; raises UpstreamError if it is unusable.
 
-        If the router expects text, a stream that has begun with text is delivered instead.
+        If the router expects text, a stream that has begun with text is delivered as it arrives.
         """
         reader = opened.reader
         if opened.status >= 400:
@@ -391,7 +377,9 @@ class Verification:
                 self._reserve(opened, len(events))
                 if reader.error is None and expects_text and reader.accumulator.is_text:
                     opened.body = b"".join(parts)
-                    await self._deliver_text(candidate)
+                    self._accept(candidate, UnverifiedReason.TEXT)
+                    await self._deliver(candidate)
+                    candidate.is_complete = self._exchange.ending is Ending.COMPLETE
                     return
                 events = await anext(reader.events, None)
             if reader.error is not None:
@@ -407,38 +395,6 @@ class Verification:
             self._request.reserve_memory(size_bytes)
         except OverloadedError as exc:
             raise _too_long(opened) from exc
-
-    def _settle(self, candidate: CandidateExchange) -> None:
-        """Set a candidate's usage, estimated if it was not reported, and complete its trace.
-
-        Providers bill cancelled, broken and rejected answers too, but no request that they did not
-        get.
-        """
-        opened, exchange = candidate.opened, self._exchange
-        if opened is None:
-            if candidate.attempts and candidate.attempts[-1].is_cancelled:
-                candidate.usage = exchange.estimate_usage(0)
-        elif opened.reader is not None:
-            reader = opened.reader
-            candidate.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
-            candidate.identity = reader.identity
-        else:
-            candidate.usage = read_usage(opened.value)
-            if candidate.usage is None and opened.is_skimmed:
-                tokens = len(opened.body) // CHARACTERS_PER_TOKEN
-                candidate.usage = exchange.estimate_usage(tokens)
-            candidate.identity = identity_of(opened.value)
-            opened.value = None  # much larger than the body
-        usage, identity = candidate.usage, candidate.identity
-        candidate.trace.record_response(
-            ResponseInfo(
-                response_id=identity.id,
-                response_model=identity.model,
-                prompt_tokens=usage.prompt_tokens if usage else None,
-                completion_tokens=usage.completion_tokens if usage else None,
-                failure=candidate.failure,
-            )
-        )
 
 
 def _too_long(opened: StartedAnswer) -> UpstreamError:

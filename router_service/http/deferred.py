@@ -1,28 +1,24 @@
-"""The relay of verified answers: candidates are collected, and the accepted one is delivered."""
+"""Relay of an answer that is known only after several arms have been asked.
+
+Comments keep the client's connection alive until a candidate has been accepted. It is then sent
+unchanged.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 from starlette.types import Message, Send
 
-from router_service.core.errors import Failure, InvalidRequestError, UpstreamError
+from router_service.core.errors import Failure, UpstreamError
 from router_service.http.error_responses import ErrorFormat, error_body, status_of
-from router_service.http.relay import JSON_TYPE, AnswerRelay, cost_headers
+from router_service.http.relay import JSON_TYPE, AnswerRelay
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
-from router_service.requests.exchange import CandidateExchange, Ending, Exchange
-from router_service.requests.verification import Verification
-from router_service.settings import VerificationSettings
+from router_service.requests.candidates import Candidate
+from router_service.requests.escalation import Escalation
+from router_service.requests.exchange import Ending, Exchange
 from router_service.verifier.steps import VerificationLimits
-
-MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
-MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
-MAX_LATENCY_HEADER = "x-switchcraft-max-added-latency-s"
-VERIFIED_GOALS_HEADER = "x-switchcraft-verified-goals"
 
 COMMENT = b": keep-alive\n\n"
 """An event that clients ignore (WHATWG HTML, "Server-sent events")."""
@@ -33,63 +29,8 @@ _NOT_CHOSEN = b"The answer is not chosen yet; GET /v1/decisions/{id} explains th
 _EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> VerificationLimits:
-    """Return the limits of a request: the configured ones, lowered by its headers.
-
-    Raises InvalidRequestError, which names the header.
-    """
-    limits = settings.limits
-    return replace(
-        limits,
-        max_candidates=int(
-            min(limits.max_candidates, _read_limit(headers, MAX_CANDIDATES_HEADER, least=1))
-        ),
-        max_cost_usd=min(limits.max_cost_usd, _read_limit(headers, MAX_COST_HEADER)),
-        max_added_latency_s=min(
-            limits.max_added_latency_s, _read_limit(headers, MAX_LATENCY_HEADER)
-        ),
-    )
-
-
-def read_verified_goals(headers: Mapping[str, str], settings: VerificationSettings) -> bool:
-    """Return whether a request's goal may choose a verified policy.
-
-    The header decides, or else the configuration. With fewer candidates than the verified policies
-    were measured with, no goal may choose them. Raises InvalidRequestError, which names the header.
-    """
-    text = headers.get(VERIFIED_GOALS_HEADER)
-    if text is None:
-        return settings.goals and read_limits(headers, settings).allow_goals
-    if text not in {"true", "false"}:
-        raise InvalidRequestError(
-            f"The header {VERIFIED_GOALS_HEADER} has the value {text[:40]!r}. Send true or false.",
-            param=VERIFIED_GOALS_HEADER,
-            code="invalid_value",
-        )
-    return text == "true" and read_limits(headers, settings).allow_goals
-
-
-def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> float:
-    """Return the number in a header, or infinity without it; counts start at `least` = 1."""
-    text = headers.get(name)
-    if text is None:
-        return math.inf
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value < math.inf or (least == 1 and value != int(value)):
-        wanted = "a whole number of at least 1" if least == 1 else "a number of at least 0"
-        raise InvalidRequestError(
-            f"The header {name} has the value {text[:40]!r}. Send {wanted}.",
-            param=name,
-            code="invalid_value",
-        )
-    return value
-
-
-class VerifiedRelay:
-    """Collects the candidates of one exchange, and delivers the accepted one.
+class DeferredRelay:
+    """Delivers the candidate of an exchange that verification accepts.
 
     If no candidate can be delivered, one of the remaining models answers without verification, if
     the limits allow asking one.
@@ -98,37 +39,29 @@ class VerifiedRelay:
     def __init__(self, relay: AnswerRelay, limits: VerificationLimits, keep_alive_s: float) -> None:
         """Verify the answer of `relay`'s exchange, and use `relay` for everything unverified."""
         self._relay = relay
-        self._exchange = relay.exchange
         self._limits = limits
-        self._head = HeldHead(relay.send, relay.exchange, relay.error_format, keep_alive_s)
+        self._head = DeferredHead(relay.send, relay.exchange, relay.error_format, keep_alive_s)
         relay.send = self._head.send
 
     async def run(self) -> None:
         """Deliver the accepted candidate, the answer of another model, or an error."""
-        relay, exchange = self._relay, self._exchange
+        relay, exchange = self._relay, self._relay.exchange
         comments: asyncio.Task[None] | None = None
         if exchange.plan.request.chat.stream:
             comments = asyncio.create_task(self._head.send_comments())
         try:
-            verification = Verification(
-                exchange,
-                relay.upstreams,
-                relay.request,
-                relay.gateway.decisions,
-                relay.gateway.drain,
-                self._limits,
-                self._deliver,
+            escalation = Escalation(
+                exchange, relay.upstreams, relay.request, relay.gateway, self._limits, self._deliver
             )
-            if not await verification.run():
-                models = verification.models_left
+            if not await escalation.run():
+                models = list(escalation.models_left.values())
                 if not models:
-                    raise verification.first_error
+                    raise escalation.first_error
                 exchange.plan = replace(
-                    exchange.plan, verified=None, unverified=verification.obstacle
+                    exchange.plan, verified=None, unverified=escalation.obstacle
                 )
-                exchange.started_s = time.perf_counter()
                 relay.request = replace(
-                    relay.request, candidates=models, max_models=verification.asks_left
+                    relay.request, candidates=models, max_models=escalation.asks_left
                 )
                 await relay.run()
         except UpstreamError as exc:
@@ -150,38 +83,24 @@ class VerifiedRelay:
         if self._head.sends_error:
             exchange.end(200, Ending.FAILED)
 
-    async def _deliver(self, accepted: CandidateExchange) -> None:
+    async def _deliver(self, accepted: Candidate) -> None:
         """Send the accepted candidate's answer, unchanged; a stream may still be arriving."""
-        exchange, opened = self._exchange, accepted.opened
+        relay, exchange, opened = self._relay, self._relay.exchange, accepted.opened
         assert opened is not None  # noqa: S101 - for mypy; an accepted candidate has an answer
-        exchange.first_byte_s = accepted.first_byte_s
-        await self._relay.remember_objects(opened)
-        headers = [*opened.headers, *exchange.headers()]
+        await relay.remember_objects(opened)
         if opened.reader is not None and not accepted.is_complete:
-            await self._relay.send_stream(opened, opened.reader, headers)
+            await relay.send_stream(opened, opened.reader)
             return
-        exchange.answer, exchange.usage = accepted.answer, accepted.usage
-        headers += cost_headers(exchange.total_cost_usd(accepted.cost_usd))
+        headers = [*opened.headers, *exchange.headers(with_cost=True)]
         if opened.reader is None:
-            await send_whole(self._relay.send, opened.status, headers, opened.body)
+            await send_whole(relay.send, opened.status, headers, opened.body)
         else:
-            await start(self._relay.send, opened.status, headers)
-            await send_part(self._relay.send, opened.body, more=False)
+            await start(relay.send, opened.status, headers)
+            await send_part(relay.send, opened.body, more=False)
         exchange.end(opened.status, Ending.COMPLETE)
 
-    def settle_usage(self) -> None:
-        """Complete the exchange with the accepted or unverified answer's usage and duration."""
-        exchange, accepted = self._exchange, self._exchange.accepted
-        if accepted is not None:
-            exchange.usage, exchange.upstream_s = accepted.usage, accepted.seconds
-            exchange.identity = accepted.identity
-        elif exchange.plan.verified is None:
-            self._relay.settle_usage()
-        for candidate in (*exchange.candidates, *exchange.unasked):
-            candidate.opened = None  # the log may keep the exchange for a while, without bodies
 
-
-class HeldHead:
+class DeferredHead:
     """Sender that may begin an event stream with comments before its answer is known.
 
     Until the first comment, the response's status and headers are those of the answer. Afterwards,
@@ -252,6 +171,6 @@ class HeldHead:
     def _error_event(self, body: bytes) -> bytes:
         if not self._error_format.accepts(body):  # an answer that is no stream
             problem = "answered with a whole answer to a request for a stream"
-            exc = UpstreamError(self._exchange.model.name, problem, Failure.MALFORMED)
+            exc = UpstreamError(self._exchange.accepted.model.name, problem, Failure.MALFORMED)
             body = error_body(exc, self._error_format)
         return self._error_format.event(body, 0)

@@ -1,0 +1,94 @@
+"""Candidate answers: what upstreams answered to one request, and what that costs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from router_service.apis.answers import NO_USAGE, ParsedAnswer, Usage
+from router_service.core.errors import UpstreamError
+from router_service.settings import Model
+from router_service.tracing import UNTRACED, Trace
+from router_service.upstream.retries import Attempt
+from router_service.upstream.streams import AnswerIdentity, StartedAnswer, identity_of
+
+
+@dataclass(slots=True)
+class Candidate:
+    """An answer to a request, while upstreams are asked for it and afterwards.
+
+    A request that is not verified has one candidate, for which the plan's models are tried in turn.
+    A verified request has one for each arm that is asked, besides the one that answers without
+    verification if all arms fail.
+    """
+
+    model: Model
+    """The model that answered or was tried last; initially the one that is tried first."""
+    arm: str | None = None
+    """The arm that is asked for an answer to verify; None for the answer without verification."""
+    step: int = 0
+    """Number of the step that asks the arm, from 1; 0 without verification."""
+    started_s: float = field(default_factory=time.perf_counter)
+    """When the first upstream was called."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """Deployments that were tried, in order."""
+    opened: StartedAnswer | None = None
+    """The upstream's answer from its start until the request ends. If the answer is verified, its
+    `body` is whole once `is_complete`."""
+    unread_bytes: int = 0
+    """Size of an answer that is too large to be parsed, as far as it has arrived."""
+    is_complete: bool = False
+    """Whether the answer arrived completely."""
+    error: UpstreamError | None = None
+    """Why there is no complete answer, if an upstream is the reason. An answer that is neither
+    complete nor failed was cancelled."""
+    answer: ParsedAnswer | None = None
+    """The parsed answer, if it is complete and not too large."""
+    usage: Usage | None = None
+    identity: AnswerIdentity = field(default_factory=AnswerIdentity)
+    """The id and the model that the upstream's answer names."""
+    first_byte_s: float | None = None
+    """From the request to the upstream until the start of the answer."""
+    seconds: float = 0.0
+    """From the request to the upstream until the end of the answer."""
+    p_correct: float | None = None
+    """The verifier's last estimate, if there is one."""
+    first_p_correct: float | None = None
+    """The verifier's first estimate, before further arms were asked."""
+    ungrounded: tuple[str, ...] = ()
+    """Invented arguments of risky tools that no other candidate confirms."""
+    trace: Trace = field(default=UNTRACED, repr=False)
+
+    def begin(self, opened: StartedAnswer) -> None:
+        """Note the start of the upstream's answer."""
+        self.first_byte_s = time.perf_counter() - self.started_s
+        self.opened, self.model = opened, opened.model
+        if opened.reader is None:
+            self.identity = identity_of(opened.value)
+        if opened.is_skimmed:
+            self.unread_bytes = len(opened.body)
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether an upstream may have got a part of the request, and may bill it."""
+        return any(attempt.was_sent for attempt in self.attempts)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost of the answer; None if it is unknown, or if no upstream got the request."""
+        return answer_cost_usd(self.model, self.usage, self.seconds) if self.was_asked else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why there is no complete answer; None if there is one."""
+        if self.is_complete:
+            return None
+        return "cancelled" if self.error is None else str(self.error.failure)
+
+
+def answer_cost_usd(model: Model, usage: Usage | None, upstream_s: float) -> float | None:
+    """Return an answer's cost at its model's price; None if the price or the usage is unknown."""
+    price = model.price
+    if price is None or (usage is None and price.has_token_prices):
+        return None
+    return price.cost_of(usage or NO_USAGE, upstream_s)

@@ -1,0 +1,390 @@
+"""Records of requests that have ended: metrics, traffic history, log line, store."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from router_service.core.decision_record import CandidateRecord, DecisionRecord
+from router_service.core.errors import UpstreamError
+from router_service.core.reasons import Reason
+from router_service.policies.explanations import explain_record
+from router_service.requests.candidates import Candidate, answer_cost_usd
+from router_service.requests.exchange import CLIENT_LEFT, Ending, Exchange, RequestInfo
+from router_service.router import Decision
+from router_service.store.records import GuardedStore
+from router_service.telemetry.history import NO_POLICY, TrafficHistory
+from router_service.telemetry.logs import log_request
+from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
+from router_service.tracing import AttributeValue, ResponseInfo
+
+API_PREFIX = "/v1/"
+
+MAX_PATH = 200
+"""Longest part of a client's path that is logged, in characters. Queries are never logged."""
+
+QUIET_PATHS = frozenset(
+    "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics "
+    "/ui/api/traffic/recent /ui/api/traffic/overview".split()
+)
+"""Paths that are polled every few seconds; logged at level debug."""
+
+MAX_RECENT = 200
+"""Maximum number of decisions that the web page shows; each takes about 2 KB."""
+
+_LOGGED = (
+    "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
+    "policy_name",
+    "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
+    "actual_cost_usd", "first_byte_s", "unverified", "risk", "familiarity",
+    "previous_arm",
+)  # fmt: skip
+"""Fields of the decision record that are in the log line."""
+
+
+class Recorder:
+    """Records every request once, when it has ended."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        store: GuardedStore[DecisionRecord],
+        recent: RecentRecords,
+        history: TrafficHistory,
+        on_ended: Callable[[Exchange], None] = lambda _: None,
+    ) -> None:
+        """Store the parameters; `on_ended` gets each recorded exchange, and must not block."""
+        self._recent = recent
+        self._history = history
+        self._metrics = metrics
+        self._store = store
+        self._on_ended = on_ended
+
+    def answered(self, exchange: Exchange) -> None:
+        """Record a request that was sent to a model."""
+        info, plan, accepted, asked = (
+            exchange.info,
+            exchange.plan,
+            exchange.accepted,
+            exchange.asked,
+        )
+        policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
+        shadow = plan.shadow_arm if accepted.arm is None else None
+        own_usd = accepted.cost_usd
+        cost_usd = exchange.cost_usd if asked else own_usd
+        candidates = [
+            candidate_record(arm, candidate, is_accepted=candidate is accepted)
+            for arm, candidate in asked.items()
+        ]
+        self._count(exchange, own_usd)
+        if asked:
+            self._count_candidates(exchange, asked)
+        baseline_usd = None
+        if decision is not None:
+            baseline_usd = self._count_routed(exchange, decision, cost_usd)
+        info.record = record = DecisionRecord(
+            id=info.decision_id,
+            created=time.time(),
+            key=info.key,
+            model=accepted.model.name,
+            deployment=exchange.deployment_id,
+            attempts=len(exchange.attempts),
+            arm=exchange.arm,
+            release=plan.track if decision else None,
+            # The shadow decides in the background; its choice is recorded if it has decided by now.
+            shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
+            reason=exchange.reason,
+            policy=str(policy.rule) if policy else None,
+            policy_name=policy.name if policy else None,
+            propensity=decision.propensity if decision and not asked else None,
+            probabilities=decision.probabilities if decision else None,
+            expected_cost_usd=decision.cost_usd if decision else None,
+            packed_tokens=decision.packed_tokens if decision else None,
+            stream=plan.request.chat.stream,
+            status=exchange.status,
+            ending=exchange.ending,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+            calls=len(accepted.answer.calls) if accepted.answer else None,
+            usage_is_estimated=usage.is_estimated if usage else None,
+            actual_cost_usd=cost_usd,
+            latency_s=time.perf_counter() - info.started_s,
+            first_byte_s=accepted.first_byte_s,
+            unverified=plan.unverified,
+            risk=plan.risk,
+            familiarity=decision.familiarity if decision else None,
+            previous_arm=plan.conversation.state.arm if plan.conversation else None,
+            candidates=tuple(candidates) or None,
+        )
+        self._store.save(record)
+        self._recent.add(record)
+        self._history.add(
+            info.key,
+            record.model,
+            record.policy_label or NO_POLICY,
+            policy_kind=policy.kind if policy else NO_POLICY,
+            is_error=is_error(record.status, exchange.ending),
+            is_unfamiliar=plan.is_unfamiliar,
+            latency_s=record.latency_s,
+            cost_usd=cost_usd,
+            baseline_usd=baseline_usd,
+            prompt_tokens=record.prompt_tokens,
+            completion_tokens=record.completion_tokens,
+        )
+        for candidate in exchange.candidates:
+            candidate.opened = None  # the log may keep the exchange for a while, without bodies
+        self._on_ended(exchange)
+        if info.trace.trace_id is not None:
+            is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
+            info.trace.record_stages(plan.stages)
+            for candidate in asked.values():
+                candidate.trace.set_attributes(
+                    {
+                        "accepted": candidate is accepted,
+                        "p_correct": candidate.p_correct,
+                        "cost_usd": candidate.cost_usd,
+                        "failure": candidate.failure,
+                    }
+                )
+            info.trace.record_response(
+                ResponseInfo(
+                    response_id=accepted.identity.id,
+                    response_model=accepted.identity.model,
+                    prompt_tokens=record.prompt_tokens,
+                    completion_tokens=record.completion_tokens,
+                    failure=str(exchange.ending) if is_incomplete else None,
+                )
+            )
+        fields = {name: getattr(record, name) for name in _LOGGED}
+        if asked:
+            fields["candidates"], fields["p_correct"] = len(asked), accepted.p_correct
+        if accepted.error is not None:
+            fields["cause"] = accepted.error.cause
+        fields["why"] = exchange.why
+        if record.reason == Reason.FALLBACK or asked:
+            fields["why"] = explain_record(record, plan.planner.labels).explanation
+        _log(info, {name: value for name, value in fields.items() if value is not None})
+
+    def passed(
+        self,
+        info: RequestInfo,
+        model: str,
+        status: int,
+        ending: Ending,
+        error: UpstreamError | None = None,
+    ) -> None:
+        """Record a request that was passed to an upstream without parsing it."""
+        self._metrics.child(self._metrics.requests, model, "none", status_label(status)).inc()
+        if ending is Ending.CLIENT_LEFT:
+            self._metrics.client_disconnects.inc()
+        elif ending is Ending.BROKEN:
+            self._metrics.child(self._metrics.broken_streams, model).inc()
+        self._history.add(info.key, model, NO_POLICY, is_error=is_error(status, ending))
+        fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
+        fields |= {"status": status, "ending": ending}
+        if error is not None:
+            fields["cause"] = error.cause
+        _log(info, fields)
+
+    def refused(self, info: RequestInfo, status: int) -> None:
+        """Record a request that was refused before a model was chosen."""
+        self._metrics.child(self._metrics.requests, NO_MODEL, "none", status_label(status)).inc()
+        self._history.add(info.key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE))
+        _log(info, {"status": status})
+
+    def shed(self, reason: str) -> None:
+        """Count a request that is refused because the gateway is overloaded."""
+        self._metrics.shed_requests.labels(reason).inc()
+
+    def left(self, info: RequestInfo, status: int) -> None:
+        """Record a request whose client disconnected before the request was planned."""
+        self._metrics.client_disconnects.inc()
+        self.refused(info, status)
+
+    def ended(self, info: RequestInfo, method: str, path: str, status: int) -> None:
+        """Log a request that no other method has recorded, e.g. of the web page, with its path."""
+        if not info.is_logged:
+            if path.startswith(API_PREFIX) and status in {429, 503}:  # refused without a slot
+                self._history.add(info.key, NO_MODEL, NO_POLICY, is_error=True)
+            is_quiet = path in QUIET_PATHS and status < 400
+            fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
+            _log(info, {**fields, "status": status}, is_quiet=is_quiet)
+
+    def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
+        """Update the metrics of every answer: status, times, attempts, tokens, cost."""
+        metrics, plan, accepted = self._metrics, exchange.plan, exchange.accepted
+        model, child = accepted.model.name, metrics.child
+        applied = plan.applied_policy
+        policy = NO_POLICY if applied is None else applied.kind
+        child(metrics.requests, model, policy, status_label(exchange.status)).inc()
+        for stage in plan.stages:
+            child(metrics.stage_seconds, stage.name).observe(stage.seconds)
+        if plan.router_failed or exchange.verifier_failed:
+            child(metrics.router_failures, plan.track).inc()
+        if exchange.is_fallback:
+            child(metrics.fallbacks, plan.candidates[0].name, model).inc()
+        if plan.unverified is not None:
+            child(metrics.unverified_requests, plan.unverified).inc()
+        if plan.request.chat.stream and accepted.first_byte_s is not None:
+            child(metrics.time_to_first_token, model).observe(accepted.first_byte_s)
+        if exchange.ending is Ending.CLIENT_LEFT:
+            metrics.client_disconnects.inc()
+        elif exchange.ending is Ending.BROKEN:
+            child(metrics.broken_streams, model).inc()
+        for attempt in exchange.attempts:
+            kind = attempt.failure or ("cancelled" if attempt.is_cancelled else "answered")
+            child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
+        if accepted.was_asked:
+            self._count_answer(accepted, cost_usd)
+        is_answered = exchange.ending is Ending.COMPLETE and exchange.status < 400
+        if is_answered and cost_usd is None:
+            child(metrics.unpriced, model, "price" if accepted.usage else "usage").inc()
+
+    def _count_answer(self, candidate: Candidate, cost_usd: float | None) -> None:
+        """Update the metrics of one upstream's answer: its duration, tokens and cost."""
+        metrics, child, usage = self._metrics, self._metrics.child, candidate.usage
+        model = candidate.model.name
+        child(metrics.upstream_seconds, model).observe(candidate.seconds)
+        source = "gateway" if usage and usage.is_estimated else "upstream"
+        if usage is not None:
+            child(metrics.tokens, model, "prompt", source).inc(usage.prompt_tokens)
+            child(metrics.tokens, model, "completion", source).inc(usage.completion_tokens)
+            for kind, tokens in (
+                ("cached", usage.cached_tokens),
+                ("reasoning", usage.reasoning_tokens),
+            ):
+                series = child(metrics.tokens, model, kind, source)
+                if tokens:
+                    series.inc(tokens)
+        if cost_usd is not None:
+            child(metrics.cost_usd, model, source).inc(cost_usd)
+
+    def _count_candidates(self, exchange: Exchange, asked: Mapping[str, Candidate]) -> None:
+        """Update the metrics of a verified request's candidates."""
+        metrics, child = self._metrics, self._metrics.child
+        for arm, candidate in asked.items():
+            outcome = "rejected" if candidate.is_complete else "failed"
+            if candidate is exchange.accepted:
+                outcome = "accepted"
+            else:  # the accepted candidate is counted as the request's answer
+                cost_usd = candidate.cost_usd
+                self._count_answer(candidate, cost_usd)
+                child(metrics.rejected_cost_usd, arm).inc(cost_usd or 0)
+            child(metrics.candidates, arm, outcome).inc()
+        if exchange.accepted.arm is not None:
+            metrics.verification_steps.observe(exchange.verification_steps)
+            metrics.verification_added_seconds.observe(exchange.added_s)
+
+    def _count_routed(
+        self, exchange: Exchange, decision: Decision, cost_usd: float | None
+    ) -> float | None:
+        """Update the metrics of routed requests: the decision, savings, the release's results.
+
+        Return what the same usage would have cost with the baseline model, if that is known.
+        """
+        metrics, plan, accepted = self._metrics, exchange.plan, exchange.accepted
+        baseline_usd: float | None = None
+        child = metrics.child
+        arm = exchange.arm or decision.arm
+        reason = decision.reason if accepted.arm is None else exchange.reason
+        child(metrics.decisions, arm, reason).inc()
+        child(metrics.chosen_probability, arm).observe(decision.probabilities[arm])
+        metrics.expected_regret.observe(decision.expected_regret)
+        metrics.packed_tokens.observe(decision.packed_tokens)
+        metrics.request_bytes.observe(plan.request.body.size_bytes)
+        if decision.familiarity is not None:
+            metrics.familiarity.observe(decision.familiarity)
+        if plan.is_unfamiliar:
+            child(metrics.unfamiliar_requests, arm).inc()
+        if plan.baseline is not None and cost_usd is not None:
+            baseline_usd = answer_cost_usd(plan.baseline, accepted.usage, accepted.seconds)
+            if baseline_usd is not None:
+                child(metrics.routed_cost_usd, accepted.model.name).inc(cost_usd)
+                child(metrics.baseline_cost_usd, accepted.model.name).inc(baseline_usd)
+        if exchange.ending is not Ending.CLIENT_LEFT and not exchange.was_cut_off:
+            is_error = exchange.status >= 500 or exchange.status == 429
+            is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
+            # Clients' mistakes do not count, because otherwise a client could cause the rollback of
+            # a canary by setting impossible deadlines.
+            may_be_clients = accepted.error is not None and accepted.error.may_be_client_fault
+            is_upstreams = (is_error or is_incomplete) and not may_be_clients
+            has_failed = plan.router_failed or exchange.verifier_failed or is_upstreams
+            child(metrics.release_requests, plan.track).inc()
+            child(metrics.release_failures, plan.track).inc(has_failed)
+            child(metrics.release_cost_usd, plan.track).inc(cost_usd or 0)
+            if plan.trial is not None:
+                plan.trial.observe(plan.track, has_failed=has_failed, cost_usd=cost_usd)
+        return baseline_usd
+
+
+def is_error(status: int, ending: Ending) -> bool:
+    """Return whether a request failed; a client that left is no error."""
+    return (status >= 400 and status != CLIENT_LEFT) or ending in {Ending.FAILED, Ending.BROKEN}
+
+
+def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> CandidateRecord:
+    """Return what the decision record says about the candidate of an arm that was asked."""
+    usage, answer = candidate.usage, candidate.answer
+    return CandidateRecord(
+        arm=arm,
+        model=candidate.model.name,
+        step=candidate.step,
+        is_accepted=is_accepted,
+        p_correct=candidate.p_correct,
+        ungrounded=candidate.ungrounded,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        completion_tokens=usage.completion_tokens if usage else None,
+        cost_usd=candidate.cost_usd,
+        seconds=candidate.seconds,
+        failure=candidate.failure,
+        calls=len(answer.calls) if answer else None,
+    )
+
+
+class RecentRecords:
+    """The last decisions of this process, for the web page; used only on the event loop."""
+
+    def __init__(self, max_records: int = MAX_RECENT) -> None:
+        """Start empty."""
+        self._records: deque[DecisionRecord] = deque(maxlen=max_records)
+        self._process = secrets.token_hex(4)
+        self._added = 0
+
+    @property
+    def version(self) -> str:
+        """A string that changes with each decision, and differs between processes."""
+        return f"{self._process}-{self._added}"
+
+    def add(self, record: DecisionRecord) -> None:
+        """Add a decision, and drop the oldest one if there are too many."""
+        self._records.append(record)
+        self._added += 1
+
+    def newest_first(self) -> tuple[DecisionRecord, ...]:
+        """Return the kept decisions, the newest one first."""
+        return tuple(reversed(self._records))
+
+    def get(self, decision_id: str) -> DecisionRecord | None:
+        """Return one decision, or None if it is no longer kept."""
+        return next((record for record in self._records if record.id == decision_id), None)
+
+
+def _log(
+    info: RequestInfo, fields: Mapping[str, AttributeValue], *, is_quiet: bool = False
+) -> None:
+    """Write the request's log line, and add the same fields to its trace."""
+    info.is_logged = True
+    line: dict[str, object] = {
+        "id": info.decision_id,
+        "request_id": info.request_id,
+        "ms": round((time.perf_counter() - info.started_s) * 1e3, 1),
+    }
+    if info.key is not None:
+        line["key"] = info.key
+    if info.trace.trace_id is not None:
+        line["trace_id"] = info.trace.trace_id
+        ids = {"decision_id": info.decision_id, "request_id": info.request_id}
+        info.trace.set_attributes({**ids, **fields})
+    log_request({**line, **fields}, is_quiet=is_quiet)
