@@ -42,7 +42,7 @@ from router_service.artifact import SHIPPED, Artifact
 from router_service.measurement.held_out import HELD_OUT, HeldOut
 from router_service.predictor.familiarity import LIMIT, Familiarity, Sizes
 from router_service.predictor.features import extract
-from router_service.requests.parsing import MESSAGES, RESPONSES, parse_request
+from router_service.requests.parsing import parse_request
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Floats
 from switchcraft_training.dataset import load_dataset
@@ -52,6 +52,7 @@ from switchcraft_training.experiment import TrainingData, pack_table
 from switchcraft_training.familiarity import SIZES, describe, distances
 from switchcraft_training.models.encoders import load_encoder
 from tests.agents import __main__ as agents
+from tests.endpoints import MESSAGES, RESPONSES
 from tests.providers.app import Play, Provider
 from tests.providers.requests import ProviderRequest
 from tests.serving import served

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 from starlette.types import Send
 
-from router_service.apis.answers import Usage, fix_surrogates, parse_answer, read_usage
-from router_service.apis.api_errors import AnswerError
+from router_service.apis.answer_errors import AnswerError
+from router_service.apis.answers import AnswerIdentity
 from router_service.apis.conversation import Json
+from router_service.apis.registry import parse_answer, read_usage
+from router_service.apis.surrogates import fix_surrogates
+from router_service.apis.usage import Usage
 from router_service.core.errors import OverloadedError, UpstreamError, UpstreamRefusedError
 from router_service.http.error_responses import (
     ErrorFormat,
@@ -25,13 +28,12 @@ from router_service.http.transfer import RawHeaders, send_part, send_whole, star
 from router_service.requests.exchange import Ending, Exchange, answer_cost_usd
 from router_service.runtime.gateway import Gateway
 from router_service.store.records import UpstreamObject
-from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
+from router_service.upstream.bodies import SKIM_BYTES, may_be_repeated, skim
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
 from router_service.upstream.streams import (
     CHARACTERS_PER_TOKEN,
     EventReader,
     StartedAnswer,
-    identity_of,
 )
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -54,7 +56,7 @@ class AnswerRelay:
     def error_format(self) -> ErrorFormat:
         """The format of errors for the client."""
         exchange = self.exchange
-        return ErrorFormat(exchange.plan.request.endpoint.dialect, exchange.info.request_id)
+        return ErrorFormat(exchange.plan.request.endpoint.api, exchange.info.request_id)
 
     async def run(self) -> None:
         """Relay the answer; if all upstreams fail, send an error."""
@@ -102,7 +104,7 @@ class AnswerRelay:
             body = upstream_error_body(opened.model.name, opened.status, body, self.error_format)
         if is_foreign_error or opened.is_translated:
             headers = [*(header for header in headers if header[0] != JSON_TYPE[0]), JSON_TYPE]
-        exchange.identity = identity_of(opened.value)
+        exchange.identity = AnswerIdentity.of(opened.value)
         exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
         elapsed_s = time.perf_counter() - exchange.started_s
         cost_usd = answer_cost_usd(opened.model, exchange.usage, elapsed_s)
@@ -123,7 +125,7 @@ class AnswerRelay:
         way to report that.
         """
         exchange = self.exchange
-        exchange.identity = identity_of(opened.value)
+        exchange.identity = AnswerIdentity.of(opened.value)
         await start(self.send, opened.status, headers)
         await send_part(self.send, opened.body, more=True)
         end, self.unread_bytes = opened.body[-SKIM_BYTES:], len(opened.body)
@@ -208,7 +210,7 @@ class AnswerRelay:
         elif isinstance(value, dict) and value.get("object") == "response":
             found = value.get("id")
             response_id = fix_surrogates(found) if isinstance(found, str) else None
-        if response_id is None and (owner is None or self.request.path in REPEATABLE_PATHS):
+        if response_id is None and (owner is None or may_be_repeated(self.request.path)):
             return
         stored = UpstreamObject(
             id=response_id or "",

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 from router_service.core.decision_record import label_policy
 from router_service.core.errors import PolicyError
 

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 import orjson
 
-from router_service.apis.answers import NO_USAGE, ParsedAnswer, Usage
+from router_service.apis.answers import AnswerIdentity, ParsedAnswer
+from router_service.apis.usage import NO_USAGE, Usage
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
 from router_service.policies.explanations import (
@@ -33,7 +34,6 @@ from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.retries import Attempt
 from router_service.upstream.streams import (
     CHARACTERS_PER_TOKEN,
-    AnswerIdentity,
     StartedAnswer,
 )
 from router_service.verifier.steps import UnverifiedReason

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from router_service.apis.answers import parse_answer, read_usage
+from router_service.apis.answers import AnswerIdentity
 from router_service.apis.conversation import as_list
+from router_service.apis.registry import parse_answer, read_usage
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -34,7 +35,6 @@ from router_service.upstream.streams import (
     CHARACTERS_PER_TOKEN,
     MAX_HELD_BYTES,
     StartedAnswer,
-    identity_of,
 )
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
@@ -427,7 +427,7 @@ class Verification:
             if candidate.usage is None and opened.is_skimmed:
                 tokens = len(opened.body) // CHARACTERS_PER_TOKEN
                 candidate.usage = exchange.estimate_usage(tokens)
-            candidate.identity = identity_of(opened.value)
+            candidate.identity = AnswerIdentity.of(opened.value)
             opened.value = None  # much larger than the body
         usage, identity = candidate.usage, candidate.identity
         candidate.trace.record_response(

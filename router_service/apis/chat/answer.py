@@ -9,15 +9,19 @@ from typing import Literal
 
 import orjson
 
-from router_service.apis.answers import Usage, read_usage
-from router_service.apis.api_errors import AnswerError, ForeignAnswerError, write_error
+from router_service.apis.answer_errors import (
+    AnswerError,
+    ForeignAnswerError,
+    write_openai_error,
+)
 from router_service.apis.building import build
+from router_service.apis.chat.record import read_usage
+from router_service.apis.chat.request import NAME
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import read_text, seal
 from router_service.apis.parts import (
     Answer,
-    Dialect,
     Event,
     Finished,
     PartEnded,
@@ -30,6 +34,7 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
+from router_service.apis.usage import Usage
 
 _STOPS = {
     "stop": Stop.END,
@@ -52,7 +57,7 @@ _Kind = Literal["text", "refusal", "thinking"]
 _STARTS: dict[_Kind, Text | Thinking] = {
     "text": Text(""),
     "refusal": Text("", is_refusal=True),
-    "thinking": Thinking("", origin=Dialect.CHAT),
+    "thinking": Thinking("", origin=NAME),
 }
 
 
@@ -100,7 +105,8 @@ class ChatReader:
         self._has_finished = False
         self._stop: Stop | None = None
         self._stop_text: str | None = None
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
+        """The usage that the answer has reported so far."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer as if it was one event; raise ForeignAnswerError."""
@@ -129,7 +135,7 @@ class ChatReader:
                 raise _foreign("has an event without choices")
             choices = []
         self._events = []
-        self._usage = read_usage(event) or self._usage
+        self.usage = read_usage(event) or self.usage
         for choice in choices:
             if not isinstance(choice, dict) or choice.get("index", 0) != 0:
                 continue
@@ -158,7 +164,7 @@ class ChatReader:
             stop = Stop.CALLS  # some servers write `stop` in spite of calls
         elif stop is Stop.END and self._has_refused:
             stop = Stop.REFUSAL
-        return [*self._events, Finished(stop, self._stop_text, self._usage)]
+        return [*self._events, Finished(stop, self._stop_text, self.usage)]
 
     def _read_delta(self, delta: dict[str, Json]) -> None:
         self._read_thinking(delta)
@@ -198,7 +204,7 @@ class ChatReader:
                     self._events.append(PartProved(self._open[1], read_text(signature)))
             if isinstance(hidden, str) and hidden:
                 self._end_open()
-                part = Thinking("", read_text(hidden), is_hidden=True, origin=Dialect.CHAT)
+                part = Thinking("", read_text(hidden), is_hidden=True, origin=NAME)
                 self._events += [PartStarted(self._next, part), PartEnded(self._next)]
                 self._next += 1
 
@@ -386,7 +392,7 @@ class ChatWriter:
 
     def error(self, error: AnswerError) -> bytes:
         """Return the event that reports an error."""
-        return b"data: %b\n\n" % encode(write_error(error, Dialect.CHAT))
+        return b"data: %b\n\n" % encode(write_openai_error(error))
 
     def _start_part(self, index: int, part: Text | Thinking | ToolUse) -> dict[str, Json]:
         match part:
@@ -440,7 +446,7 @@ def _write_call(call: ToolUse) -> dict[str, Json]:
 
 def _write_proof(thinking: Thinking, place: int) -> Json:
     """Return an entry of OpenRouter's `reasoning_details`, in which clients send a proof back."""
-    proof = seal(thinking, Dialect.CHAT)
+    proof = seal(thinking, NAME)
     if thinking.is_hidden:
         return {"type": "reasoning.encrypted", "data": proof, "index": place}
     return {"type": "reasoning.text", "signature": proof, "index": place}
@@ -463,4 +469,4 @@ def _write_usage(usage: Usage) -> dict[str, Json]:
 
 
 def _foreign(problem: str) -> ForeignAnswerError:
-    return ForeignAnswerError(Dialect.CHAT, problem)
+    return ForeignAnswerError(NAME, problem)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
 
 from router_service.apis import reading, writing
-from router_service.apis.conversation import Json, read_model, read_stream, wrong_type
+from router_service.apis.api import Target
+from router_service.apis.conversation import Json, as_list, read_model, read_stream, wrong_type
 from router_service.apis.foreign import unseal, wrap_custom
 from router_service.apis.parts import (
-    Dialect,
     Media,
     Message,
     OfferedTool,
@@ -22,8 +26,11 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.writing import Target
 from router_service.core.errors import InvalidRequestError
+from router_service.core.strict_json import loads_exactly
+
+NAME = "chat"
+"""The API's name in sealed proofs of reasoning."""
 
 _CARRIED = frozenset(
     (
@@ -49,6 +56,10 @@ _NEUTRAL: Mapping[str, Sequence[Json]] = {
 MAX_STOPS = 4
 """Most stop texts that OpenAI accepts."""
 
+_RESULT_ID = re.compile(rb'"tool_call_id"\s*:\s*"([^"]*)"')
+"""The id of a call that has a result, in a body."""
+
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _READ_ROLES: Mapping[str, Role] = {"system": "system", "developer": "developer", "user": "user"}
 _KINDS = ("function", "custom")
@@ -83,7 +94,6 @@ def read_request(body: Mapping[str, Json]) -> Request:
     return Request(
         model=read_model(body),
         messages=tuple(messages),
-        dialect=Dialect.CHAT,
         stream=read_stream(body),
         tools=_read_tools(body, lost),
         tool_choice=_read_choice(body.get("tool_choice"), lost),
@@ -193,9 +203,9 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
             continue
         own, proof, hidden = map(detail.get, ("text", "signature", "data"))
         if isinstance(hidden, str) and hidden:
-            found.append(unseal("", hidden, Dialect.CHAT, is_hidden=True))
+            found.append(unseal("", hidden, NAME, is_hidden=True))
         elif isinstance(proof, str) and proof:
-            found.append(unseal(own if isinstance(own, str) else "", proof, Dialect.CHAT))
+            found.append(unseal(own if isinstance(own, str) else "", proof, NAME))
     # A proof is valid only with its text, so the text must belong to exactly one proof.
     visible = [index for index, thinking in enumerate(found) if not thinking.is_hidden]
     if not any(found[index].text for index in visible):
@@ -205,7 +215,7 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
         else:
             found = [thinking for thinking in found if thinking.is_hidden]
             if text:
-                found.insert(0, Thinking(text, origin=Dialect.CHAT))
+                found.insert(0, Thinking(text, origin=NAME))
     return found
 
 
@@ -463,3 +473,53 @@ def _write_tool(tool: OfferedTool, target: Target) -> Json:
     if tool.is_strict is not None:
         function["strict"] = target.is_strict(tool.parameters, tool.is_strict)
     return {"type": "function", "function": function}
+
+
+def place_of_call(item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
+    """Return where a message has a call, or its result; empty if it has not."""
+    if is_result:
+        return "tool_call_id" if item.get("tool_call_id") == call_id else ""
+    place = ""
+    for number, call in enumerate(as_list(item.get("tool_calls"))):
+        if isinstance(call, dict) and call.get("id") == call_id:
+            place = f"tool_calls[{number}].id"
+    return place
+
+
+def with_fitting_call_ids(body: bytes, target: Target) -> bytes:
+    """Return a body whose ids of calls, and of their results, the target accepts."""
+    ids = (found.decode(errors="replace") for found in _RESULT_ID.findall(body))
+    if all(target.call_id(call_id) == call_id for call_id in ids):
+        return body
+    fields = loads_exactly(body)
+    messages: list[Any] = []
+    for message in as_list(fields.get("messages")):
+        new = message
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if isinstance(calls, list):
+            fitted = [
+                {**call, "id": target.call_id(call["id"])}
+                if isinstance(call, dict) and isinstance(call.get("id"), str)
+                else call
+                for call in calls
+            ]
+            new = {**message, "tool_calls": fitted}
+        elif isinstance(message, dict) and isinstance(message.get("tool_call_id"), str):
+            new = {**message, "tool_call_id": target.call_id(message["tool_call_id"])}
+        messages.append(new)
+    return orjson.dumps({**fields, "messages": messages})
+
+
+def without_reasoning(body: Mapping[str, Json]) -> dict[str, Json] | None:
+    """Return a body without reasoning, which has no proof here, or None if it has none."""
+    messages = body.get("messages")
+    has_reasoning = False
+    kept: list[Any] = []
+    for message in messages if isinstance(messages, list) else ():
+        new = message
+        is_assistants = isinstance(message, dict) and message.get("role") == "assistant"
+        if is_assistants and any(message.get(name) for name in _REASONING_FIELDS):
+            has_reasoning = True
+            new = {name: v for name, v in message.items() if name not in _REASONING_FIELDS}
+        kept.append(new)
+    return {**body, "messages": kept} if has_reasoning else None

@@ -6,15 +6,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from router_service.apis.answers import NO_USAGE, Usage, fix_surrogates, read_usage
-from router_service.apis.api_errors import AnswerError, ForeignAnswerError, write_error
+from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
 from router_service.apis.building import AnswerBuilder
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import from_input, read_text, seal, to_input
+from router_service.apis.messages.error import write_error
+from router_service.apis.messages.record import read_usage
+from router_service.apis.messages.request import NAME
 from router_service.apis.parts import (
     Answer,
-    Dialect,
     Event,
     Finished,
     PartEnded,
@@ -27,6 +28,8 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
+from router_service.apis.surrogates import fix_surrogates
+from router_service.apis.usage import NO_USAGE, Usage
 
 _STOPS = {
     "end_turn": Stop.END,
@@ -73,7 +76,8 @@ class MessagesReader:
         self._stop: Stop | None = None
         self._stop_text: str | None = None
         self._explanation = ""
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
+        """The usage that the answer has reported so far."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer; raise ForeignAnswerError."""
@@ -108,13 +112,13 @@ class MessagesReader:
                 if self._has_started or not isinstance(message, dict):
                     raise _foreign("has an invalid start")
                 self._has_started = True
-                self._usage = read_usage(event)
+                self.usage = read_usage(event)
                 head = read_text(message.get("id")), read_text(message.get("model"))
-                events = (Started(*head, self._usage),)
+                events = (Started(*head, self.usage),)
             case "message_delta":
                 delta = event.get("delta")
                 self._read_stop(delta if isinstance(delta, dict) else {})
-                self._usage = read_usage(event, self._usage) or self._usage
+                self.usage = read_usage(event, self.usage) or self.usage
             case "message_stop":
                 events = self.end()
             case "ping":
@@ -143,7 +147,7 @@ class MessagesReader:
                 PartGrew(self._next, self._explanation),
                 PartEnded(self._next),
             ]
-        return [*events, Finished(self._stop, self._stop_text, self._usage)]
+        return [*events, Finished(self._stop, self._stop_text, self.usage)]
 
     def _start_block(self, event: dict[str, Json]) -> Sequence[Event]:
         index = event.get("index")
@@ -260,12 +264,12 @@ class MessagesWriter:
 
     def error(self, error: AnswerError) -> bytes:
         """Return the event that reports an error."""
-        return _event(**write_error(error, Dialect.MESSAGES))
+        return _event(**write_error(error))
 
     def _end_block(self) -> bytes:
         written, place = b"", self._blocks
         if isinstance(self._part, Thinking) and not self._part.is_hidden:
-            delta = {"type": "signature_delta", "signature": seal(self._part, Dialect.MESSAGES)}
+            delta = {"type": "signature_delta", "signature": seal(self._part, NAME)}
             written = _event("content_block_delta", index=place, delta=delta)
         written += _event("content_block_stop", index=place)
         self._blocks, self._current = place + 1, None
@@ -298,10 +302,10 @@ def _read_block(block: Json) -> Text | Thinking | ToolUse:
             return ToolUse(as_text(fields.get("id")), as_text(fields.get("name")), text)
         case "thinking":
             proof = read_text(fields.get("signature"))
-            return Thinking(read_text(fields.get("thinking")), proof, origin=Dialect.MESSAGES)
+            return Thinking(read_text(fields.get("thinking")), proof, origin=NAME)
         case "redacted_thinking":
             proof = read_text(fields.get("data"))
-            return Thinking("", proof, is_hidden=True, origin=Dialect.MESSAGES)
+            return Thinking("", proof, is_hidden=True, origin=NAME)
         case kind:
             raise _foreign(f"has a block of the type {kind!r:.50}, which cannot be translated")
 
@@ -313,9 +317,9 @@ def _write_block(part: Text | Thinking | ToolUse) -> dict[str, Json]:
         case ToolUse(id, name, arguments):
             return {"type": "tool_use", "id": id, "name": name, "input": to_input(arguments)}
         case Thinking(is_hidden=True):
-            return {"type": "redacted_thinking", "data": seal(part, Dialect.MESSAGES)}
+            return {"type": "redacted_thinking", "data": seal(part, NAME)}
         case Thinking(text):
-            signature = seal(part, Dialect.MESSAGES)
+            signature = seal(part, NAME)
             return {"type": "thinking", "thinking": text, "signature": signature}
 
 
@@ -356,4 +360,4 @@ def _event(type: str, **fields: Json) -> bytes:  # noqa: A002
 
 
 def _foreign(problem: str) -> ForeignAnswerError:
-    return ForeignAnswerError(Dialect.MESSAGES, problem)
+    return ForeignAnswerError(NAME, problem)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from router_service.apis import reading, writing
-from router_service.apis.conversation import Json, read_model, read_stream, wrong_type
+from router_service.apis.api import IsForeign, Target
+from router_service.apis.conversation import Json, as_list, read_model, read_stream, wrong_type
 from router_service.apis.foreign import from_input, to_input, unseal, wrap_custom
 from router_service.apis.parts import (
-    Dialect,
     Media,
     Message,
     OfferedTool,
@@ -23,8 +23,10 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.writing import IsForeign, Target
 from router_service.core.errors import InvalidRequestError
+
+NAME = "messages"
+"""The API's name in sealed proofs of reasoning."""
 
 DEFAULT_MAX_TOKENS = 8192
 """Longest answer if neither the request nor the model's configuration has a limit, which Messages
@@ -133,7 +135,6 @@ def read_request(body: Mapping[str, Json]) -> Request:
     return Request(
         model=read_model(body),
         messages=tuple(messages),
-        dialect=Dialect.MESSAGES,
         stream=read_stream(body),
         tools=_read_tools(body, lost, changes),
         tool_choice=choice,
@@ -222,9 +223,9 @@ def _read_exchange(
         return ToolUse(call_id, reading.identifier(block, "name", path), arguments)
     if kind == "thinking":
         signature = reading.text(block, "signature", path)
-        return unseal(reading.text(block, "thinking", path), signature, Dialect.MESSAGES)
+        return unseal(reading.text(block, "thinking", path), signature, NAME)
     if kind == "redacted_thinking":
-        return unseal("", reading.text(block, "data", path), Dialect.MESSAGES, is_hidden=True)
+        return unseal("", reading.text(block, "data", path), NAME, is_hidden=True)
     call_id = reading.identifier(block, "tool_use_id", path)
     given = block.get("content")
     parts: list[Part] = []
@@ -494,7 +495,7 @@ def _write_part(part: Part, role: str, target: Target, is_foreign: IsForeign | N
                 "input": to_input(wrap_custom(arguments) if is_custom else arguments),
             }
         case Thinking(text, proof, is_hidden):
-            if writing.is_usable(part, target.dialect, is_foreign):
+            if writing.is_usable(part, target, is_foreign):
                 hidden = {"type": "redacted_thinking", "data": proof}
                 shown = {"type": "thinking", "thinking": text, "signature": proof}
                 block = hidden if is_hidden else shown
@@ -543,3 +544,12 @@ def _write_tool(tool: OfferedTool) -> dict[str, Json]:
     if tool.is_strict:
         written["strict"] = True
     return written
+
+
+def place_of_call(item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
+    """Return where a message has a call, or its result; empty if it has not."""
+    field, place = "tool_use_id" if is_result else "id", ""
+    for number, block in enumerate(as_list(item.get("content"))):
+        if isinstance(block, dict) and block.get(field) == call_id:
+            place = f"content[{number}].{field}"
+    return place

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from router_service.apis.answers import Usage, read_usage
-from router_service.apis.api_errors import AnswerError, ForeignAnswerError, write_error
+from router_service.apis.answer_errors import (
+    AnswerError,
+    ForeignAnswerError,
+    write_openai_error,
+)
 from router_service.apis.building import AnswerBuilder
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import read_text, seal, to_input
 from router_service.apis.parts import (
     Answer,
-    Dialect,
     Event,
     Finished,
     PartEnded,
@@ -29,7 +31,9 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
-from router_service.apis.responses.request import write_format, write_tool
+from router_service.apis.responses.record import read_usage
+from router_service.apis.responses.request import NAME, write_format, write_tool
+from router_service.apis.usage import Usage
 
 # Tuples instead of sets, because an upstream may send a type that cannot be hashed, such as a list.
 _CALL_TYPES = ("function_call", "custom_tool_call")
@@ -41,8 +45,8 @@ _PARTS: dict[str, Text | Thinking | ToolUse] = {
     "response.refusal": Text("", is_refusal=True),
     "response.function_call_arguments": ToolUse("", "", ""),
     "response.custom_tool_call_input": ToolUse("", "", "", is_custom=True),
-    "response.reasoning_summary_text": Thinking("", origin=Dialect.RESPONSES),
-    "response.reasoning_text": Thinking("", origin=Dialect.RESPONSES),
+    "response.reasoning_summary_text": Thinking("", origin=NAME),
+    "response.reasoning_text": Thinking("", origin=NAME),
 }
 """Events that add to a part, without `.delta`, and an empty part of that kind. The `.done` events
 of these parts are not read, because the last event of the item repeats them."""
@@ -63,6 +67,8 @@ class ResponsesReader:
     """Reader of one answer. Servers leave out deltas, or all events of an item but its last one."""
 
     def __init__(self) -> None:
+        self.usage: Usage | None = None
+        """The usage that the answer has reported so far."""
         self._events: list[Event] = []
         self._next = 0
         """The place of the next part."""
@@ -137,7 +143,8 @@ class ResponsesReader:
         self._has_finished = True
         is_cut = response.get("status") == "incomplete"
         stop = self._read_stop(response, is_cut=is_cut)
-        self._events.append(Finished(stop, usage=read_usage(response)))
+        self.usage = read_usage(response)
+        self._events.append(Finished(stop, usage=self.usage))
 
     def _start_item(self, event: dict[str, Json]) -> None:
         item, place = event.get("item"), event.get("output_index")
@@ -260,7 +267,7 @@ def _read_item(item: Json) -> list[Text | Thinking | ToolUse]:
             proof = read_text(fields.get("encrypted_content"))
             if not (text or proof):
                 return []
-            return [Thinking(text, proof, is_hidden=not text, origin=Dialect.RESPONSES)]
+            return [Thinking(text, proof, is_hidden=not text, origin=NAME)]
         case kind:
             raise _unknown_item(kind)
 
@@ -345,7 +352,7 @@ class ResponsesWriter:
 
     def error(self, error: AnswerError) -> bytes:
         """Return the events that report an error."""
-        fields = write_error(error, Dialect.RESPONSES)["error"]
+        fields = write_openai_error(error)["error"]
         # Some clients read the fields at the top level, others below `error`.
         shown = {name: fields[name] for name in ("code", "message", "param")}
         written = self._event("error", **shown, error=fields)
@@ -439,7 +446,7 @@ class ResponsesWriter:
             case Thinking(text):
                 summary = [{"type": "summary_text", "text": text}] if text else []
                 # Also without a proof, because OpenAI rejects reasoning that it does not know.
-                proof = seal(part, Dialect.RESPONSES)
+                proof = seal(part, NAME)
                 item |= {"type": "reasoning", "summary": summary, "encrypted_content": proof}
             case Text(text, is_refusal):
                 content: dict[str, Json] = {"type": "refusal", "refusal": text}
@@ -547,4 +554,4 @@ def _unknown_item(kind: Json) -> ForeignAnswerError:
 
 
 def _foreign(problem: str) -> ForeignAnswerError:
-    return ForeignAnswerError(Dialect.RESPONSES, problem)
+    return ForeignAnswerError(NAME, problem)

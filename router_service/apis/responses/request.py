@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from router_service.apis import reading, writing
+from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json, read_model, read_stream, wrong_type
 from router_service.apis.encoding import encode
-from router_service.apis.foreign import unseal
+from router_service.apis.foreign import SEAL, unseal
 from router_service.apis.parts import (
-    Dialect,
     Media,
     Message,
     OfferedTool,
@@ -24,8 +25,10 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.writing import IsForeign, Target
 from router_service.core.errors import InvalidRequestError
+
+NAME = "responses"
+"""The API's name in sealed proofs of reasoning."""
 
 _CARRIED = frozenset(
     (
@@ -105,7 +108,6 @@ def read_request(body: Mapping[str, Json]) -> Request:
     return Request(
         model=read_model(body),
         messages=tuple(Message(role, tuple(parts)) for role, parts in turns),
-        dialect=Dialect.RESPONSES,
         stream=read_stream(body),
         tools=reading.distinct_tools(tools, "tools"),
         tool_choice=_read_choice(body.get("tool_choice"), lost),
@@ -210,7 +212,7 @@ def _read_thinking(item: Mapping[str, Json], path: str) -> Thinking:
         for i, entry in enumerate(reading.array(item, name, path))
     ]
     proof = reading.optional_text(item, "encrypted_content", path) or ""
-    return unseal(writing.join_texts(texts), proof, Dialect.RESPONSES)
+    return unseal(writing.join_texts(texts), proof, NAME)
 
 
 def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[OfferedTool]:
@@ -380,7 +382,7 @@ def _write_message(message: Message, target: Target, is_foreign: IsForeign | Non
                 items.append({"type": "custom_tool_call", **called, "input": part.arguments})
             else:
                 items.append({"type": "function_call", **called, "arguments": part.arguments})
-        elif isinstance(part, Thinking) and writing.is_usable(part, target.dialect, is_foreign):
+        elif isinstance(part, Thinking) and writing.is_usable(part, target, is_foreign):
             summary = [{"type": "summary_text", "text": part.text}] if part.text else []
             items.append({"type": "reasoning", "summary": summary, "encrypted_content": part.proof})
     return items
@@ -446,3 +448,36 @@ def write_tool(tool: OfferedTool, target: Target | None = None) -> Json:
 
 def _is_strict(schema: Json, is_strict: bool | None, target: Target | None) -> bool:
     return bool(is_strict if target is None else target.is_strict(schema, is_strict))
+
+
+def place_of_call(item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
+    """Return where an item has a call, or its result; empty if it has not."""
+    is_kind = str(item.get("type")).endswith("_output") == is_result
+    return "call_id" if is_kind and item.get("call_id") == call_id else ""
+
+
+def without_foreign_thinking(
+    body: Mapping[str, Json], is_foreign: IsForeign
+) -> dict[str, Json] | None:
+    """Return a body without reasoning that its upstream would reject, or None if it has none."""
+    items = body.get("input")
+    if not isinstance(items, list):
+        return None
+
+    def is_rejected(item: Json) -> bool:
+        if not isinstance(item, dict) or item.get("type") != "reasoning":
+            return False
+        proof = item.get("encrypted_content") or ""
+        return isinstance(proof, str) and (proof.startswith(SEAL) or is_foreign(proof))
+
+    kept = [item for item in items if not is_rejected(item)]
+    if len(kept) == len(items):
+        return None
+    # An item whose id the provider knows is rejected without the reasoning that led to it.
+    without_ids: list[Any] = [
+        {name: value for name, value in item.items() if name != "id"}
+        if isinstance(item, dict) and item.get("type") != "item_reference"
+        else item
+        for item in kept
+    ]
+    return {**body, "input": without_ids}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 from router_service.core.errors import PolicyError
 from router_service.policies.selection import (
     DRIFT_TOLERANCE,
