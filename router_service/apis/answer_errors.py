@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router_service.apis.conversation import Json
@@ -86,6 +87,17 @@ def read_error(value: Json, status: int) -> AnswerError:
         status = status or (number if 400 <= number < 600 else 500)
     message = message or f"The upstream answered with status {status} and without a message."
     return AnswerError(status, message, kind, code, texts["param"])
+
+
+def is_error(value: Mapping[str, Json]) -> bool:
+    """Return whether a decoded body or event is an error, whatever its status was.
+
+    Chat Completions report errors in a top-level `error`. Responses and Messages report them by
+    events of the type `error`, and Responses also by a response that failed. Compatible servers mix
+    these forms.
+    """
+    is_failed = value.get("status") == "failed" or value.get("type") == "response.failed"
+    return bool(value.get("error")) or value.get("type") == "error" or is_failed
 
 
 def write_openai_error(error: AnswerError) -> dict[str, Json]:

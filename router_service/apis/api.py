@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 
 from pydantic import BaseModel
 
-from router_service.apis.answer_errors import AnswerError, read_error
+from router_service.apis.answer_errors import AnswerError, is_error, read_error
 from router_service.apis.answers import AnswerRecord
 from router_service.apis.conversation import ChatRequest, Json, as_list, parse_chat_request
 from router_service.apis.openapi import ErrorBody, RequestSchema
@@ -249,6 +249,10 @@ class Api(ABC):
     @abstractmethod
     def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
         """Return the body of an error. Types are named by the status."""
+
+    def is_error(self, value: Mapping[str, Json]) -> bool:
+        """Return whether a body or event is an error, even if the status was a success."""
+        return is_error(value)
 
     @abstractmethod
     def is_error_body(self, value: Json) -> bool:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from router_service.apis.answer_errors import ForeignAnswerError
+from router_service.apis.answer_errors import ForeignAnswerError, is_error
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api
@@ -203,7 +203,7 @@ async def read_whole(
             problem = "sent an answer that is not valid JSON"
             raise UpstreamError(answer.model, problem, Failure.MALFORMED) from exc
         return
-    if (isinstance(started.value, dict) or expects_json) and is_error(started.value):
+    if (isinstance(started.value, dict) or expects_json) and _reports_error(started.value, api):
         problem = "answered with an error, but with a success status"
         raise UpstreamError(answer.model, problem, failure_of_error(started.value))
     started.body = _in_clients_api(answer, started, api, translator)
@@ -307,17 +307,11 @@ def _untranslatable(answer: UpstreamAnswer, exc: ForeignAnswerError) -> Upstream
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def is_error(value: Json) -> bool:
-    """Return whether a decoded body or event is an error, whatever its status was.
-
-    Chat Completions report errors in a top-level `error`. Responses and Messages report them by
-    events of the type `error`, and Responses also by a response that failed. A value that is not an
-    object counts as an error, because no API answers with one.
-    """
+def _reports_error(value: Json, api: Api | None) -> bool:
+    """Return whether a decoded body or event is an error; no API answers with non-objects."""
     if not isinstance(value, dict):
         return True
-    is_failed = value.get("status") == "failed" or value.get("type") == "response.failed"
-    return bool(value.get("error")) or value.get("type") == "error" or is_failed
+    return is_error(value) if api is None else api.is_error(value)
 
 
 def failure_of_error(value: Json) -> Failure:
@@ -644,7 +638,7 @@ class EventReader:
         if is_of_another_api(content, self._api):
             self._unreadable = UpstreamError(self._answer.model, ANOTHER_API, Failure.MALFORMED)
             return
-        if is_error(content):
+        if _reports_error(content, self._api):
             problem = "sent an error within its answer"
             self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
             if self.translator is not None:

@@ -7,6 +7,7 @@ import asyncio
 import orjson
 import pytest
 
+from router_service.apis.answer_errors import is_error
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, ParsedAnswer, WrittenCall
 from router_service.apis.parts import Request
@@ -27,7 +28,6 @@ from router_service.upstream.streams import (
     MAX_EVENT_BYTES,
     EventReader,
     failure_of_error,
-    is_error,
 )
 from tests import apis
 from tests.dialect_answers import CASES, events
