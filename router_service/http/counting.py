@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from router_service.apis.conversation import decode_object
+from router_service.apis.references import find_references
 from router_service.apis.registry import APIS
-from router_service.apis.responses.chat_form import find_references
 from router_service.core.errors import SwitchcraftError, UpstreamError
 from router_service.http.error_responses import ErrorFormat, refuse
 from router_service.http.schemas import ANSWERS, COUNT, counted_request, errors

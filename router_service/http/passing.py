@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from router_service.apis.conversation import Reference, as_text, decode_object
-from router_service.apis.responses.chat_form import find_references
+from router_service.apis.references import find_references
 from router_service.core.errors import (
     InvalidRequestError,
     NotServedError,

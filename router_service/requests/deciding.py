@@ -12,7 +12,7 @@ from typing import Protocol
 from router_service.apis.conversation import (
     decode_object,
 )
-from router_service.apis.responses.chat_form import find_references
+from router_service.apis.references import find_references
 from router_service.core.resources import (
     StageName,
     Timer,

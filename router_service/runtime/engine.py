@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from router_service.access import Access
-from router_service.apis.responses.chat_form import may_contain_references
+from router_service.apis.references import may_contain_references
 from router_service.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import (
     ArtifactError,

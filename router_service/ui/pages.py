@@ -14,7 +14,6 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
-from router_service.apis.chat.api import CHAT
 from router_service.apis.registry import APIS
 from router_service.artifact import Encoder, FrontierPoint, Measure, Provenance
 from router_service.http.auth import UI_PATH
@@ -178,7 +177,7 @@ async def openapi(request: Request) -> dict[str, Any]:
 @routes.post("/api/explain")
 async def explain(
     request: Request,
-    api: Annotated[ApiName, Query()] = CHAT.name,
+    api: Annotated[ApiName, Query()] = APIS.names[0],
     policy: Annotated[str | None, Query()] = None,
 ) -> Explained:
     """Decide for a request body and explain the decision, without calling a model."""

@@ -9,12 +9,13 @@ from typing import Any
 
 from router_service.apis.answer_errors import AnswerError, is_openai_error, write_openai_error
 from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
-from router_service.apis.chat.answer import ChatReader, ChatWriter
+from router_service.apis.chat import NAME
+from router_service.apis.chat.answer_reader import ChatReader
+from router_service.apis.chat.answer_writer import ChatWriter
 from router_service.apis.chat.record import ChatRecord, is_beginning, read_usage
-from router_service.apis.chat.request import (
+from router_service.apis.chat.request_reader import place_of_call, read_request
+from router_service.apis.chat.request_writer import (
     MAX_STOPS,
-    place_of_call,
-    read_request,
     with_fitting_call_ids,
     without_reasoning,
     write_request,
@@ -38,7 +39,7 @@ _OTHER_NAMES = {
 class ChatApi(Api):
     """OpenAI's Chat Completions API."""
 
-    name = "chat"
+    name = NAME
     title = "the Chat Completions API"
     path = "/chat/completions"
     operation = "chat_completions"

@@ -9,7 +9,9 @@ from dataclasses import replace
 from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
 from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
 from router_service.apis.conversation import ChatRequest, Json
-from router_service.apis.messages.answer import MessagesReader, MessagesWriter
+from router_service.apis.messages import NAME
+from router_service.apis.messages.answer_reader import MessagesReader
+from router_service.apis.messages.answer_writer import MessagesWriter
 from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
 from router_service.apis.messages.error import TOO_LONG_MESSAGE, write_error
 from router_service.apis.messages.record import (
@@ -18,12 +20,8 @@ from router_service.apis.messages.record import (
     is_beginning,
     read_usage,
 )
-from router_service.apis.messages.request import (
-    DOCUMENT_TYPES,
-    place_of_call,
-    read_request,
-    write_request,
-)
+from router_service.apis.messages.request_reader import DOCUMENT_TYPES, place_of_call, read_request
+from router_service.apis.messages.request_writer import write_request
 from router_service.apis.messages.schema import MessagesErrorBody, request_schema
 from router_service.apis.messages.thinking import without_foreign_thinking
 from router_service.apis.openapi import RequestSchema
@@ -59,7 +57,7 @@ _TYPES = (
 class MessagesApi(Api):
     """Anthropic's Messages API."""
 
-    name = "messages"
+    name = NAME
     title = "the Messages API"
     path = "/messages"
     counting_path = "/messages/count_tokens"

@@ -13,7 +13,9 @@ from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames,
 from router_service.apis.conversation import ChatRequest, Json
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
-from router_service.apis.responses.answer import ResponsesReader, ResponsesWriter
+from router_service.apis.responses import NAME
+from router_service.apis.responses.answer_reader import ResponsesReader
+from router_service.apis.responses.answer_writer import ResponsesWriter
 from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
 from router_service.apis.responses.record import (
     ResponsesRecord,
@@ -21,12 +23,8 @@ from router_service.apis.responses.record import (
     is_beginning,
     read_usage,
 )
-from router_service.apis.responses.request import (
-    place_of_call,
-    read_request,
-    without_foreign_thinking,
-    write_request,
-)
+from router_service.apis.responses.request_reader import place_of_call, read_request
+from router_service.apis.responses.request_writer import without_foreign_thinking, write_request
 from router_service.apis.responses.schema import request_schema
 from router_service.apis.usage import Usage
 
@@ -48,7 +46,7 @@ _LACKING = frozenset(
 class ResponsesApi(Api):
     """OpenAI's Responses API."""
 
-    name = "responses"
+    name = NAME
     title = "the Responses API"
     path = "/responses"
     operation = "create_response"

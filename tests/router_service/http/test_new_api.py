@@ -131,7 +131,9 @@ def test_an_upstream_may_speak_the_api(stream: bool) -> None:
     """What the API's writer has written is read again, and recorded without a translation."""
     case = {"id": "lines-1", "model": "m", "why": "calls", "tokens": {"read": 3, "written": 2}}
     call = {"id": "c", "name": "get_weather", "arguments": '{"city":"Oslo"}'}
-    answer = ParsedAnswer((WrittenCall(call["id"], call["name"], call["arguments"]),), "Let me see.")
+    answer = ParsedAnswer(
+        (WrittenCall(call["id"], call["name"], call["arguments"]),), "Let me see."
+    )
     translator = AnswerTranslator(LINES, apis.CHAT, Request("m", ()), model="m", created_s=1)
     if not stream:
         value = {"kind": "lines", **case, "lines": [{"text": "Let me see."}, {"call": call}]}
