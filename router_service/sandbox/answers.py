@@ -19,6 +19,7 @@ from typing import Final
 import orjson
 
 from router_service.apis.conversation import ChatRequest, Json, Role, parse_chat_request
+from router_service.apis.parts import Text, ToolUse
 from router_service.core.errors import InvalidRequestError
 from router_service.sandbox.filling import READ_CHARACTERS, fill, mapping
 
@@ -91,6 +92,20 @@ class SandboxAnswer:
 
     text: str | None = None
     calls: tuple[SandboxCall, ...] = ()
+
+    def parts(self, *, id_prefix: str = "call_") -> list[Text | ToolUse]:
+        """Return the answer's parts; the ids of its calls begin with a prefix."""
+        if not self.calls:
+            return [Text(self.text or "")]
+        return [
+            ToolUse(
+                f"{id_prefix}{call.call_id.removeprefix('call_')}",
+                call.name,
+                call.payload,
+                is_custom=call.kind is Kind.CUSTOM,
+            )
+            for call in self.calls
+        ]
 
     @property
     def finish_reason(self) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json, read_model, read_stream
 from router_service.core.errors import InvalidRequestError
 from router_service.sandbox.answers import (
@@ -59,8 +60,8 @@ def chat(body: Mapping[str, Json], faults: Faults) -> Reply:
         alternatives=read_alternatives(body, wants_logprobs=body.get("logprobs") is True),
     )
     if request.stream:
-        return Reply(events=list(completion.events()))
-    return Reply(body=completion.body())
+        return Reply(events=list(completion.events()), api=CHAT)
+    return Reply(body=completion.body(), api=CHAT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from router_service.apis.conversation import Json
+from router_service.apis.responses.api import RESPONSES
 from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
 from router_service.core.errors import InvalidRequestError, NotFoundError
 from router_service.sandbox.answers import (
@@ -117,8 +118,8 @@ class Responses:
             if len(self._stored) > self._max_stored:
                 self._stored.popitem(last=False)
         if request.stream:
-            return Reply(events=list(response.events()), error_name="error")
-        return Reply(body=orjson.dumps(response.to_json()))
+            return Reply(events=list(response.events()), api=RESPONSES)
+        return Reply(body=orjson.dumps(response.to_json()), api=RESPONSES)
 
     def get(self, response_id: str) -> StoredResponse:
         """Return a stored response; raise NotFoundError."""
