@@ -20,6 +20,7 @@ import orjson
 
 from router_service.apis.conversation import ChatRequest, Json, Role, parse_chat_request
 from router_service.apis.parts import Text, ToolUse
+from router_service.apis.usage import Usage
 from router_service.core.errors import InvalidRequestError
 from router_service.sandbox.filling import READ_CHARACTERS, fill, mapping
 
@@ -142,15 +143,11 @@ class SandboxUsage:
             },
         }
 
-    def to_responses_json(self) -> dict[str, Json]:
-        """Return the usage in the format of the Responses API."""
-        return {
-            "input_tokens": self.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": self.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
+    def to_usage(self) -> Usage:
+        """Return the usage as the writers of answers take it."""
+        return Usage(
+            self.prompt_tokens, self.completion_tokens, reasoning_tokens=self.reasoning_tokens
+        )
 
 
 def count_usage(
