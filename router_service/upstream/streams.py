@@ -417,12 +417,13 @@ class EventReader:
         self.is_within_event = False
         """Whether the last forwarded bytes were not the end of an event."""
         self._is_done = False
-        self._record: AnswerRecord | None = None if api is None else api.record()
-        """What the answer contains; None until the first event of an unknown API."""
+        self.accumulator = AnswerRecord() if api is None else api.record()
+        """What the answer contains so far."""
         if translator is not None:
-            self._record = translator.record
-        if self._record is not None:
-            self._record.on_proof = on_proof
+            self.accumulator = translator.record
+        self.accumulator.on_proof = on_proof
+        self._is_recognized = api is not None or translator is not None
+        """Whether the API is known; that of another endpoint is recognized at its first event."""
         self.has_started = False
         """Whether any event has been read, even one that contains nothing of the answer."""
         self.has_output = False
@@ -439,13 +440,6 @@ class EventReader:
         """
         self._unreadable: UpstreamError | None = None
         self._pending: asyncio.Future[bytes | None] | None = None
-
-    @property
-    def accumulator(self) -> AnswerRecord:
-        """What the answer contains so far."""
-        if self._record is None:
-            self._record = APIS.api_of({}).record()
-        return self._record
 
     @property
     def usage(self) -> Usage | None:
@@ -650,7 +644,6 @@ class EventReader:
 
     def _read_content(self, content: dict[str, Json]) -> None:
         """Record the content of an event, which is passed through or translated."""
-        record = self._record
         if self.translator is not None:
             source = self.translator.source
             if not self.has_output:
@@ -661,11 +654,19 @@ class EventReader:
                 self._translate(partial(self.translator.feed, content))
             self._is_done = self._is_done or self.translator.record.is_done
             return
-        if record is None:
-            record = self._record = APIS.api_of(content).record()
+        record = self._recognize(content)
         record.feed(content)
         self.has_output = self.has_output or record.has_output
         self._is_done = self._is_done or record.is_done
+
+    def _recognize(self, content: dict[str, Json]) -> AnswerRecord:
+        """Return the record of the answer, whose API its first event shows if it is not known."""
+        if not self._is_recognized:
+            self._is_recognized = True
+            record = APIS.api_of(content).record()
+            record.is_incomplete = self.accumulator.is_incomplete
+            self.accumulator = record
+        return self.accumulator
 
     def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
         """Forward an event that cannot be read, or record it as a failure.
@@ -684,5 +685,6 @@ class EventReader:
             return
         self.has_output = self.accumulator.is_incomplete = True
         if exc.is_too_much:
-            self.accumulator.note_skimmed(skim(data))
+            found = skim(data)
+            self._recognize(found).note_skimmed(found)
             self._is_done = self._is_done or self.accumulator.is_done
