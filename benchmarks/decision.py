@@ -32,12 +32,12 @@ import uvloop
 from benchmarks.stamp import write_figures
 from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.deciding import plan_request
-from router_service.requests.parsing import CHAT
 from router_service.requests.planning import Plan
 from router_service.router import Router
 from router_service.runtime.gateway import Gateway
 from router_service.settings import ServerSettings, Settings
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
+from tests.endpoints import CHAT
 
 Samples = dict[str, list[float]]
 """Seconds by stage, one sample per request."""

@@ -34,9 +34,11 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
-from router_service.apis.registry import read_request, write_request
-from router_service.apis.writing import Target
+from router_service.apis.api import Target
+from router_service.apis.parts import Text, Thinking, ToolUse
+from router_service.apis.request_translation import read_request
+from tests import apis
+from tests.apis import APIS, Api
 from tests.clients.conversations import PARAMETERS
 from tests.providers.answers import Reply, Written
 from tests.providers.gateways import deployment, gateway, names
@@ -62,7 +64,7 @@ class Prepared:
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, bool], tuple[bytes, bytes]] = {}
-        for each in Dialect:
+        for each in APIS:
             reply = Reply(each, "scripted", PARTS)
             path, events, begun = f"/v1{each.path}", reply.events(), reply.output_at + 2
             self._answers[path, False] = orjson.dumps(reply.whole()), b""
@@ -121,7 +123,7 @@ def process(target: Any, *arguments: str) -> Iterator[str]:  # noqa: ANN401 - on
         running.join()
 
 
-def bodies(kind: str) -> dict[Dialect, dict[str, Any]]:
+def bodies(kind: str) -> dict[Api, dict[str, Any]]:
     """Return the same request in every API."""
     size = 12 if kind == "agent" else 2
     tools = [
@@ -139,8 +141,8 @@ def bodies(kind: str) -> dict[Dialect, dict[str, Any]]:
         messages.append({"role": "assistant", "content": [call]})
         messages.append({"role": "user", "content": [result]})
     body = {"model": "-", "max_tokens": 1000, "messages": messages, "tools": tools}
-    request = read_request(body, Dialect.MESSAGES)
-    return {each: write_request(request, Target(each, "-", "openai")) for each in Dialect}
+    request = read_request(body, apis.MESSAGES)
+    return {each: each.write_request(request, Target(each, "-", "openai")) for each in APIS}
 
 
 def main() -> None:
@@ -169,8 +171,8 @@ def table(
 ) -> None:
     """Measure one kind of request, and print the medians."""
     requests, stream, until_first = bodies(kind), measure != "whole", measure == "first byte"
-    taken: dict[tuple[Dialect, Dialect | None], list[float]] = defaultdict(list)
-    trials = [*product(Dialect, (*Dialect, None))]
+    taken: dict[tuple[Api, Api | None], list[float]] = defaultdict(list)
+    trials = [*product(APIS, (*APIS, None))]
     for number in range(rounds + WARM_ROUNDS):
         random.shuffle(trials)
         for client, target in trials:
@@ -188,10 +190,10 @@ def table(
             if answer.status != 200:
                 raise SystemExit(f"{client} to {target}: status {answer.status}")
     middle = {trial: median(values) for trial, values in taken.items()}
-    size = len(orjson.dumps(requests[Dialect.MESSAGES]))
+    size = len(orjson.dumps(requests[apis.MESSAGES]))
     print(f"{kind}, {size:,} bytes, {measure}: P50 in ms")
     print(f"{'client':10} {'upstream':10} {'through':>8} {'added':>8} {'translation':>12}")
-    for client, target in product(Dialect, Dialect):
+    for client, target in product(APIS, APIS):
         added = middle[client, target] - middle[target, None]
         own = middle[client, client] - middle[client, None]
         row = f"{client:10} {target:10} {middle[client, target]:8.2f} {added:8.2f}"

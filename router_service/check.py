@@ -19,9 +19,8 @@ from pathlib import Path
 import orjson
 
 from router_service.access.listening import permitted_listen_host
+from router_service.apis.api import Target
 from router_service.apis.parts import Message, Request, Text
-from router_service.apis.registry import write_request
-from router_service.apis.writing import Target
 from router_service.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, SwitchcraftError
 from router_service.core.keys import without_keys
@@ -189,14 +188,14 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
 
     async def ask(model: Model, deployment: Deployment) -> Finding:
         subject = f"{model.name} ({deployment.id})"
-        if not deployment.dialects:
+        if not deployment.apis:
             return Finding(
                 subject, Status.NOTE, "was not asked, because it answers no conversations"
             )
-        dialect = deployment.dialects[0]
-        target = Target(dialect, deployment.upstream_model, deployment.provider)
-        body = orjson.dumps(write_request(QUESTION, target))
-        request = OutgoingRequest(model.name, dialect.path, body, {})
+        api = deployment.apis[0]
+        target = Target(api, deployment.upstream_model, deployment.provider)
+        body = orjson.dumps(api.write_request(QUESTION, target))
+        request = OutgoingRequest(model.name, api.path, body, {})
         try:
             with await client.send(deployment, request) as answer:
                 start = b""

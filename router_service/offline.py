@@ -7,7 +7,6 @@ from functools import partial
 
 import orjson
 
-from router_service.apis.answers import parse_answer
 from router_service.apis.capabilities import read_requirements
 from router_service.apis.conversation import (
     Json,
@@ -16,6 +15,7 @@ from router_service.apis.conversation import (
     parse_conversation,
     wrong_type,
 )
+from router_service.apis.registry import parse_answer
 from router_service.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
 from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.measurement.advice import Advice, PoolFigures

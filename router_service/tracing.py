@@ -25,20 +25,16 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from router_service.apis.registry import APIS
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
 from router_service.core.resources import Stage
 from router_service.settings.deployments import PROVIDERS
 
 AttributeValue = str | int | float | bool
 
-OPERATIONS = {
-    "/chat/completions": "chat",
-    "/responses": "chat",
-    "/messages": "chat",
-    "/completions": "text_completion",
-    "/embeddings": "embeddings",
-}
-"""`gen_ai.operation.name` by the path below an upstream's base URL; other calls have none."""
+_OPERATIONS = {"/completions": "text_completion", "/embeddings": "embeddings"}
+"""`gen_ai.operation.name` by the path below an upstream's base URL, for other paths than those of
+the APIs, which chat."""
 
 _RENAMED = {"gemini": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
 _PROVIDERS_BY_HOST = {
@@ -140,7 +136,8 @@ class Trace:
             "server.address": parts.hostname or "",
             "server.port": parts.port or (443 if parts.scheme == "https" else 80),
         }
-        name, operation = call.method, OPERATIONS.get(call.path)
+        name = call.method
+        operation = "chat" if APIS.at(call.path) else _OPERATIONS.get(call.path)
         if operation is not None:
             name = f"{operation} {call.model}"
             attributes["gen_ai.operation.name"] = operation

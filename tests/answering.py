@@ -10,17 +10,18 @@ from dataclasses import dataclass, field
 import httpx
 from starlette.types import Receive, Scope, Send
 
-from router_service.apis.parts import Dialect
 from router_service.serving.app import create_app
 from router_service.settings import Settings, UpstreamSettings
+from tests import apis
+from tests.apis import APIS, Api
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.gateways import NO_RETRIES
 from tests.serving import ONE_TRY, served
 
-MODELS = {Dialect.CHAT: "small", Dialect.RESPONSES: "medium", Dialect.MESSAGES: "large"}
+MODELS = {apis.CHAT: "small", apis.RESPONSES: "medium", apis.MESSAGES: "large"}
 """The model that speaks each API, and no other."""
 
-PATHS = {dialect: f"/v1{dialect.path}" for dialect in Dialect}
+PATHS = {dialect: f"/v1{dialect.path}" for dialect in APIS}
 
 
 class Answering:
@@ -76,7 +77,7 @@ class Peers:
     """The tracebacks that the gateway has logged."""
 
     def ask(
-        self, client: Dialect, body: bytes, answer: bytes = b"{}", *, stream: bool = False
+        self, client: Api, body: bytes, answer: bytes = b"{}", *, stream: bool = False
     ) -> httpx.Response:
         """Send a body, to which the upstream gives an answer."""
         self.upstream.answer, self.upstream.is_stream = answer, stream
@@ -88,7 +89,7 @@ class Peers:
 
 
 def settings_of(
-    base_url: str, apis: Mapping[str, Dialect], upstreams: UpstreamSettings = NO_RETRIES
+    base_url: str, apis: Mapping[str, Api], upstreams: UpstreamSettings = NO_RETRIES
 ) -> Settings:
     """Return settings whose models each speak only one API."""
     settings = Settings.sandbox(base_url, list(PROBABILITIES), upstreams=upstreams)
@@ -96,7 +97,7 @@ def settings_of(
         model.model_copy(
             update={
                 "deployments": tuple(
-                    deployment.model_copy(update={"dialects": (apis[model.name],)})
+                    deployment.model_copy(update={"apis": (apis[model.name],)})
                     for deployment in model.deployments
                 )
             }

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from router_service.sandbox.app import run_in_thread
+from tests.apis import Api
 from tests.debian import program
 from tests.serving import Sandbox, wait_for
 
@@ -65,6 +66,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--fast`."""
     text = "run only the tests that start no process and train nothing"
     parser.addoption("--fast", action="store_true", help=text)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Return the name of an API, for the ids of tests."""
+    return val.name if isinstance(val, Api) else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

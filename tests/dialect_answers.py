@@ -15,7 +15,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from router_service.apis.parts import Dialect
+from tests import apis
+from tests.apis import Api
 
 Json = Any
 
@@ -79,10 +80,10 @@ def pieces(text: str, size: int) -> Iterator[str]:
         yield text[start : start + size]
 
 
-def whole(content: Content, dialect: Dialect) -> dict[str, Json]:
+def whole(content: Content, dialect: Api) -> dict[str, Json]:
     """Return an answer that is not streamed."""
     match dialect:
-        case Dialect.CHAT:
+        case apis.CHAT:
             calls = [
                 {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
                 for id_, name, arguments in content.calls
@@ -108,9 +109,9 @@ def whole(content: Content, dialect: Dialect) -> dict[str, Json]:
                 "choices": [choice],
                 "usage": _usage(content, dialect),
             }
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             return _response(content, list(_items(content)))
-        case Dialect.MESSAGES:
+        case _:  # Messages
             return _message(content) | {
                 "content": list(_blocks(content)),
                 "stop_reason": _MESSAGES_STOPS[content.stop],
@@ -118,23 +119,23 @@ def whole(content: Content, dialect: Dialect) -> dict[str, Json]:
             }
 
 
-def events(content: Content, dialect: Dialect, size: int = 3) -> list[dict[str, Json]]:
+def events(content: Content, dialect: Api, size: int = 3) -> list[dict[str, Json]]:
     """Return the events of a streamed answer, with texts in pieces of a size."""
     match dialect:
-        case Dialect.CHAT:
+        case apis.CHAT:
             return list(_chat_events(content, size))
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             return list(_responses_events(content, size))
-        case Dialect.MESSAGES:
+        case _:  # Messages
             return list(_messages_events(content, size))
 
 
-def _usage(content: Content, dialect: Dialect) -> dict[str, Json]:
+def _usage(content: Content, dialect: Api) -> dict[str, Json]:
     reasoning = {"reasoning_tokens": content.reasoning}
     cached = {"cached_tokens": content.cached, "cache_write_tokens": content.written}
     total = content.prompt + content.completion
     match dialect:
-        case Dialect.CHAT:
+        case apis.CHAT:
             return {
                 "prompt_tokens": content.prompt,
                 "completion_tokens": content.completion,
@@ -142,7 +143,7 @@ def _usage(content: Content, dialect: Dialect) -> dict[str, Json]:
                 "prompt_tokens_details": cached,
                 "completion_tokens_details": reasoning,
             }
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             return {
                 "input_tokens": content.prompt,
                 "input_tokens_details": cached,
@@ -150,7 +151,7 @@ def _usage(content: Content, dialect: Dialect) -> dict[str, Json]:
                 "output_tokens_details": reasoning,
                 "total_tokens": total,
             }
-        case Dialect.MESSAGES:
+        case _:  # Messages
             return {
                 "input_tokens": content.prompt - content.cached - content.written,
                 "cache_read_input_tokens": content.cached,
@@ -184,7 +185,7 @@ def _chat_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
     last = chunk({}, _CHAT_STOPS[content.stop])
     last["choices"][0]["stop_reason"] = content.stop_text
     yield last
-    yield {**head, "choices": [], "usage": _usage(content, Dialect.CHAT)}
+    yield {**head, "choices": [], "usage": _usage(content, apis.CHAT)}
 
 
 def _items(content: Content) -> Iterator[dict[str, Json]]:
@@ -219,7 +220,7 @@ def _response(content: Content, output: list[Json], status: str | None = None) -
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
-        "usage": None if status else _usage(content, Dialect.RESPONSES),
+        "usage": None if status else _usage(content, apis.RESPONSES),
     }
 
 
@@ -288,7 +289,7 @@ def _message(content: Content) -> dict[str, Json]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": _usage(content, Dialect.MESSAGES),
+        "usage": _usage(content, apis.MESSAGES),
     }
 
 
@@ -347,29 +348,29 @@ class Sdks:
         kind = "text/event-stream" if self.is_stream else "application/json"
         return httpx2.Response(self.status, headers={"content-type": kind}, content=self.body)
 
-    def read(self, value: Json, dialect: Dialect, *, checks: bool = True) -> Content:
+    def read(self, value: Json, dialect: Api, *, checks: bool = True) -> Content:
         """Read a whole answer, and check that it has the documented type."""
         self.body, self.is_stream = orjson.dumps(value), False
         ask: Any = [{"role": "user", "content": "?"}]
         match dialect:
-            case Dialect.CHAT:
+            case apis.CHAT:
                 ChatCompletion.model_validate(value) if checks else None
                 completions = self.openai.chat.completions
                 return read_chat(completions.create(model="m", messages=ask))
-            case Dialect.RESPONSES:
+            case apis.RESPONSES:
                 Response.model_validate(value) if checks else None
                 return read_response(self.openai.responses.create(model="m", input="?"))
-            case Dialect.MESSAGES:
+            case _:  # Messages
                 Message.model_validate(value) if checks else None
                 messages = self.anthropic.messages
                 return read_message(messages.create(model="m", max_tokens=9, messages=ask))
 
-    def read_stream(self, data: bytes, dialect: Dialect, *, checks: bool = True) -> Content:
+    def read_stream(self, data: bytes, dialect: Api, *, checks: bool = True) -> Content:
         """Read a stream, and check that every event has the documented type."""
         self.body, self.is_stream = data, True
         ask: Any = [{"role": "user", "content": "?"}]
         match dialect:
-            case Dialect.CHAT:
+            case apis.CHAT:
                 for event in decode(data) if checks else ():
                     ChatCompletionChunk.model_validate(event)
                 completions = self.openai.chat.completions
@@ -381,7 +382,7 @@ class Sdks:
                         openai.ContentFilterFinishReasonError,
                     ):
                         return read_chat(chat.current_completion_snapshot)
-            case Dialect.RESPONSES:
+            case apis.RESPONSES:
                 for event in decode(data) if checks else ():
                     _RESPONSE_EVENT.validate_python(event)
                 last: Any = None
@@ -389,7 +390,7 @@ class Sdks:
                     for last in stream:  # noqa: B007 - the last event is used
                         pass
                 return read_response(last.response)
-            case Dialect.MESSAGES:
+            case _:  # Messages
                 for event in decode(data) if checks else ():
                     _MESSAGE_EVENT.validate_python(event)
                 messages = self.anthropic.messages

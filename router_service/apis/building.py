@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from io import StringIO
 
-from router_service.apis.answers import Usage
 from router_service.apis.parts import (
     Answer,
     Event,
@@ -21,6 +20,7 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
+from router_service.apis.usage import Usage
 
 
 @dataclass(slots=True)

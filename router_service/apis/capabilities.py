@@ -30,9 +30,6 @@ in non-Latin scripts has more tokens than estimated.
 class Feature(StrEnum):
     """Feature that not every model supports; the value is its name in error messages."""
 
-    CHAT = "the Chat Completions API"
-    RESPONSES = "the Responses API"
-    MESSAGES = "the Messages API"
     TOOLS = "tools"
     TOOL_CHOICE = "a tool_choice that requires a call"
     PARALLEL_TOOL_CALLS = "parallel_tool_calls"
@@ -45,11 +42,6 @@ class Feature(StrEnum):
     LOGPROBS = "logprobs"
 
 
-_ENDPOINTS = {
-    "/chat/completions": Feature.CHAT,
-    "/responses": Feature.RESPONSES,
-    "/messages": Feature.MESSAGES,
-}
 _PARTS = {
     "image": Feature.IMAGES,  # the Messages API
     "image_url": Feature.IMAGES,
@@ -73,7 +65,8 @@ class Requirements:
     input_tokens: int = 0
     output_tokens: int = 0
     tools: int = 0
-    features: frozenset[Feature] = frozenset()
+    features: frozenset[str] = frozenset()
+    """What the request needs: values of `Feature`, and the title of its API."""
 
 
 class Capabilities(BaseModel):
@@ -85,7 +78,7 @@ class Capabilities(BaseModel):
     """Longest input."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tools: Annotated[int, Field(ge=0)] | None = None
-    unsupported: frozenset[Feature] = frozenset()
+    unsupported: frozenset[str] = frozenset()
 
     @classmethod
     def shared_by(cls, known: Sequence[Capabilities]) -> Capabilities:
@@ -125,11 +118,11 @@ class Capabilities(BaseModel):
 
 
 def read_requirements(
-    body: Mapping[str, Json], conversation: Conversation, path: str
+    body: Mapping[str, Json], conversation: Conversation, api: str | None = None
 ) -> Requirements:
-    """Return the requirements of a decoded request; `path` is the endpoint's path below `/v1`.
+    """Return the requirements of a decoded request, which `Api.to_chat` has converted.
 
-    A Messages request must have been converted by `apis.messages.chat_form.to_chat_body`.
+    `api` is the title of its API, or None if it is of another endpoint.
     """
     size_bytes = 0
     for turn in conversation.turns:
@@ -146,7 +139,7 @@ def read_requirements(
     # The names in Chat Completions and in Responses, then the older name in Chat Completions.
     limits = map(body.get, ("max_completion_tokens", "max_output_tokens", "max_tokens"))
     output_tokens = next((limit for limit in limits if isinstance(limit, int)), 0)
-    features = set(_body_features(body))
+    features: set[str] = set(_body_features(body))
     for items in (body.get("messages"), body.get("input")):
         for item in items if isinstance(items, list) else ():
             if not isinstance(item, Mapping):
@@ -156,8 +149,8 @@ def read_requirements(
                     kind = part.get("type") if isinstance(part, Mapping) else None
                     if isinstance(kind, str) and kind in _PARTS:
                         features.add(_PARTS[kind])
-    if path in _ENDPOINTS:
-        features.add(_ENDPOINTS[path])
+    if api is not None:
+        features.add(api)
     return Requirements(
         input_tokens=size_bytes // BYTES_PER_TOKEN,
         output_tokens=output_tokens,

@@ -7,15 +7,14 @@ values back.
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 import orjson
 
-from router_service.apis.answers import fix_surrogates
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import encode, fits_inside
-from router_service.apis.parts import Dialect, Thinking
+from router_service.apis.parts import Thinking
+from router_service.apis.surrogates import fix_surrogates
 from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
 
@@ -33,11 +32,7 @@ CUSTOM_INPUT = "input"
 _SAFE_LEVELS = 200
 """Levels of arguments that can be written within an answer without a check."""
 
-_SEALED = re.compile(r"switchcraft\.(chat|responses|messages|)(-hidden)?\.(.*)", re.DOTALL)
-
-_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_MAX_ID_CHARACTERS = {Dialect.CHAT: 40, Dialect.RESPONSES: 64, Dialect.MESSAGES: 64}
-"""Longest id of a call: OpenAI rejects longer ones with a status of 400, and so does Anthropic."""
+_SEALED = re.compile(r"switchcraft\.([a-z0-9_]*)(-hidden)?\.(.*)", re.DOTALL)
 
 
 def read_text(value: Json) -> str:
@@ -45,20 +40,19 @@ def read_text(value: Json) -> str:
     return fix_surrogates(value) if isinstance(value, str) else ""
 
 
-def seal(thinking: Thinking, target: Dialect) -> str:
-    """Return the proof as `target` carries it: unchanged if it is its own, otherwise marked."""
-    if thinking.origin is target and thinking.proof:
+def seal(thinking: Thinking, target: str) -> str:
+    """Return the proof as the API `target` carries it: unchanged if it is its own, or marked."""
+    if thinking.origin == target and thinking.proof:
         return thinking.proof
     return f"{SEAL}{thinking.origin or ''}{'-hidden' * thinking.is_hidden}.{thinking.proof}"
 
 
-def unseal(text: str, carried: str, carrier: Dialect, *, is_hidden: bool = False) -> Thinking:
+def unseal(text: str, carried: str, carrier: str, *, is_hidden: bool = False) -> Thinking:
     """Return the thinking whose text and proof an API carried; the inverse of `seal`."""
     sealed = _SEALED.fullmatch(carried) if carried.startswith(SEAL) else None
     if sealed is None:
         return Thinking(text, carried, is_hidden=is_hidden, origin=carrier)
-    origin = Dialect(sealed[1]) if sealed[1] else None
-    return Thinking(text, sealed[3], is_hidden=bool(sealed[2]), origin=origin)
+    return Thinking(text, sealed[3], is_hidden=bool(sealed[2]), origin=sealed[1] or None)
 
 
 def to_input(arguments: str) -> dict[str, Json]:
@@ -104,16 +98,3 @@ def unwrap_custom(arguments: str) -> str:
         return arguments
     text = value.get(CUSTOM_INPUT) if isinstance(value, dict) and len(value) == 1 else None
     return text if isinstance(text, str) else arguments
-
-
-def fit_call_id(call_id: str, target: Dialect) -> str:
-    """Return a call's id if `target` accepts it, and otherwise a hash of it.
-
-    A call and its result get the same id, because it depends on nothing else.
-    """
-    if len(call_id) <= _MAX_ID_CHARACTERS[target] and (
-        target is not Dialect.MESSAGES or _ID.fullmatch(call_id)
-    ):
-        return call_id
-    digest = hashlib.sha256(call_id.encode(errors="replace")).hexdigest()
-    return f"call_{digest[:32]}"

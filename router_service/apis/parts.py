@@ -1,34 +1,20 @@
-"""What a request, an answer and its events contain, whichever of the three APIs they come from.
+"""What a request, an answer and its events contain, whichever API they come from.
 
 A reader turns one API's JSON into these values, and a writer turns them into another API's JSON.
-So three readers and three writers translate in all directions. Only requests and answers that have
-to be translated are read: an upstream that speaks the client's API gets the client's bytes.
+So one reader and one writer for each API translate in all directions. Only requests and answers
+that have to be translated are read: an upstream that speaks the client's API gets the client's
+bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from router_service.apis.answers import Usage
 from router_service.apis.conversation import Json
-
-
-class Dialect(StrEnum):
-    """An API in which models are asked."""
-
-    CHAT = "chat"
-    """OpenAI's Chat Completions."""
-    RESPONSES = "responses"
-    """OpenAI's Responses."""
-    MESSAGES = "messages"
-    """Anthropic's Messages."""
-
-    @property
-    def path(self) -> str:
-        """The endpoint's path below `/v1`."""
-        return "/chat/completions" if self is Dialect.CHAT else f"/{self.value}"
+from router_service.apis.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +53,8 @@ class Thinking:
     `encrypted_content`."""
     is_hidden: bool = False
     """Whether `proof` contains the reasoning itself (Anthropic's `redacted_thinking`)."""
-    origin: Dialect | None = None
-    """The API whose provider made the proof, or the text if there is no proof."""
+    origin: str | None = None
+    """Name of the API whose provider made the proof, or the text if there is no proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +137,6 @@ class Request:
 
     model: str
     messages: tuple[Message, ...]
-    dialect: Dialect = Dialect.CHAT
-    """The API in which the client asked."""
     lost: tuple[str, ...] = ()
     """Paths of what only the client's API can express, so that a translation would lose it."""
     stream: bool = False
@@ -184,6 +168,24 @@ class Request:
     service_tier: str | None = None
     wants_usage: bool = False
     """Whether a chat stream ends with an event that has the usage."""
+
+
+def media_of(request: Request) -> Iterator[Media]:
+    """Yield the images, documents and recordings of a request, including those in results."""
+    for message in request.messages:
+        for outer in message.parts:
+            for part in outer.content if isinstance(outer, Result) else (outer,):
+                if isinstance(part, Media):
+                    yield part
+
+
+def has_content(message: Message) -> bool:
+    """Return whether a message has more than white space and reasoning."""
+    return any(
+        isinstance(part, Media | Result | ToolUse)
+        or (isinstance(part, Text) and part.text and not part.text.isspace())
+        for part in message.parts
+    )
 
 
 class Stop(StrEnum):

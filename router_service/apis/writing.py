@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from router_service.apis.conversation import Json, as_list
-from router_service.apis.foreign import CUSTOM_INPUT, fit_call_id
+from router_service.apis.api import IsForeign, Target
+from router_service.apis.conversation import Json
+from router_service.apis.foreign import CUSTOM_INPUT
 from router_service.apis.parts import (
-    Dialect,
     Media,
     Message,
     OfferedTool,
@@ -22,82 +22,7 @@ from router_service.apis.parts import (
     ToolChoice,
 )
 
-IsForeign = Callable[[str], bool]
-"""Whether a proof of reasoning is known to be of another provider than the target."""
-
-_OPENAI = frozenset({"openai", "azure"})
-_READS_REASONING = frozenset(
-    "deepseek moonshot openrouter hosted_vllm vllm zai minimax dashscope".split()
-)
-
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The deployment that a request is written for."""
-
-    dialect: Dialect
-    model: str
-    """The model's name at the provider."""
-    provider: str = ""
-    """LiteLLM's name of the provider, such as `openai` or `mistral`; empty for an unknown server
-    that is compatible with OpenAI's, such as vLLM."""
-    max_output_tokens: int | None = None
-    """Longest answer of the model, if it is known."""
-    supports_reasoning: bool = False
-
-    @property
-    def is_openai(self) -> bool:
-        """Whether the newest fields of OpenAI's APIs are known there."""
-        return self.provider in _OPENAI
-
-    @property
-    def reads_reasoning(self) -> bool:
-        """Whether the provider accepts `reasoning_content` in messages; others reject it."""
-        return self.provider in _READS_REASONING
-
-    @property
-    def limits_call_ids(self) -> bool:
-        """Whether the provider rejects ids of calls that other servers of the same API make."""
-        return self.is_openai or self.provider == "mistral"
-
-    def call_id(self, call_id: str) -> str:
-        """Return a call's id, or a hash of it if the target would reject the id."""
-        if self.provider == "mistral" and self.dialect is Dialect.CHAT:
-            if _MISTRAL_ID.fullmatch(call_id):
-                return call_id
-            return hashlib.sha256(call_id.encode(errors="replace")).hexdigest()[:9]
-        return fit_call_id(call_id, self.dialect)
-
-    def max_tokens(self, request: Request) -> int | None:
-        """Return the longest answer to ask for: the request's limit, or less if the model's is."""
-        limits = [limit for limit in (request.max_tokens, self.max_output_tokens) if limit]
-        return min(limits) if request.max_tokens else None
-
-    def effort(self, request: Request) -> str | None:
-        """Return the reasoning effort in OpenAI's words, or None if it must not be sent."""
-        if not self.supports_reasoning or request.effort is None:
-            return None
-        if self.is_openai:
-            return request.effort
-        # Other providers know three levels.
-        levels = {"minimal": "low", "xhigh": "high", "max": "high", "none": None}
-        return levels.get(request.effort, request.effort)
-
-    def is_strict(self, schema: Json, is_strict: bool | None) -> bool | None:
-        """Return whether to ask for arguments or answers that match a schema exactly.
-
-        OpenAI accepts this only for schemas without optional properties, Anthropic for others too.
-        The nearest that OpenAI offers for those is an answer that mostly matches.
-        """
-        return False if is_strict and self.is_openai and not _is_closed(schema) else is_strict
-
-    def temperature(self, request: Request) -> float | None:
-        """Return the temperature; 1 is the default at OpenAI, whose reasoning models reject it."""
-        is_default = request.temperature == 1 and self.is_openai
-        return None if is_default else request.temperature
 
 
 def portable_name(name: str) -> str:
@@ -137,22 +62,6 @@ def object_schema(parameters: Json) -> dict[str, Json]:
     if "type" in schema and "properties" in schema:
         return schema
     return {"type": "object", "properties": {}, **schema}
-
-
-def _is_closed(schema: Json) -> bool:
-    """Return whether every object in a schema has exactly its listed properties."""
-    if isinstance(schema, list):
-        return all(map(_is_closed, schema))
-    if not isinstance(schema, dict):
-        return True
-    properties = schema.get("properties")
-    if schema.get("type") == "object" or isinstance(properties, dict):
-        required = schema.get("required")
-        names = {name for name in as_list(required) if isinstance(name, str)}
-        is_complete = names.issuperset(properties if isinstance(properties, dict) else ())
-        if schema.get("additionalProperties") is not False or not is_complete:
-            return False
-    return all(map(_is_closed, schema.values()))
 
 
 def as_function(tool: OfferedTool) -> OfferedTool:
@@ -225,8 +134,8 @@ def is_text_document(part: Media) -> bool:
     return part.kind == "document" and part.media_type == "text/plain" and part.data is not None
 
 
-def is_usable(thinking: Thinking, target: Dialect, is_foreign: IsForeign | None) -> bool:
+def is_usable(thinking: Thinking, target: Target, is_foreign: IsForeign | None) -> bool:
     """Return whether the target's provider accepts the proof of this reasoning."""
-    if thinking.origin is not target or not thinking.proof:
+    if thinking.origin != target.api.name or not thinking.proof:
         return False
     return is_foreign is None or not is_foreign(thinking.proof)

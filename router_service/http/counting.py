@@ -1,6 +1,8 @@
-"""Token counts of Anthropic's Messages API: by an upstream that speaks it, or estimated."""
+"""Token counts of requests: by an upstream that speaks their API, or estimated."""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 import orjson
 from fastapi import APIRouter
@@ -9,10 +11,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from router_service.apis.conversation import decode_object
-from router_service.apis.responses.chat_form import find_references
+from router_service.apis.references import find_references
+from router_service.apis.registry import APIS
 from router_service.core.errors import SwitchcraftError, UpstreamError
 from router_service.http.error_responses import ErrorFormat, refuse
-from router_service.http.schemas import ANSWERS, COUNT, MESSAGES_ERRORS, messages_request
+from router_service.http.schemas import ANSWERS, COUNT, counted_request, errors
 from router_service.http.transfer import (
     RawHeaders,
     gateway_of,
@@ -24,7 +27,7 @@ from router_service.http.transfer import (
     unless_client_leaves,
 )
 from router_service.requests.exchange import Ending
-from router_service.requests.parsing import COUNT_TOKENS, ParsedRequest, parse_request
+from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
 from router_service.requests.pool import native_models
 from router_service.runtime.engine import Engine
 from router_service.upstream.retries import UpstreamRequest
@@ -36,19 +39,31 @@ ESTIMATED: RawHeaders = [
 ]
 """Headers of a count that no upstream has made."""
 
-routes = APIRouter(tags=[ANSWERS])
+
+def routes_of_apis() -> APIRouter:
+    """Return a route for each API that counts tokens."""
+    router = APIRouter(tags=[ANSWERS])
+    for api in APIS:
+        if api.counting_path:
+            router.add_api_route(
+                f"/v1{api.counting_path}",
+                _counter(Endpoint.counting(api)),
+                methods=["POST"],
+                name="count_tokens",
+                response_class=Response,
+                responses={**COUNT, **errors(api.error_body)},
+                openapi_extra=counted_request(api),
+                summary=f"Count the tokens of a {api.name.capitalize()} request",
+                description="Count the tokens of a request's input, without routing it.",
+            )
+    return router
 
 
-@routes.post(
-    "/v1/messages/count_tokens",
-    response_class=Response,
-    responses={**COUNT, **MESSAGES_ERRORS},
-    openapi_extra=messages_request(is_counted=True),
-    summary="Count the tokens of a Messages request",
-)
-async def count_tokens(request: Request) -> Response:
-    """Count the tokens of a request's input, without routing it."""
-    return CountedTokens(request)
+def _counter(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def count(request: Request) -> Response:
+        return CountedTokens(endpoint, request)
+
+    return count
 
 
 class CountedTokens(Response):
@@ -57,28 +72,29 @@ class CountedTokens(Response):
     If the request names the router, the first model of an arm that has such an upstream counts.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, endpoint: Endpoint, request: Request) -> None:
         """Store the request; it is answered when this object is called."""
         super().__init__()
+        self._endpoint = endpoint
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, with one engine for the whole request."""
-        request, info = self._request, info_of(self._request)
+        endpoint, request, info = self._endpoint, self._request, info_of(self._request)
         gateway = gateway_of(request)
         async with gateway.engine as engine:
             try:
                 deadline_s = read_deadline(request)
                 body = await read_body(request, gateway.server)
                 viewer = engine.viewer(info.api_key)
-                if not viewer.sees_unowned and engine.may_name_objects(COUNT_TOKENS, body):
+                if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
-                parsed = await read_by(lambda b: parse_request(COUNT_TOKENS, b), request, body)
+                parsed = await read_by(lambda b: parse_request(endpoint, b), request, body)
                 models = engine.releases.models_for(parsed.chat.model)
                 upstream_request = UpstreamRequest(
-                    native_models(models, COUNT_TOKENS.dialect),
-                    COUNT_TOKENS.path,
+                    native_models(models, endpoint.api),
+                    endpoint.path,
                     parsed.body,
                     request.headers,
                     deadline_s,

@@ -13,8 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from router_service.apis.api_errors import AnswerError, read_error, write_error
-from router_service.apis.parts import Dialect
+from router_service.apis.answer_errors import is_openai_error, write_openai_error
+from router_service.apis.api import Api
+from router_service.apis.registry import APIS
 from router_service.core.errors import (
     AdmissionError,
     BodyTimeoutError,
@@ -47,8 +48,6 @@ INFO = "info"
 """Key of the request's `RequestInfo` in `scope["state"]`."""
 
 Fault = dict[str, str | None]
-
-MESSAGES_PATH = f"/v1{Dialect.MESSAGES.path}"
 
 HANDLED = (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect)
 """Exceptions that `respond` turns into error responses."""
@@ -104,49 +103,37 @@ def status_of(exc: Exception) -> int:
 class ErrorFormat:
     """The format of one request's errors: that of its API."""
 
-    dialect: Dialect | None = None
-    """The API; None for OpenAI's APIs without translation, whose errors are those of chat."""
+    api: Api | None = None
+    """The API; None for OpenAI's endpoints without translation, whose errors are OpenAI's."""
     request_id: str = ""
 
     @classmethod
     def of(cls, scope: Scope) -> ErrorFormat:
         """Return the format for a request's path, which may be unknown or not allowed."""
         path: str = scope["path"]
-        if path != MESSAGES_PATH and not path.startswith(f"{MESSAGES_PATH}/"):
-            return cls()
         info: RequestInfo | None = scope.get("state", {}).get(INFO)
-        return cls(Dialect.MESSAGES, info.request_id if info else "")
+        api = APIS.below(path.removeprefix("/v1")) if path.startswith("/v1/") else None
+        return cls(api, info.request_id if info else "")
 
     def write(self, status: int, fault: Fault) -> bytes:
         """Return the body of an error, given OpenAI's fields of it."""
-        if self.dialect is not Dialect.MESSAGES:
+        if self.api is None:
             return orjson.dumps({"error": fault})
-        error = AnswerError(status, fault["message"] or "", fault["type"], fault["code"])
-        body = write_error(error, self.dialect, request_id=self.request_id or None)
-        if error.code is not None:
-            body["error"]["details"] = {"error_code": error.code}
-        return orjson.dumps(body)
+        return orjson.dumps(self.api.write_fault(status, fault, request_id=self.request_id or None))
 
     def accepts(self, body: bytes) -> bool:
         """Return whether a body is an error in this format, so that clients can read it."""
         value = decode_json(body)
-        if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
-            return False
-        return (self.dialect is Dialect.MESSAGES) == (value.get("type") == "error")
+        return is_openai_error(value) if self.api is None else self.api.is_error_body(value)
 
     def event(self, body: bytes, number: int) -> bytes:
         """Return the event that ends a broken stream, from the body of an error.
 
-        `number` is the event's sequence number, which Vercel's client requires.
+        `number` is the event's sequence number, if the API numbers its events.
         """
-        if self.dialect is Dialect.MESSAGES:
-            return b"event: error\ndata: " + body + b"\n\n"
-        if self.dialect is not Dialect.RESPONSES:
+        if self.api is None:
             return b"data: " + body + b"\n\n"
-        # Some clients read the error's fields at the top level, others below `error`, as in chat.
-        error = orjson.loads(body)
-        event = {**error["error"], **error, "type": "error", "sequence_number": number}
-        return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
+        return self.api.error_event(body, number)
 
 
 OPENAI_FORMAT = ErrorFormat()
@@ -191,12 +178,14 @@ def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat)
     if form.accepts(body):
         return body
     value = decode_json(body)
-    if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
+    source = next((api for api in APIS if api.is_error_body(value)), None)
+    if source is None:
         message = f"The upstream of model {model!r} answered with status {status}."
         return form.write(status, _typed(message, "upstream_error", "upstream_error"))
-    source = Dialect.MESSAGES if value.get("type") == "error" else Dialect.CHAT
-    error, target = read_error(value, source, status), form.dialect or Dialect.CHAT
-    return orjson.dumps(write_error(error, target, request_id=form.request_id or None))
+    error = source.read_error(value, status)
+    if form.api is None:
+        return orjson.dumps(write_openai_error(error))
+    return orjson.dumps(form.api.write_error(error, request_id=form.request_id or None))
 
 
 def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
@@ -12,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from router_service.apis.registry import APIS
 from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import StageName, Timer
 from router_service.http.deferred import DeferredRelay
@@ -20,12 +22,10 @@ from router_service.http.relay import AnswerRelay
 from router_service.http.schemas import (
     ANSWER,
     ANSWERS,
-    MESSAGES_ERRORS,
     ROUTED,
-    chat_request,
-    messages_request,
+    errors,
     model_request,
-    responses_request,
+    routed_request,
 )
 from router_service.http.transfer import (
     admit,
@@ -42,9 +42,6 @@ from router_service.requests.deciding import plan_request
 from router_service.requests.escalation import check_limits
 from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.parsing import (
-    CHAT,
-    MESSAGES,
-    RESPONSES,
     Endpoint,
     read_session_header,
     unrouted,
@@ -60,40 +57,29 @@ BETA = "beta=true"
 routes = APIRouter(tags=[ANSWERS])
 
 
-@routes.post(
-    "/v1/chat/completions",
-    response_class=Response,
-    responses=ROUTED,
-    openapi_extra=chat_request(),
-    summary="Chat Completions (OpenAI)",
-)
-async def chat_completions(request: Request) -> Response:
-    """Answer a chat request with the pool's model that the router chooses."""
-    return RoutedAnswer(CHAT, request)
+def routes_of_apis() -> APIRouter:
+    """Return a route for each API of the registry."""
+    router = APIRouter(tags=[ANSWERS])
+    for api in APIS:
+        router.add_api_route(
+            f"/v1{api.path}",
+            _answerer(Endpoint.of(api)),
+            methods=["POST"],
+            name=api.operation,
+            response_class=Response,
+            responses={**ROUTED, **errors(api.error_body)},
+            openapi_extra=routed_request(api),
+            summary=api.summary,
+            description=api.description,
+        )
+    return router
 
 
-@routes.post(
-    "/v1/responses",
-    response_class=Response,
-    responses=ROUTED,
-    openapi_extra=responses_request(),
-    summary="Responses (OpenAI)",
-)
-async def create_response(request: Request) -> Response:
-    """Answer with the chosen model, or with the model that stored the response to be continued."""
-    return RoutedAnswer(RESPONSES, request)
+def _answerer(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return RoutedAnswer(endpoint, request)
 
-
-@routes.post(
-    "/v1/messages",
-    response_class=Response,
-    responses={**ROUTED, **MESSAGES_ERRORS},
-    openapi_extra=messages_request(),
-    summary="Messages (Anthropic)",
-)
-async def create_message(request: Request) -> Response:
-    """Answer a request of Anthropic's Messages API with the model that the router chooses."""
-    return RoutedAnswer(MESSAGES, request)
+    return answer
 
 
 @routes.post(
@@ -176,9 +162,9 @@ class RoutedAnswer(Response):
 
             parsed, endpoint = plan.request, plan.request.endpoint
             translation: Translation | None = None
-            if endpoint.dialect is not None:
+            if endpoint.api is not None:
                 translation = Translation(
-                    endpoint.dialect,
+                    endpoint.api,
                     parsed.body,
                     parsed.target_of,
                     info.hold_memory,

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from router_service.apis.conversation import Reference, as_text, decode_object
-from router_service.apis.responses.chat_form import find_references
+from router_service.apis.references import find_references
 from router_service.core.errors import (
     InvalidRequestError,
     NotServedError,
@@ -55,7 +55,7 @@ from router_service.runtime.engine import Engine
 from router_service.runtime.gateway import Gateway
 from router_service.settings import Model
 from router_service.store.records import UpstreamObject
-from router_service.upstream.bodies import REPEATABLE_PATHS
+from router_service.upstream.bodies import may_be_repeated
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -236,8 +236,7 @@ class PassedAnswer(Response):
                     caller=info.key,
                     method=request.method,
                     content_type=request.headers.get("content-type", "").encode("latin-1"),
-                    needs_new_connection=request.method in CREATING
-                    and path not in REPEATABLE_PATHS,
+                    needs_new_connection=request.method in CREATING and not may_be_repeated(path),
                     trace=info.trace,
                 )
             except (ClientDisconnect, SwitchcraftError) as exc:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from starlette.types import Send
 
-from router_service.apis.answers import fix_surrogates, parse_answer
-from router_service.apis.api_errors import AnswerError
+from router_service.apis.answer_errors import AnswerError
+from router_service.apis.registry import parse_answer
+from router_service.apis.surrogates import fix_surrogates
 from router_service.core.errors import OverloadedError, UpstreamError, UpstreamRefusedError
 from router_service.http.error_responses import (
     ErrorFormat,
@@ -24,7 +25,7 @@ from router_service.http.transfer import send_part, send_whole, start
 from router_service.requests.exchange import Ending, Exchange
 from router_service.runtime.gateway import Gateway
 from router_service.store.records import UpstreamObject
-from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
+from router_service.upstream.bodies import SKIM_BYTES, may_be_repeated, skim
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
 from router_service.upstream.streams import EventReader, StartedAnswer
 
@@ -47,7 +48,7 @@ class AnswerRelay:
     def error_format(self) -> ErrorFormat:
         """The format of errors for the client."""
         exchange = self.exchange
-        return ErrorFormat(exchange.plan.request.endpoint.dialect, exchange.info.request_id)
+        return ErrorFormat(exchange.plan.request.endpoint.api, exchange.info.request_id)
 
     async def run(self) -> None:
         """Relay the answer; if all upstreams fail, send an error."""
@@ -191,7 +192,7 @@ class AnswerRelay:
         elif isinstance(value, dict) and value.get("object") == "response":
             found = value.get("id")
             response_id = fix_surrogates(found) if isinstance(found, str) else None
-        if response_id is None and (owner is None or self.request.path in REPEATABLE_PATHS):
+        if response_id is None and (owner is None or may_be_repeated(self.request.path)):
             return
         stored = UpstreamObject(
             id=response_id or "",

@@ -1,15 +1,12 @@
-"""The OpenAPI description: tags, headers, and the fields of relayed requests that are read."""
+"""The OpenAPI description: tags, headers, and the bodies of requests and of errors."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
 from pydantic import BaseModel
 
+from router_service.apis.api import Api
+from router_service.apis.openapi import STRING, Document, ErrorBody, RequestSchema
 from router_service.policies.registry import POLICIES
-
-Document = dict[str, Any]
-"""A part of an OpenAPI document."""
 
 DESCRIPTION = (
     "Send your key as `authorization: Bearer KEY`; `api-key` and `x-api-key` work too. A gateway "
@@ -31,45 +28,15 @@ TAGS: list[Document] = [
 ]
 
 
-class Fault(BaseModel):
-    """Details of an error; `message` has the remedy."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | int | None
-
-
-class ErrorBody(BaseModel):
-    """An error in OpenAI's format."""
-
-    error: Fault
+def errors(model: type[BaseModel]) -> dict[int | str, Document]:
+    """Return the responses with errors, whose body a model describes."""
+    return {
+        "4XX": {"model": model, "description": "The request cannot be answered as it is"},
+        "5XX": {"model": model, "description": "The gateway or every suitable upstream failed"},
+    }
 
 
-ERRORS: dict[int | str, Document] = {
-    "4XX": {"model": ErrorBody, "description": "The request cannot be answered as it is"},
-    "5XX": {"model": ErrorBody, "description": "The gateway or every suitable upstream failed"},
-}
-
-
-class MessagesFault(BaseModel):
-    """Details of an error in Anthropic's format."""
-
-    type: str
-    message: str
-
-
-class MessagesErrorBody(BaseModel):
-    """An error in Anthropic's format."""
-
-    type: Literal["error"]
-    error: MessagesFault
-    request_id: str
-
-
-MESSAGES_ERRORS: dict[int | str, Document] = {
-    code: {**error, "model": MessagesErrorBody} for code, error in ERRORS.items()
-}
+ERRORS = errors(ErrorBody)
 
 ANSWER: dict[int | str, Document] = {
     200: {
@@ -155,150 +122,15 @@ COUNT: dict[int | str, Document] = {
     }
 }
 
-_STRING: Document = {"type": "string"}
-_MODEL: Document = {
-    "type": "string",
-    "minLength": 1,
-    "description": "`switchcraft` lets the router choose. `switchcraft:economy` also names a "
-    "policy. The name of a configured model skips the router.",
-}
-_STREAM = "Whether the answer arrives as server-sent events."
-_TOOLS = "Tools that the model may call. Only requests with tools are routed."
-_TEXT_PART: Document = {
-    "type": "object",
-    "required": ["type"],
-    "properties": {"type": _STRING, "text": _STRING},
-}
-_MESSAGE: Document = {
-    "type": "object",
-    "required": ["role", "content"],
-    "properties": {
-        "role": {"enum": "system developer user assistant tool function".split()},
-        "content": {
-            "anyOf": [_STRING, {"type": "array", "items": _TEXT_PART}, {"type": "null"}],
-        },
-        "tool_calls": {"type": "array", "items": {"type": "object"}},
-        "tool_call_id": _STRING,
-    },
-}
-_TOOL: Document = {
-    "type": "object",
-    "required": ["type", "function"],
-    "properties": {
-        "type": {"const": "function"},
-        "function": {
-            "type": "object",
-            "required": ["name"],
-            "properties": {
-                "name": {"type": "string", "minLength": 1, "maxLength": 64},
-                "description": {
-                    "type": "string",
-                    "description": "What the tool does; the router reads it too.",
-                },
-                "parameters": {
-                    "type": "object",
-                    "description": "JSON Schema of the arguments.",
-                },
-            },
-        },
-    },
-}
-_EXAMPLE_TURN: Document = {"role": "user", "content": "Will it rain in Lisbon tomorrow?"}
-_EXAMPLE_TOOL: Document = {
-    "type": "function",
-    "function": {
-        "name": "get_forecast",
-        "description": "Weather forecast for a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-        },
-    },
-}
+
+def routed_request(api: Api) -> Document:
+    """Return the description of a request in an API; unlisted fields are forwarded."""
+    return json_request(api.request_schema(), is_routed=True)
 
 
-def chat_request() -> Document:
-    """Return the schema of a Chat Completions request; unlisted fields are forwarded."""
-    schema = {
-        "type": "object",
-        "required": ["model", "messages"],
-        "properties": {
-            "model": _MODEL,
-            "messages": {
-                "type": "array",
-                "minItems": 1,
-                "items": _MESSAGE,
-                "description": "The conversation so far, the oldest turn first.",
-            },
-            "tools": {"type": "array", "items": _TOOL, "description": _TOOLS},
-            "stream": {"type": ["boolean", "null"], "description": _STREAM},
-        },
-    }
-    example = {"model": "switchcraft", "messages": [_EXAMPLE_TURN], "tools": [_EXAMPLE_TOOL]}
-    return json_request(schema, example, is_routed=True)
-
-
-def responses_request() -> Document:
-    """Return the schema of a Responses request; unlisted fields are forwarded."""
-    item: Document = {"type": "object", "properties": {"type": _STRING, "role": _STRING}}
-    schema = {
-        "type": "object",
-        "required": ["model", "input"],
-        "properties": {
-            "model": _MODEL,
-            "input": {"anyOf": [_STRING, {"type": "array", "minItems": 1, "items": item}]},
-            "instructions": {"type": ["string", "null"]},
-            "tools": {
-                "type": "array",
-                "items": {"type": "object", "required": ["type"]},
-                "description": _TOOLS,
-            },
-            "previous_response_id": {
-                "type": ["string", "null"],
-                "description": "A stored response to continue; its provider answers.",
-            },
-            "stream": {"type": ["boolean", "null"], "description": _STREAM},
-        },
-    }
-    tool = {"type": "function", **_EXAMPLE_TOOL["function"]}
-    example = {"model": "switchcraft", "input": _EXAMPLE_TURN["content"], "tools": [tool]}
-    return json_request(schema, example, is_routed=True)
-
-
-def messages_request(*, is_counted: bool = False) -> Document:
-    """Return the schema of a request of Anthropic's Messages API.
-
-    A request whose tokens are counted (`is_counted`) needs no `max_tokens`, and has no stream.
-    """
-    blocks = {"type": "array", "items": {"type": "object", "required": ["type"]}}
-    message: Document = {
-        "type": "object",
-        "required": ["role", "content"],
-        "properties": {
-            "role": {"enum": ["user", "assistant"]},
-            "content": {"anyOf": [_STRING, blocks]},
-        },
-    }
-    tools: Document = {"type": ["array", "null"], "items": {"type": "object"}}
-    schema = {
-        "type": "object",
-        "required": ["model", "messages", *([] if is_counted else ["max_tokens"])],
-        "properties": {
-            "model": _MODEL,
-            "max_tokens": {"type": "integer", "minimum": 0},
-            "messages": {"type": "array", "minItems": 1, "items": message},
-            "system": {"anyOf": [_STRING, blocks]},
-            "tools": {**tools, "description": _TOOLS},
-            **({} if is_counted else {"stream": {"type": "boolean", "description": _STREAM}}),
-        },
-    }
-    function: Document = {**_EXAMPLE_TOOL["function"]}
-    tool = {"input_schema": function.pop("parameters"), **function}
-    example = {"model": "switchcraft", "messages": [_EXAMPLE_TURN], "tools": [tool]}
-    if is_counted:
-        return json_request(schema)
-    return json_request(schema, {"max_tokens": 1024, **example}, is_routed=True)
+def counted_request(api: Api) -> Document:
+    """Return the description of a request whose tokens are counted."""
+    return json_request(api.request_schema(is_counted=True))
 
 
 def feedback_request(max_calls: int) -> Document:
@@ -306,7 +138,7 @@ def feedback_request(max_calls: int) -> Document:
     call: Document = {
         "type": "object",
         "required": ["name", "arguments"],
-        "properties": {"name": _STRING, "arguments": {"type": "object"}},
+        "properties": {"name": STRING, "arguments": {"type": "object"}},
         "additionalProperties": False,
     }
     properties: Document = {
@@ -331,21 +163,23 @@ def feedback_request(max_calls: int) -> Document:
         "additionalProperties": False,
         "oneOf": [{"required": ["correct"]}, {"required": ["expected"]}],
     }
-    return json_request(schema, {"decision_id": "dec_0123456789abcdef01234567", "correct": True})
+    example = {"decision_id": "dec_0123456789abcdef01234567", "correct": True}
+    return json_request(RequestSchema(schema, example))
 
 
 def model_request() -> Document:
     """Return the schema of a request from which the gateway reads only the model."""
     named = "Name of a configured model; these requests are not routed."
     properties: Document = {"model": {"type": "string", "minLength": 1, "description": named}}
-    return json_request({"type": "object", "required": ["model"], "properties": properties})
+    schema = {"type": "object", "required": ["model"], "properties": properties}
+    return json_request(RequestSchema(schema))
 
 
-def json_request(
-    schema: Document, example: Document | None = None, *, is_routed: bool = False
-) -> Document:
+def json_request(request: RequestSchema, *, is_routed: bool = False) -> Document:
     """Return the part of an operation that describes its JSON body, and the headers of routing."""
-    content: Document = {"schema": schema, **({"example": example} if example else {})}
+    content: Document = {"schema": request.schema}
+    if request.example:
+        content["example"] = request.example
     document: Document = {
         "requestBody": {"required": True, "content": {"application/json": content}}
     }

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 from router_service.core.decision_record import StoredRecord
 from router_service.core.reasons import Reason
 from router_service.policies.base import DRIFT_TOLERANCE, Policy, Selection

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 
 TOKENS_PER_MTOK = 1_000_000
 SECONDS_PER_HOUR = 3_600

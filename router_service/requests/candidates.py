@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from router_service.apis.answers import NO_USAGE, ParsedAnswer, Usage
+from router_service.apis.answers import AnswerIdentity, ParsedAnswer
+from router_service.apis.usage import NO_USAGE, Usage
 from router_service.core.errors import UpstreamError
 from router_service.settings import Model
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.retries import Attempt
-from router_service.upstream.streams import AnswerIdentity, StartedAnswer, identity_of
+from router_service.upstream.streams import StartedAnswer
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Candidate:
         self.first_byte_s = time.perf_counter() - self.started_s
         self.opened, self.model = opened, opened.model
         if opened.reader is None:
-            self.identity = identity_of(opened.value)
+            self.identity = AnswerIdentity.of(opened.value)
         if opened.is_skimmed:
             self.unread_bytes = len(opened.body)
 

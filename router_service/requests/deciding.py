@@ -13,7 +13,7 @@ from router_service.access.key import NO_KEY, Key
 from router_service.apis.conversation import (
     decode_object,
 )
-from router_service.apis.responses.chat_form import find_references
+from router_service.apis.references import find_references
 from router_service.core.resources import (
     StageName,
     Timer,

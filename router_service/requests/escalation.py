@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from router_service.apis.answers import parse_answer
 from router_service.apis.conversation import as_list
+from router_service.apis.registry import parse_answer
 from router_service.core.errors import (
     DeadlineError,
     Failure,

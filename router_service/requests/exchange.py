@@ -11,7 +11,8 @@ import orjson
 
 from router_service.access.hooks import Grant, IncomingRequest
 from router_service.access.key import NO_KEY, Key
-from router_service.apis.answers import Usage, read_usage
+from router_service.apis.registry import read_usage
+from router_service.apis.usage import Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.reasons import Reason
 from router_service.policies.explanations import arm_label, explain_choice

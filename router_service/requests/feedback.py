@@ -19,7 +19,6 @@ import orjson
 from router_service.access.key import Key
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.conversation import Json, as_list, unwrap_tool
-from router_service.apis.responses.chat_form import to_chat_messages
 from router_service.checker.tool_checks import (
     CallChecker,
     CallValidity,
@@ -39,7 +38,7 @@ from router_service.core.decision_record import (
 from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
 from router_service.core.reasons import Reason
 from router_service.requests.exchange import Exchange
-from router_service.requests.parsing import RESPONSES, Endpoint
+from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
@@ -284,12 +283,8 @@ def logged_content(
     endpoint: Endpoint, body: Mapping[str, Json], answer: ParsedAnswer | None
 ) -> Content:
     """Return the request and the answer in the form of Chat Completions."""
-    messages = as_list(body.get("messages"))
-    if endpoint == RESPONSES:
-        messages = [
-            {name: value for name, value in message.items() if value != []}
-            for _, message in to_chat_messages(body)
-        ]
+    api = endpoint.api
+    messages = as_list(body.get("messages")) if api is None else api.chat_messages(body)
     # The providers' built-in tools have no function, and are left out.
     entries = [*as_list(body.get("tools"))]
     entries += ({"function": entry} for entry in as_list(body.get("functions")))

@@ -197,7 +197,7 @@ class _Mapper:
     def _unrouted(self, models: Mapping[str, str], kept_out: set[str]) -> Iterator[UnroutedModel]:
         used = set(models.values())
         for model in self._models.values():
-            if model.name in used or not any(d.dialects for d in model.deployments):
+            if model.name in used or not any(d.apis for d in model.deployments):
                 continue
             identity = self._identities[model.name]
             if identity.is_routable and identity.arm in kept_out:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from router_service.apis.conversation import Json, Reference
-from router_service.apis.responses.chat_form import CONTINUATION_FIELDS
+from router_service.apis.references import CONTINUATION_FIELDS
 from router_service.core.errors import (
     ForbiddenError,
     ObjectNotFoundError,

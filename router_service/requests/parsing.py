@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from router_service.apis.capabilities import Feature, Requirements, read_requirements
+from router_service.apis.api import Api
+from router_service.apis.capabilities import Requirements, read_requirements
 from router_service.apis.conversation import (
     ChatRequest,
     Conversation,
@@ -16,10 +17,8 @@ from router_service.apis.conversation import (
     read_model,
     read_stream,
 )
-from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
-from router_service.apis.parts import Dialect
-from router_service.apis.registry import obstacles, read_request
-from router_service.apis.responses.chat_form import parse_responses_request
+from router_service.apis.registry import APIS
+from router_service.apis.request_translation import obstacles, read_request
 from router_service.core.errors import (
     InvalidRequestError,
 )
@@ -87,51 +86,51 @@ MAX_NAMED_FIELDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint of the API; `path` is relative to `/v1` and to an upstream's base URL."""
+    """One endpoint; `path` is relative to `/v1` and to an upstream's base URL."""
 
     path: str
-    parse: Callable[[Mapping[str, Json]], ChatRequest]
-    """Parses a body that `read` returned; raises InvalidRequestError."""
-    dialect: Dialect | None = None
+    api: Api | None = None
     """The API, if requests can be translated to another one."""
     is_json: bool = True
     """Whether a successful answer is one JSON object or a stream of them; speech is neither."""
 
+    @classmethod
+    def of(cls, api: Api) -> Endpoint:
+        """Return the endpoint at which an API answers."""
+        return cls(api.path, api)
+
+    @classmethod
+    def counting(cls, api: Api) -> Endpoint:
+        """Return the endpoint at which an API counts the tokens of requests."""
+        return cls(api.counting_path, api)
+
     @property
     def is_routed(self) -> bool:
         """Whether requests may name the router as their model. If not, they name a pool model."""
-        return self.dialect is not None
+        return self.api is not None
 
     def read(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Return a decoded body in the form that `core` reads: a chat or a Responses request.
+        """Return a decoded body in the form that the router reads; raises InvalidRequestError."""
+        return body if self.api is None else self.api.to_chat(body)
 
-        Raises InvalidRequestError.
+    def parse(self, body: Mapping[str, Json]) -> ChatRequest:
+        """Parse a body that `read` returned; raises InvalidRequestError.
+
+        What an API requires for an answer, such as its longest length, is not needed for a count.
         """
-        return to_chat_body(body) if self.dialect is Dialect.MESSAGES else body
+        if self.api is None:
+            return ChatRequest(read_model(body), read_stream(body), Conversation(turns=()))
+        if self.path == self.api.counting_path:
+            return parse_chat_request(body)
+        return self.api.parse(body)
 
-
-CHAT = Endpoint(Dialect.CHAT.path, parse_chat_request, Dialect.CHAT)
-RESPONSES = Endpoint(Dialect.RESPONSES.path, parse_responses_request, Dialect.RESPONSES)
-MESSAGES = Endpoint(Dialect.MESSAGES.path, parse_messages_request, Dialect.MESSAGES)
-COUNT_TOKENS = Endpoint(f"{MESSAGES.path}/count_tokens", parse_chat_request, Dialect.MESSAGES)
-
-API_NAMES = {
-    Dialect.CHAT: Feature.CHAT,
-    Dialect.RESPONSES: Feature.RESPONSES,
-    Dialect.MESSAGES: Feature.MESSAGES,
-}
 
 _JSON_PATHS = {"/embeddings", "/completions"}
 
 
-def parse_unrouted_request(body: Mapping[str, Json]) -> ChatRequest:
-    """Parse only `model` and `stream`; raises InvalidRequestError."""
-    return ChatRequest(read_model(body), read_stream(body), Conversation(turns=()))
-
-
 def unrouted(path: str) -> Endpoint:
     """Return an endpoint whose requests must name a model of the pool."""
-    return Endpoint(path, parse_unrouted_request, is_json=path in _JSON_PATHS)
+    return Endpoint(path, is_json=path in _JSON_PATHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ class ParsedRequest:
     """The body as the client sent it; each deployment gets it with its own name of the model."""
     session: str | None
     """The name that the body gives to the conversation, if any."""
-    _obstacles: dict[Dialect, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    _obstacles: dict[Api, tuple[str, ...]] = field(default_factory=dict, repr=False)
     """Fields that each API cannot express; empty until a request has to be translated."""
 
     def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
@@ -153,30 +152,29 @@ class ParsedRequest:
 
         Raises InvalidRequestError if it would have to be translated, but is malformed.
         """
-        dialect = self.endpoint.dialect
-        if dialect is None or self.target_of(deployment) is not None:
+        api = self.endpoint.api
+        if api is None or self.target_of(deployment) is not None:
             return ()
-        name = API_NAMES[dialect]
-        lost = self._lost(deployment.dialects[0]) if deployment.dialects else ()
-        shown = [f"the field {path!r} of {name}" for path in lost[:MAX_NAMED_FIELDS]]
+        lost = self._lost(api, deployment.apis[0]) if deployment.apis else ()
+        shown = [f"the field {path!r} of {api.title}" for path in lost[:MAX_NAMED_FIELDS]]
         more = (f"{len(lost) - len(shown)} more fields",) if len(lost) > len(shown) else ()
-        return (*shown, *more) or (name,)
+        return (*shown, *more) or (api.title,)
 
-    def target_of(self, deployment: Deployment) -> Dialect | None:
+    def target_of(self, deployment: Deployment) -> Api | None:
         """Return the API in which a deployment gets the request, or None if it cannot get it.
 
         That is the client's API, or else the first of the deployment's that can express it.
         """
-        dialect = self.endpoint.dialect
-        if dialect in deployment.dialects:
-            return dialect
-        return next((target for target in deployment.dialects if not self._lost(target)), None)
+        api = self.endpoint.api
+        if api is None or api in deployment.apis:
+            return api
+        return next((target for target in deployment.apis if not self._lost(api, target)), None)
 
-    def _lost(self, target: Dialect) -> tuple[str, ...]:
+    def _lost(self, client: Api, target: Api) -> tuple[str, ...]:
         """Return the fields that an API cannot express; reads the whole body at the first use."""
-        if not self._obstacles and self.endpoint.dialect is not None:
+        if not self._obstacles:
             body = loads_exactly(self.body.with_model("-"))
-            request = read_request(body, self.endpoint.dialect)
+            request = read_request(body, client)
             if "thread" in request.lost:  # Anthropic's clients then send the whole conversation
                 raise InvalidRequestError(
                     "Not every model that may answer keeps conversations ('thread'). Send the whole"
@@ -184,7 +182,7 @@ class ParsedRequest:
                     param="thread",
                     code="thread_unsupported_request",
                 )
-            self._obstacles.update((other, obstacles(request, other)) for other in Dialect)
+            self._obstacles.update((other, obstacles(request, client, other)) for other in APIS)
         return self._obstacles[target]
 
     def decoded(self) -> Mapping[str, Json]:
@@ -199,6 +197,7 @@ class ParsedRequest:
             self.chat.conversation,
             self.requirements.features,
             is_continued=self.chat.continues is not None,
+            is_stored_by_default=self.endpoint.api is not None and self.endpoint.api.stores_answers,
         )
 
     @property
@@ -237,7 +236,10 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
         stop_if_abandoned()
         chat = endpoint.parse(decoded)
         stop_if_abandoned()
-        requirements = read_requirements(decoded, chat.conversation, endpoint.path)
+        api = endpoint.api
+        is_answered = api is not None and endpoint.path == api.path  # instead of counted
+        title = api.title if api is not None and is_answered else None
+        requirements = read_requirements(decoded, chat.conversation, title)
         template, session = BodyTemplate.of(body), read_session(raw)
         request = ParsedRequest(endpoint, chat, requirements, template, session)
         _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))

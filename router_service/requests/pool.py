@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
+from router_service.apis.api import Api
 from router_service.apis.capabilities import Requirements
-from router_service.apis.parts import Dialect
 from router_service.artifact import Manifest
 from router_service.core.errors import NoCapableModelError, NothingToRouteError
 from router_service.policies.caching import ArmTerms, cache_rule
@@ -159,9 +159,9 @@ def capable_models(
     return able
 
 
-def native_models(models: Sequence[Model], dialect: Dialect | None) -> tuple[Model, ...]:
+def native_models(models: Sequence[Model], api: Api | None) -> tuple[Model, ...]:
     """Return the models with only their deployments that speak an API; others are left out."""
-    found = (_only_deployments(model, lambda d: dialect in d.dialects) for model in models)
+    found = (_only_deployments(model, lambda d: api in d.apis) for model in models)
     return tuple(model for model in found if model is not None)
 
 

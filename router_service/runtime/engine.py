@@ -16,7 +16,7 @@ from typing import Protocol, Self
 
 from router_service.access.key import Key
 from router_service.access.keyring import KeyRing
-from router_service.apis.responses.chat_form import may_contain_references
+from router_service.apis.references import may_contain_references
 from router_service.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import (
     ArtifactError,

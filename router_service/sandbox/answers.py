@@ -19,6 +19,8 @@ from typing import Final
 import orjson
 
 from router_service.apis.conversation import ChatRequest, Json, Role, parse_chat_request
+from router_service.apis.parts import Text, ToolUse
+from router_service.apis.usage import Usage
 from router_service.core.errors import InvalidRequestError
 from router_service.sandbox.filling import READ_CHARACTERS, fill, mapping
 
@@ -92,6 +94,20 @@ class SandboxAnswer:
     text: str | None = None
     calls: tuple[SandboxCall, ...] = ()
 
+    def parts(self, *, id_prefix: str = "call_") -> list[Text | ToolUse]:
+        """Return the answer's parts; the ids of its calls begin with a prefix."""
+        if not self.calls:
+            return [Text(self.text or "")]
+        return [
+            ToolUse(
+                f"{id_prefix}{call.call_id.removeprefix('call_')}",
+                call.name,
+                call.payload,
+                is_custom=call.kind is Kind.CUSTOM,
+            )
+            for call in self.calls
+        ]
+
     @property
     def finish_reason(self) -> str:
         """Return OpenAI's word for why the answer ended."""
@@ -127,15 +143,11 @@ class SandboxUsage:
             },
         }
 
-    def to_responses_json(self) -> dict[str, Json]:
-        """Return the usage in the format of the Responses API."""
-        return {
-            "input_tokens": self.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": self.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
+    def to_usage(self) -> Usage:
+        """Return the usage as the writers of answers take it."""
+        return Usage(
+            self.prompt_tokens, self.completion_tokens, reasoning_tokens=self.reasoning_tokens
+        )
 
 
 def count_usage(

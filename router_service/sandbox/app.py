@@ -25,7 +25,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json, decode_object, read_model
+from router_service.apis.messages.api import MESSAGES
+from router_service.apis.registry import APIS
+from router_service.apis.responses.api import RESPONSES
 from router_service.core.errors import InvalidRequestError, NotFoundError, SwitchcraftError
 from router_service.sandbox.completions import chat, completions, embeddings
 from router_service.sandbox.messages import count_message_tokens, messages
@@ -38,11 +42,8 @@ from router_service.sandbox.sending import (
     ModelFaults,
     Reply,
     RequestEnding,
-    anthropic_error,
     error_body,
 )
-
-MESSAGES_PATH = "/v1/messages"
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
@@ -107,10 +108,10 @@ def create_sandbox(*, keep_requests: int = 0) -> Starlette:
     """
     state = SandboxState(keep_requests)
     endpoints: Mapping[str, Endpoint] = {
-        "/v1/chat/completions": chat,
-        "/v1/responses": state.responses.answer,
-        MESSAGES_PATH: messages,
-        f"{MESSAGES_PATH}/count_tokens": count_message_tokens,
+        f"/v1{CHAT.path}": chat,
+        f"/v1{RESPONSES.path}": state.responses.answer,
+        f"/v1{MESSAGES.path}": messages,
+        f"/v1{MESSAGES.counting_path}": count_message_tokens,
         "/v1/completions": completions,
         "/v1/embeddings": embeddings,
     }
@@ -165,9 +166,9 @@ class _Inference:
                 faults.check_request(values)
                 reply = self._endpoint(values, faults)
             except InvalidRequestError as exc:
-                body = orjson.dumps({"error": exc.body()})
-                if scope["path"].startswith(MESSAGES_PATH):
-                    body = orjson.dumps(anthropic_error(400, exc.message))
+                api = APIS.below(scope["path"].removeprefix("/v1"))
+                fault = exc.body()
+                body = orjson.dumps(api.write_fault(400, fault) if api else {"error": fault})
                 await connection.send_whole(400, body)
             else:
                 ending = await connection.send_reply(reply, faults)
@@ -187,8 +188,12 @@ async def answer_error(request: Request, exc: Exception) -> Response:
         return _json(orjson.dumps({"error": exc.body()}), 400)
     if isinstance(exc, HTTPException):  # a path or a method that does not exist
         message = f"{exc.detail} ({request.method} {request.url.path})"
-        return _json(error_body(message, "invalid_request_error"), exc.status_code, exc.headers)
-    return _json(error_body(str(exc), "invalid_request_error"), 404)
+        return _json(
+            error_body(None, exc.status_code, message, "invalid_request_error"),
+            exc.status_code,
+            exc.headers,
+        )
+    return _json(error_body(None, 404, str(exc), "invalid_request_error"), 404)
 
 
 async def get_response(request: Request) -> Response:

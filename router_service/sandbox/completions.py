@@ -8,17 +8,16 @@ import secrets
 import time
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import orjson
 
+from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json, read_model, read_stream
+from router_service.apis.parts import Answer, Request, Stop
 from router_service.core.errors import InvalidRequestError
 from router_service.sandbox.answers import (
-    Kind,
     SandboxAnswer,
-    SandboxCall,
     SandboxUsage,
     count_tokens,
     count_usage,
@@ -29,6 +28,7 @@ from router_service.sandbox.answers import (
     read_alternatives,
     read_request,
 )
+from router_service.sandbox.event_writing import write_answer
 from router_service.sandbox.filling import mapping
 from router_service.sandbox.sending import DONE, Faults, Reply, event
 
@@ -48,118 +48,45 @@ def chat(body: Mapping[str, Json], faults: Faults) -> Reply:
     prompt = encode_prompt(body)
     answer = make_answer(body, request, prompt)
     usage = count_usage(prompt, answer, copies=copies, effort=body.get("reasoning_effort"))
-    completion = ChatAnswer(
-        completion_id=f"chatcmpl-sandbox-{secrets.token_hex(12)}",
-        created=int(time.time()),
+    alternatives = read_alternatives(body, wants_logprobs=body.get("logprobs") is True)
+    written = Answer(
+        id=f"chatcmpl-sandbox-{secrets.token_hex(12)}",
         model=request.model,
-        answer=answer,
-        copies=copies,
-        usage=None if faults.no_usage else usage,
-        include_usage=wants_usage(body),
-        alternatives=read_alternatives(body, wants_logprobs=body.get("logprobs") is True),
+        parts=tuple(answer.parts()),
+        stop=Stop.CALLS if answer.calls else Stop.END,
+        usage=None if faults.no_usage else usage.to_usage(),
     )
-    if request.stream:
-        return Reply(events=list(completion.events()))
-    return Reply(body=completion.body())
+    wants = Request(request.model, (), wants_usage=wants_usage(body) and not faults.no_usage)
+    reply = write_answer(CHAT, written, stream=request.stream, request=wants)
+    is_legacy = answer.finish_reason == "function_call"
+    if copies == 1 and alternatives is None and not is_legacy:
+        return reply
 
+    def adapt(value: dict[str, Json], copy: int) -> dict[str, Json]:
+        """Return an answer or an event as one choice of several, with log probabilities."""
+        [choice] = value["choices"]
+        message = choice.get("delta", choice.get("message"))
+        if is_legacy and "tool_calls" in message:
+            message["function_call"] = message.pop("tool_calls")[0]["function"]
+        text = message.get("content")
+        if alternatives is not None and text:
+            content = logprobs_of(fragments(text), alternatives)
+            choice["logprobs"] = {"content": content, "refusal": None}
+        if choice["finish_reason"] is not None:
+            choice["finish_reason"] = answer.finish_reason
+        return {**value, "choices": [{**choice, "index": copy}]}
 
-@dataclass(frozen=True, slots=True)
-class ChatAnswer:
-    """The contents of a chat completion; `created` is in Unix seconds."""
-
-    completion_id: str
-    created: int
-    model: str
-    answer: SandboxAnswer
-    copies: int
-    usage: SandboxUsage | None
-    include_usage: bool
-    alternatives: int | None = None
-    """Number of alternatives for each token, or None for no log probabilities."""
-
-    def body(self) -> bytes:
-        """Return the whole answer, a `chat.completion`."""
-        answer = self.answer
-        message: dict[str, Json] = {
-            "role": "assistant",
-            "content": answer.text,
-            "refusal": None,
-            "annotations": [],
-        }
-        if answer.finish_reason == "function_call":
-            message["function_call"] = _function(answer.calls[0], answer.calls[0].payload)
-        elif answer.calls:
-            message["tool_calls"] = [_tool_call(call, call.payload) for call in answer.calls]
-        choice = {
-            "message": message,
-            "logprobs": self._logprobs(fragments(answer.text or "")),
-            "finish_reason": answer.finish_reason,
-        }
-        choices = [{"index": index, **choice} for index in range(self.copies)]
-        usage = {} if self.usage is None else {"usage": self.usage.to_json()}
-        return orjson.dumps({**self._head("chat.completion"), "choices": choices, **usage})
-
-    def events(self) -> Iterator[bytes]:
-        """Yield the events of a stream: `chat.completion.chunk` objects, then `[DONE]`."""
-        announces_usage = self.include_usage and self.usage is not None
-        head = self._head("chat.completion.chunk")
-        tail: dict[str, Json] = {"usage": None} if announces_usage else {}
-        answer = self.answer
-        first = {"role": "assistant", "content": None if answer.calls else "", "refusal": None}
-        # The delta of each event, with None or, in the last event, the finish reason.
-        deltas: list[tuple[dict[str, Json], str | None]] = [(first, None)]
-        deltas += [({"content": fragment}, None) for fragment in fragments(answer.text or "")]
-        for index, call in enumerate(answer.calls):
-            parts = fragments(call.payload)
-            if call.kind is Kind.LEGACY:
-                deltas.append(({"function_call": _function(call, "")}, None))
-                deltas += [({"function_call": {"arguments": part}}, None) for part in parts]
-                continue
-            deltas.append(({"tool_calls": [{"index": index, **_tool_call(call, "")}]}, None))
-            for part in parts:
-                added = {call.kind.value: {_payload_field(call): part}}
-                deltas.append(({"tool_calls": [{"index": index, **added}]}, None))
-        deltas.append(({}, answer.finish_reason))
-        for index in range(self.copies):
-            for delta, reason in deltas:
-                text = delta.get("content")
-                choice = {
-                    "index": index,
-                    "delta": delta,
-                    "logprobs": self._logprobs([text]) if text else None,
-                    "finish_reason": reason,
-                }
-                yield event({**head, "choices": [choice], **tail})
-        if announces_usage and self.usage is not None:
-            yield event({**head, "choices": [], "usage": self.usage.to_json()})
-        yield DONE
-
-    def _logprobs(self, tokens: Iterable[str]) -> Json:
-        """Return the log probabilities of these tokens; None if the answer is calls."""
-        if self.alternatives is None or self.answer.text is None:
-            return None
-        return {"content": logprobs_of(tokens, self.alternatives), "refusal": None}
-
-    def _head(self, kind: str) -> dict[str, Json]:
-        return {
-            "id": self.completion_id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": "sandbox",
-        }
-
-
-def _tool_call(call: SandboxCall, payload: str) -> dict[str, Json]:
-    return {"id": call.call_id, "type": call.kind, call.kind.value: _function(call, payload)}
-
-
-def _function(call: SandboxCall, payload: str) -> dict[str, Json]:
-    return {"name": call.name, _payload_field(call): payload}
-
-
-def _payload_field(call: SandboxCall) -> str:
-    return "input" if call.kind is Kind.CUSTOM else "arguments"
+    if reply.events is None:
+        adapted = [adapt(orjson.loads(reply.body), copy) for copy in range(copies)]
+        choices = [choice for each in adapted for choice in each["choices"]]
+        return Reply(body=orjson.dumps({**adapted[0], "choices": choices}), api=CHAT)
+    parts = [part for part in reply.events if b'"choices":[{' in part]
+    events = [
+        event(adapt(orjson.loads(part.removeprefix(b"data: ")), copy))
+        for copy in range(copies)
+        for part in parts
+    ]
+    return Reply(events=[*events, *reply.events[len(parts) :]], api=CHAT)
 
 
 def read_copies(body: Mapping[str, Json]) -> int:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
 from router_service.apis.conversation import Json
+from router_service.apis.parts import Answer, Stop, Thinking
+from router_service.apis.responses.api import RESPONSES
 from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
 from router_service.core.errors import InvalidRequestError, NotFoundError
 from router_service.sandbox.answers import (
-    Kind,
-    SandboxAnswer,
-    SandboxCall,
-    SandboxUsage,
     count_usage,
     encode_prompt,
     fragments,
@@ -27,12 +23,11 @@ from router_service.sandbox.answers import (
     read_alternatives,
     read_request,
 )
+from router_service.sandbox.event_writing import write_answer
 from router_service.sandbox.filling import mapping, sequence
-from router_service.sandbox.sending import Faults, Reply, event
+from router_service.sandbox.sending import Faults, Reply
 
 MAX_STORED = 1000
-
-Event = dict[str, Json]
 
 _LOGPROBS = "message.output_text.logprobs"
 _REPEATED: Mapping[str, Json] = {
@@ -54,9 +49,6 @@ _REPEATED: Mapping[str, Json] = {
     "user": None,
 }
 """Fields of a request that its response repeats, with their defaults."""
-
-_EMPTY: Mapping[str, Json] = {"content": [], "arguments": "", "input": ""}
-"""Fields of an item that are empty when the item starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +85,18 @@ class Responses:
         prompt = encode_prompt(chat)
         answer = make_answer(chat, read_request(chat), prompt)
         effort = mapping(body.get("reasoning")).get("effort")
-        wants_logprobs = _LOGPROBS in sequence(body.get("include"))
-        response = ResponseAnswer(
-            response_id=f"resp_sandbox{secrets.token_hex(12)}",
-            created=int(time.time()),
-            request=body,
-            answer=answer,
-            usage=None if faults.no_usage else count_usage(prompt, answer, effort=effort),
-            has_reasoning=isinstance(effort, str) and effort != "none",
-            alternatives=read_alternatives(body, wants_logprobs=wants_logprobs),
+        has_reasoning = isinstance(effort, str) and effort != "none"
+        usage = count_usage(prompt, answer, effort=effort)
+        written = Answer(
+            id=f"resp_sandbox{secrets.token_hex(12)}",
+            model=body["model"],
+            parts=(*([Thinking("")] if has_reasoning else ()), *answer.parts()),
+            stop=Stop.CALLS if answer.calls else Stop.END,
+            usage=None if faults.no_usage else usage.to_usage(),
         )
+        wants_logprobs = _LOGPROBS in sequence(body.get("include"))
+        adapter = _Adapter(body, read_alternatives(body, wants_logprobs=wants_logprobs))
+        response = adapter.adapt(orjson.loads(write_answer(RESPONSES, written, stream=False).body))
         if body.get("store") is not False:
             # Instructions apply to one request only (OpenAI's API reference).
             kept = [message for path, message in new if path != "instructions"]
@@ -111,14 +105,17 @@ class Responses:
                 for call in answer.calls
             ]
             last = {"role": "assistant", "content": answer.text, "tool_calls": calls}
-            self._stored[response.response_id] = StoredResponse(
-                response.to_json(), _input_items(body), [*earlier, *kept, last]
+            self._stored[written.id] = StoredResponse(
+                response, _input_items(body), [*earlier, *kept, last]
             )
             if len(self._stored) > self._max_stored:
                 self._stored.popitem(last=False)
-        if request.stream:
-            return Reply(events=list(response.events()), error_name="error")
-        return Reply(body=orjson.dumps(response.to_json()))
+        if not request.stream:
+            return Reply(body=orjson.dumps(response), api=RESPONSES)
+        reply = write_answer(RESPONSES, written, stream=True)
+        return Reply(
+            events=[adapter.adapt_event(each) for each in reply.events or ()], api=RESPONSES
+        )
 
     def get(self, response_id: str) -> StoredResponse:
         """Return a stored response; raise NotFoundError."""
@@ -182,106 +179,34 @@ def _input_items(body: Mapping[str, Json]) -> list[Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseAnswer:
-    """The contents of a response; `created` is in Unix seconds."""
+class _Adapter:
+    """Adds what the sandbox's responses have, and a translated answer has not."""
 
-    response_id: str
-    created: int
     request: Mapping[str, Json]
-    answer: SandboxAnswer
-    usage: SandboxUsage | None
-    has_reasoning: bool = False
-    """Whether an empty reasoning item comes before the answer."""
-    alternatives: int | None = None
+    """The request, whose fields the response repeats."""
+    alternatives: int | None
     """Number of alternatives for each token, or None for no log probabilities."""
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the completed response."""
-        usage = None if self.usage is None else self.usage.to_responses_json()
-        return self._response("completed", [item for item, _ in self._items()], usage)
+    def adapt_event(self, written: bytes) -> bytes:
+        """Return an event of a stream with what its objects lack."""
+        head, _, data = written.partition(b"data: ")
+        return head + b"data: " + orjson.dumps(self.adapt(orjson.loads(data))) + b"\n\n"
 
-    def events(self) -> Iterator[bytes]:
-        """Yield the events of a stream; unlike Chat Completions, it does not end with `[DONE]`."""
-        for number, each in enumerate(self._events()):
-            name: str = each["type"]
-            yield event({**each, "sequence_number": number}, name)
-
-    def _events(self) -> Iterator[Event]:
-        started = self._response("in_progress", [], None)
-        yield {"type": "response.created", "response": started}
-        yield {"type": "response.in_progress", "response": started}
-        for index, (item, call) in enumerate(self._items()):
-            place = {"output_index": index}
-            empty = {name: _EMPTY.get(name, value) for name, value in item.items()}
-            empty |= {"status": "in_progress"} if "status" in item else {}
-            yield {"type": "response.output_item.added", **place, "item": empty}
-            place["item_id"] = item["id"]
-            if call is not None:
-                kind, field = "response.function_call_arguments", "arguments"
-                if call.kind is Kind.CUSTOM:
-                    kind, field = "response.custom_tool_call_input", "input"
-                for fragment in fragments(call.payload):
-                    yield {"type": f"{kind}.delta", **place, "delta": fragment}
-                yield {"type": f"{kind}.done", **place, field: call.payload}
-            elif item["type"] == "message":
-                place["content_index"] = 0
-                part = item["content"][0]
-                started_part = {**part, "text": "", "logprobs": []}
-                yield {"type": "response.content_part.added", **place, "part": started_part}
-                for text in fragments(part["text"]):
-                    added = {"delta": text, "logprobs": self._logprobs(text)}
-                    yield {"type": "response.output_text.delta", **place, **added}
-                done = {"text": part["text"], "logprobs": part["logprobs"]}
-                yield {"type": "response.output_text.done", **place, **done}
-                yield {"type": "response.content_part.done", **place, "part": part}
-            yield {"type": "response.output_item.done", "output_index": index, "item": item}
-        yield {"type": "response.completed", "response": self.to_json()}
-
-    def _items(self) -> Iterator[tuple[dict[str, Any], SandboxCall | None]]:
-        """Yield the output items, each with its call, or with None if it is not a call."""
-        suffix = self.response_id.removeprefix("resp_")
-        if self.has_reasoning:
-            yield {"id": f"rs_{suffix}", "type": "reasoning", "summary": []}, None
-        for call in self.answer.calls:
-            call_suffix = f"{call.call_id.removeprefix('call_')}_{suffix}"
-            named = {"status": "completed", "call_id": call.call_id, "name": call.name}
-            if call.kind is Kind.CUSTOM:
-                head = {"id": f"ctc_{call_suffix}", "type": "custom_tool_call"}
-                yield {**head, **named, "input": call.payload}, call
-            else:
-                head = {"id": f"fc_{call_suffix}", "type": "function_call"}
-                yield {**head, **named, "arguments": call.payload}, call
-        if not self.answer.calls:
-            text = self.answer.text or ""
-            part = {
-                "type": "output_text",
-                "text": text,
-                "annotations": [],
-                "logprobs": self._logprobs(*fragments(text)),
-            }
-            message = {
-                "id": f"msg_{suffix}",
-                "type": "message",
-                "status": "completed",
-                "role": "assistant",
-                "content": [part],
-            }
-            yield message, None
-
-    def _logprobs(self, *tokens: str) -> list[Json]:
-        return [] if self.alternatives is None else logprobs_of(tokens, self.alternatives)
-
-    def _response(self, status: str, output: list[Json], usage: Json) -> dict[str, Json]:
-        given = {name: self.request.get(name) for name in _REPEATED}
-        return {
-            "id": self.response_id,
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "model": self.request["model"],
-            "output": output,
-            **{name: _REPEATED[name] if value is None else value for name, value in given.items()},
-            "usage": usage,
-        }
+    def adapt(self, value: dict[str, Json]) -> dict[str, Json]:
+        """Return an object with the request's fields, and log probabilities if they are wanted."""
+        for name, inner in value.items():
+            if isinstance(inner, dict):
+                value[name] = self.adapt(inner)
+            elif isinstance(inner, list):
+                value[name] = [
+                    self.adapt(each) if isinstance(each, dict) else each for each in inner
+                ]
+        text = value.get("text", value.get("delta"))
+        if self.alternatives is not None and "logprobs" in value and isinstance(text, str):
+            value["logprobs"] = logprobs_of(fragments(text), self.alternatives)
+        if value.get("type") == "reasoning":  # it is empty, so it has no proof
+            value = {name: value[name] for name in ("id", "type", "summary")}
+        if value.get("object") == "response":
+            given = {name: self.request.get(name) for name in _REPEATED}
+            value |= {name: _REPEATED[name] if v is None else v for name, v in given.items()}
+        return value

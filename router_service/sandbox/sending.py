@@ -17,6 +17,8 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Send
 
+from router_service.apis.answer_errors import AnswerError
+from router_service.apis.api import Api
 from router_service.apis.conversation import Json
 from router_service.core.errors import InvalidRequestError
 
@@ -53,15 +55,6 @@ _ERRORS: Mapping[int, tuple[str, str | None]] = {
     429: ("requests", "rate_limit_exceeded"),
 }
 """OpenAI's error `type` and `code` for statuses that do not use the general ones."""
-
-_ANTHROPIC_TYPES: Mapping[int, str] = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    529: "overloaded_error",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +251,8 @@ class Reply:
 
     body: bytes = b""
     events: Sequence[bytes] | None = None
-    error_name: str | None = None
-    """Name of an error event in this API, if its events have names."""
-    is_anthropic: bool = False
-    """Whether errors have Anthropic's format instead of OpenAI's."""
+    api: Api | None = None
+    """The API, in whose format errors are; None for other endpoints, whose errors are OpenAI's."""
 
 
 def event(value: Mapping[str, Json], name: str | None = None) -> bytes:
@@ -270,17 +261,14 @@ def event(value: Mapping[str, Json], name: str | None = None) -> bytes:
     return head + _DATA + orjson.dumps(value) + b"\n\n"
 
 
-def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """Return an error in OpenAI's format."""
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return orjson.dumps({"error": error})
-
-
-def anthropic_error(status: int, message: str) -> dict[str, Json]:
-    """Return an error in Anthropic's format."""
-    usual = "invalid_request_error" if status < 500 else "api_error"
-    kind = _ANTHROPIC_TYPES.get(status, usual)
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
+def error_body(
+    api: Api | None, status: int, message: str, kind: str, code: str | None = None
+) -> bytes:
+    """Return an error in the format of an API, or in OpenAI's."""
+    if api is None:
+        fault = {"message": message, "type": kind, "param": None, "code": code}
+        return orjson.dumps({"error": fault})
+    return orjson.dumps(api.write_error(AnswerError(status, message, kind, code)))
 
 
 class ClientConnection:
@@ -334,16 +322,12 @@ class ClientConnection:
                     (b"retry-after-ms", b"%d" % round(faults.retry_after_s * 1000)),
                 ]
             message = f"The sandbox fails with status {status}, as requested."
-            body = error_body(message, kind, code=code)
-            if reply.is_anthropic:
-                body = orjson.dumps(anthropic_error(status, message))
+            body = error_body(reply.api, status, message, kind, code)
             await self.send_whole(status, body, headers)
             return RequestEnding.FAILED
         if faults.error_in_body or (faults.error_after is not None and reply.events is None):
             message = "The sandbox fails within an answer of status 200, as requested."
-            body = error_body(message, "server_error", code="server_error")
-            if reply.is_anthropic:
-                body = orjson.dumps(anthropic_error(500, message))
+            body = error_body(reply.api, 500, message, "server_error", "server_error")
             await self.send_whole(200, body)
             return RequestEnding.FAILED
         if reply.events is not None:
@@ -369,16 +353,11 @@ class ClientConnection:
         if faults.malformed:
             events = [events[0], _BROKEN_EVENT, events[-1]]
         elif faults.error_after is not None:
-            error = {
-                "message": "The sandbox fails in mid-stream, as requested.",
-                "type": "server_error",
-                "param": None,
-                "code": "server_error",
-            }
-            named = {"type": reply.error_name, "sequence_number": faults.error_after}
-            last = event({**(named if reply.error_name else {}), "error": error}, reply.error_name)
-            if reply.is_anthropic:
-                last = event(anthropic_error(529, str(error["message"])), "error")
+            message = "The sandbox fails in mid-stream, as requested."
+            body = error_body(reply.api, 529, message, "server_error", "server_error")
+            last = b"data: " + body + b"\n\n"
+            if reply.api is not None:
+                last = reply.api.error_event(body, faults.error_after)
             events = [*events[: faults.error_after], last]
         else:
             events = events[: faults.hang_after if faults.cut_after is None else faults.cut_after]

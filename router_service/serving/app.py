@@ -79,13 +79,17 @@ def create_app(
         exception_handlers=dict.fromkeys((*errors.HANDLED, Exception), errors.respond),
     )
     app.state.gateway = gateway
-    entry: ASGIApp = Shortcut(app.entry, [*inference.routes.routes, *counting.routes.routes])
+    answering, counting_tokens = inference.routes_of_apis(), counting.routes_of_apis()
+    routers = (answering, inference.routes, counting_tokens)
+    entry: ASGIApp = Shortcut(app.entry, [route for each in routers for route in each.routes])
     entry = Admission(entry, gateway.slots, gateway.drain, gateway.metrics)
     # Outside of the admission, so that a request without a valid key takes no slot.
     entry = Authentication(entry, lambda: gateway.engine.keys, gateway.metrics)
     tracer = gateway.tracing.tracer if gateway.tracing else None
     app.entry = Accounting(entry, gateway.recorder, gateway.drain, gateway.hooks, tracer)
-    for module in (inference, counting, passing, resources, pages, traffic):
+    for each in routers:
+        app.include_router(each)
+    for module in (passing, resources, pages, traffic):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)

@@ -10,8 +10,11 @@ from urllib.parse import urlencode
 
 from pydantic import SecretStr
 
+from router_service.apis.api import Api
 from router_service.apis.capabilities import Capabilities
-from router_service.apis.parts import Dialect
+from router_service.apis.chat.api import CHAT
+from router_service.apis.messages.api import MESSAGES
+from router_service.apis.responses.api import RESPONSES
 from router_service.core.addresses import check_http_address
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.settings.litellm import (
@@ -216,7 +219,7 @@ class _Place:
             query=query,
             api_key=api_key,
             key_header=KEY_HEADERS.get(provider, "authorization"),
-            dialects=self._dialects(provider),
+            apis=self._apis(provider),
             supports_reasoning=self.entry.model_info.supports_reasoning is True,
             provider="" if provider == "openai" and params.api_base is not None else provider,
             weight=weight,
@@ -226,15 +229,15 @@ class _Place:
             parameters=parameters,
         )
 
-    def _dialects(self, provider: str) -> tuple[Dialect, ...]:
+    def _apis(self, provider: str) -> tuple[Api, ...]:
         """Return the APIs that the deployment speaks: those that the entry states, or a default."""
-        stated = self.entry.model_info.dialects
+        stated = self.entry.model_info.apis
         if stated is not None:
             return stated
         if provider == "anthropic":
-            return (Dialect.MESSAGES,)
+            return (MESSAGES,)
         is_openai = provider in OPENAI or self.entry.litellm_params.api_base is not None
-        return (Dialect.CHAT, Dialect.RESPONSES) if is_openai else (Dialect.CHAT,)
+        return (CHAT, RESPONSES) if is_openai else (CHAT,)
 
     def _split_provider(self) -> tuple[str, str]:
         """Return the provider and the model of `provider/model`, or of a bare name."""

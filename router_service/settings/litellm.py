@@ -20,9 +20,10 @@ from pydantic import (
     model_validator,
 )
 
+from router_service.apis.api import Api
 from router_service.apis.capabilities import Capabilities, Feature
 from router_service.apis.conversation import Json
-from router_service.apis.parts import Dialect
+from router_service.apis.registry import APIS
 from router_service.core.addresses import host_in_address
 from router_service.policies.costs import SECONDS_PER_HOUR, TOKENS_PER_MTOK, LongPromptPrice, Price
 from router_service.settings.values import (
@@ -243,14 +244,14 @@ class ModelInfo(Costs):
     """Largest number of tools in a request (not a LiteLLM setting)."""
 
     @property
-    def dialects(self) -> tuple[Dialect, ...] | None:
+    def apis(self) -> tuple[Api, ...] | None:
         """The APIs that serve the model, or None if the section does not say."""
         if self.supported_endpoints is not None:
-            by_path = {f"/v1{dialect.path}": dialect for dialect in Dialect}
+            by_path = {f"/v1{api.path}": api for api in APIS}
             return tuple(by_path[path] for path in self.supported_endpoints if path in by_path)
         if self.mode in {None, "chat"}:
             return None
-        return (Dialect.RESPONSES,) if self.mode == "responses" else ()
+        return tuple(api for api in APIS if api.name == self.mode)
 
     def capabilities(self) -> Capabilities:
         """Return the limits that the section states; everything else is unknown."""

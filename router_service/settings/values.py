@@ -23,14 +23,19 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    InstanceOf,
+    PlainSerializer,
     SecretStr,
     field_validator,
     model_validator,
 )
 
+from router_service.apis.api import Api
 from router_service.apis.capabilities import Capabilities
+from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json, ToolSpec
-from router_service.apis.parts import Dialect
+from router_service.apis.registry import APIS
+from router_service.apis.responses.api import RESPONSES
 from router_service.artifact import SHIPPED, find_artifact
 from router_service.core.addresses import (
     MAX_PORT,
@@ -144,7 +149,7 @@ class Deployment(Frozen):
     api_key: SecretStr | None = None
     key_header: Literal["authorization", "api-key", "x-api-key"] = "authorization"
     """Header that carries the key; Azure uses `api-key`, and Anthropic `x-api-key`."""
-    dialects: tuple[Dialect, ...] = (Dialect.CHAT, Dialect.RESPONSES)
+    apis: tuple[Annotated[InstanceOf[Api], PlainSerializer(str)], ...] = (CHAT, RESPONSES)
     """The APIs that the upstream speaks, the preferred one first. Requests in another API are
     translated."""
     supports_reasoning: bool = False
@@ -789,10 +794,9 @@ class Settings(Frozen):
         """Return settings with one model for each arm, all served by one sandbox."""
         upstreams = upstreams or UpstreamSettings()
         url, timeouts = base_url.rstrip("/"), upstreams.timeouts
-        apis = tuple(Dialect)
+        apis = tuple(APIS)
         served = (
-            Deployment(upstream_model=a, base_url=url, dialects=apis, timeouts=timeouts)
-            for a in arms
+            Deployment(upstream_model=a, base_url=url, apis=apis, timeouts=timeouts) for a in arms
         )
         return cls(
             models=tuple(Model(name=d.upstream_model, deployments=(d,)) for d in served),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
+from router_service.apis.registry import APIS
 from router_service.artifact import Encoder, FrontierPoint, Measure, Provenance
 from router_service.http.auth import UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
@@ -27,7 +28,7 @@ from router_service.policies.verified import VERIFIED
 from router_service.predictor.model import Execution
 from router_service.requests.explain import Explained
 from router_service.requests.mapping import Basis, UnroutedModel
-from router_service.requests.parsing import CHAT, MESSAGES, RESPONSES
+from router_service.requests.parsing import Endpoint
 from router_service.runtime.engine import Engine
 from router_service.ui.steps import PlaygroundAnswer
 
@@ -36,8 +37,15 @@ FOLDER = Path(__file__).parent / "web"
 routes = APIRouter(prefix=UI_PATH, include_in_schema=False)
 static = StaticFiles(directory=FOLDER / "static")
 
-Api = Literal["chat", "responses", "messages"]
-_ENDPOINTS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+
+def _check_name(name: str) -> str:
+    if name not in APIS.names:
+        raise ValueError(f"use one of these: {', '.join(APIS.names)}")
+    return name
+
+
+ApiName = Annotated[str, AfterValidator(_check_name)]
+"""Name of an API of the registry."""
 
 
 class ArmCard(BaseModel):
@@ -174,7 +182,7 @@ async def openapi(request: Request) -> dict[str, Any]:
 @routes.post("/api/explain")
 async def explain(
     request: Request,
-    api: Annotated[Api, Query()] = "chat",
+    api: Annotated[ApiName, Query()] = APIS.names[0],
     policy: Annotated[str | None, Query()] = None,
 ) -> Explained:
     """Decide for a request body and explain the decision, without calling a model."""
@@ -185,7 +193,7 @@ async def explain(
             info_of(request).key,
             len(body),
             engine.explainer.explain,
-            _ENDPOINTS[api],
+            Endpoint.of(APIS.named(api)),
             body,
             policy,
         )
@@ -193,9 +201,9 @@ async def explain(
 
 
 @routes.post("/api/ask/{api}")
-async def ask(request: Request, api: Api) -> Response:
+async def ask(request: Request, api: ApiName) -> Response:
     """Route and answer a request as the public API does, for users of the page."""
-    return PlaygroundAnswer(_ENDPOINTS[api], request)
+    return PlaygroundAnswer(Endpoint.of(APIS.named(api)), request)
 
 
 @routes.get("/api/artifact")

@@ -14,8 +14,10 @@ from functools import lru_cache
 import httpx
 import orjson
 
-from router_service.apis.answers import read_usage
+from router_service.apis.answers import MAX_IDENTITY
 from router_service.apis.conversation import Json, as_list
+from router_service.apis.registry import APIS
+from router_service.apis.usage import read_counts
 from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import exact_integer, has_long_integers, loads
 
@@ -23,12 +25,8 @@ MAX_KEYS = 10_000
 """Most keys of one name in a body, at all levels together. For example, each tool with a parameter
 called `model` adds a key `model`. Finding the level of a key takes 2 us."""
 
-REPEATABLE_PATHS = frozenset(
+_REPEATABLE_PATHS = frozenset(
     (
-        "/chat/completions",
-        "/responses",
-        "/messages",
-        "/messages/count_tokens",
         "/completions",
         "/embeddings",
         "/moderations",
@@ -36,12 +34,7 @@ REPEATABLE_PATHS = frozenset(
         "/audio/speech",
     )
 )
-"""Endpoints that compute an answer and change nothing, so that sending a request twice only doubles
-its cost. All other endpoints under `/v1/` may create something, such as a job, a batch, a file or a
-video."""
-
-MAX_IDENTITY = 200
-"""Longest id or model of an answer that is kept, in characters."""
+"""Further endpoints that compute an answer and change nothing."""
 
 MAX_VALUES = 25_000
 """Most values in a JSON text that is read. Commas and opening brackets are counted as values.
@@ -151,6 +144,15 @@ class BodyTemplate:
             yield from pattern.findall(self.body, *span)
 
 
+def may_be_repeated(path: str) -> bool:
+    """Return whether an endpoint only computes an answer, so that repetition doubles only the cost.
+
+    All other endpoints under `/v1/` may create something, such as a job, a batch, a file or a
+    video.
+    """
+    return path in _REPEATABLE_PATHS or any(path in (api.path, api.counting_path) for api in APIS)
+
+
 def is_repeatable(path: str, body: BodyTemplate) -> bool:
     """Return whether sending a request twice has no effect other than its price.
 
@@ -160,7 +162,7 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
     is only stored (`store`, which is OpenAI's default) counts as repeatable, because nothing refers
     to a stored response that was lost, and it expires.
     """
-    if path not in REPEATABLE_PATHS:
+    if not may_be_repeated(path):
         return False
     if not body.contains_any(_EFFECT_MARKS):
         return True
@@ -308,7 +310,7 @@ def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
             usage, _ = _LENIENT.raw_decode(tail[match.end() :].decode(errors="replace"))
         except (ValueError, RecursionError):
             continue
-        if read_usage({"usage": usage}) is not None:
+        if read_counts(usage) is not None:
             return found | {"usage": usage}
     return found
 

@@ -21,7 +21,6 @@ import httpx
 from pydantic import SecretStr
 
 from router_service import __version__
-from router_service.apis.parts import Dialect
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -48,12 +47,6 @@ TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 
 FORWARDED = TRACE_HEADERS | frozenset("x-request-id openai-beta idempotency-key x-sandbox".split())
 """Request headers that are forwarded. All others are not, most importantly credentials."""
-
-MESSAGES_HEADERS = frozenset({"anthropic-version", "anthropic-beta"})
-"""Request headers that are forwarded to upstreams with Anthropic's Messages API."""
-
-MESSAGES_VERSION = {"anthropic-version": "2023-06-01"}
-"""Header that the Messages API requires, for requests without it."""
 
 MAX_PASSED_HEADERS = 64
 """Most headers of an answer that are returned to the client. Many clients accept 100 in all."""
@@ -368,9 +361,10 @@ class UpstreamClient:
         # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
         passed = self._forwarded - TRACE_HEADERS if traced else self._forwarded
         client_headers = request.client_headers
-        if Dialect.MESSAGES in deployment.dialects:
-            passed = passed | MESSAGES_HEADERS
-            client_headers = {**MESSAGES_VERSION, **client_headers}
+        for api in deployment.apis:
+            if api.forwarded_headers:
+                passed = passed | api.forwarded_headers
+                client_headers = {**api.default_headers, **client_headers}
         forwarded = [(name, v) for name, v in client_headers.items() if name in passed]
         # As bytes, because httpx refuses characters that are not ASCII.
         headers = [

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from router_service.apis.parts import Dialect
+from router_service.apis.api import Api
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -27,10 +27,10 @@ from router_service.core.errors import (
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.bodies import (
-    REPEATABLE_PATHS,
     BodyTemplate,
     asks_for_usage,
     is_repeatable,
+    may_be_repeated,
     without_stream_options,
 )
 from router_service.upstream.breaker import CircuitBreakers
@@ -47,7 +47,6 @@ from router_service.upstream.translation import (
     ProofMemory,
     Translation,
     account_of,
-    find_proofs,
     may_refuse_thinking,
 )
 
@@ -321,7 +320,7 @@ class RetryingClient:
         """
         translation = request.translation
         target = None if translation is None else translation.target_of(deployment)
-        is_native = translation is None or target is translation.dialect
+        is_native = translation is None or target is translation.client
         path = request.path if is_native or target is None else target.path
         refusal = (deployment.id, path, request.client)
 
@@ -350,7 +349,7 @@ class RetryingClient:
                 request.client,
                 started_s=request.started_s,
                 query=request.query if is_native else "",
-                needs_new_connection=path not in REPEATABLE_PATHS,
+                needs_new_connection=not may_be_repeated(path),
                 trace=request.trace,
                 reserve_memory=request.reserve_memory,
                 on_sent=attempt.mark_sent,
@@ -383,13 +382,13 @@ class RetryingClient:
         answer: UpstreamAnswer,
         started: StartedAnswer,
         request: UpstreamRequest,
-        target: Dialect | None,
+        target: Api | None,
     ) -> None:
         """Read the start of an answer, translate it, and remember who made its proofs."""
         translation, translator, on_proof = request.translation, None, None
         if translation is not None and started.is_translated and answer.status < 400:
             translator = translation.answer_translator(started.deployment)
-        if target in {Dialect.RESPONSES, Dialect.MESSAGES}:
+        if target is not None and target.has_proofs:
             account = account_of(started.deployment, target)
             on_proof = partial(self._proofs.remember, account=account)
         if answer.is_stream:
@@ -397,7 +396,7 @@ class RetryingClient:
                 answer,
                 started,
                 expects_json=request.expects_json,
-                dialect=target,
+                api=target,
                 translator=translator,
                 on_proof=on_proof,
             )
@@ -406,11 +405,11 @@ class RetryingClient:
             answer,
             started,
             expects_json=request.expects_json,
-            dialect=target,
+            api=target,
             translator=translator,
         )
-        if on_proof is not None and not started.is_skimmed:
-            for proof in find_proofs(started.value):
+        if target is not None and on_proof is not None and isinstance(started.value, dict):
+            for proof in target.find_proofs(started.value):
                 on_proof(proof)
 
     def _count_failure(

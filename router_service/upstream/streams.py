@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from router_service.apis.answers import AnswerAccumulator, Usage, fix_surrogates, read_usage
-from router_service.apis.api_errors import ForeignAnswerError, read_error
+from router_service.apis.answer_errors import ForeignAnswerError, is_error
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.answers import AnswerIdentity, AnswerRecord
+from router_service.apis.api import Api
 from router_service.apis.conversation import Json
-from router_service.apis.parts import Dialect
-from router_service.apis.translators import AnswerTranslator
+from router_service.apis.registry import APIS
+from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
 from router_service.settings import Deployment, Model
 from router_service.upstream.bodies import (
     BYTE_ORDER_MARK,
-    MAX_IDENTITY,
     UNCOUNTED_BYTES,
     UnreadableError,
     decode_json,
@@ -29,7 +30,6 @@ from router_service.upstream.bodies import (
 )
 from router_service.upstream.client import UpstreamAnswer
 from router_service.upstream.connection import RawHeaders
-from router_service.upstream.translation import find_proofs
 
 MAX_HELD_BYTES = 4 * 1024 * 1024
 """Longest answer that is read to its end before it is forwarded. If such an answer breaks off,
@@ -73,13 +73,6 @@ PING = b": ping\n\n"
 CHARACTERS_PER_TOKEN = 4
 """OpenAI's rule of thumb for English. It is used for answers whose provider reports no token
 counts."""
-
-MAX_CHOICES = 128
-"""Most choices of a stream whose ends are awaited. OpenAI allows as many (API reference: `n`)."""
-
-MAX_SEQUENCE_NUMBER = 2**53
-"""Sequence numbers of events from this one on are ignored. JavaScript clients could not add one to
-them (RFC 8259, section 6), and the gateway could not write numbers from 2**64 on."""
 
 _UPSTREAMS_FAULT = {401, 407, 408, 429}
 """Statuses below 500 after which another deployment or model may succeed, because the cause is the
@@ -132,27 +125,6 @@ _NOT_CLIENTS_STATUSES = frozenset({401, 408, 429})
 _BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
 _SEAM_BYTES = 2  # a blank line may begin in the last two of the buffered bytes
 _DONE = b"[DONE]"
-# A tuple instead of a set, because an upstream may send an unhashable type, such as a list.
-_LAST_TYPES = ("response.completed", "response.incomplete", "response.failed", "message_stop")
-_EMPTY_TYPES = (
-    "message_start",
-    "ping",
-    "response.created",
-    "response.queued",
-    "response.in_progress",
-)
-"""Events that contain nothing of the answer. After them, another deployment may still answer.
-OpenAI reports rate limits and overload after `response.created`."""
-_MESSAGES_TYPES = (
-    "message_start",
-    "message_delta",
-    "message_stop",
-    "content_block_start",
-    "content_block_delta",
-    "content_block_stop",
-)
-_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
-_DELTA_TEXTS = ("text", "partial_json", "thinking")
 
 
 @dataclass(slots=True)
@@ -197,25 +169,17 @@ class StartedAnswer:
         self.answer.close(exc)
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerIdentity:
-    """The id and the model that an answer names, if any."""
-
-    id: str | None = None
-    model: str | None = None
-
-
 async def read_whole(
     answer: UpstreamAnswer,
     started: StartedAnswer,
     *,
     expects_json: bool,
-    dialect: Dialect | None = None,
+    api: Api | None = None,
     translator: AnswerTranslator | None = None,
 ) -> None:
     """Read an answer that is not a stream into `started`, translated if there is a translator.
 
-    `dialect` is the API that was asked; an answer in another one is unusable.
+    `api` is the API that was asked; an answer in another one is unusable.
 
     Raise UpstreamError if the answer is unusable, so that another upstream can be tried. If the
     answer is too large to be buffered, `started.rest` yields the part that is still unread.
@@ -251,10 +215,10 @@ async def read_whole(
             problem = "sent an answer that is not valid JSON"
             raise UpstreamError(answer.model, problem, Failure.MALFORMED) from exc
         return
-    if (isinstance(started.value, dict) or expects_json) and is_error(started.value):
+    if (isinstance(started.value, dict) or expects_json) and _reports_error(started.value, api):
         problem = "answered with an error, but with a success status"
         raise UpstreamError(answer.model, problem, failure_of_error(started.value))
-    started.body = _in_clients_api(answer, started, dialect, translator)
+    started.body = _in_clients_api(answer, started, api, translator)
 
 
 async def _read_error(answer: UpstreamAnswer) -> bytes:
@@ -326,28 +290,21 @@ def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def is_of_another_api(value: Json, dialect: Dialect | None) -> bool:
+def is_of_another_api(value: Json, api: Api | None) -> bool:
     """Return whether an answer or an event is recognized as one of another API."""
-    if dialect is None or not isinstance(value, dict):
-        return dialect is not None  # no API answers with anything but objects
-    kind = value.get("type")
-    marks = {
-        Dialect.CHAT: any("delta" in c or "message" in c for c in _objects(value.get("choices"))),
-        Dialect.RESPONSES: value.get("object") == "response"
-        or (isinstance(kind, str) and kind.startswith("response.")),
-        Dialect.MESSAGES: kind == "message" or kind in _MESSAGES_TYPES,
-    }
-    return not marks[dialect] and any(marks.values())
+    if api is None or not isinstance(value, dict):
+        return api is not None  # no API answers with anything but objects
+    return not api.recognizes(value) and APIS.recognize(value) is not None
 
 
 def _in_clients_api(
     answer: UpstreamAnswer,
     started: StartedAnswer,
-    dialect: Dialect | None,
+    api: Api | None,
     translator: AnswerTranslator | None,
 ) -> bytes:
     """Return a whole answer in the client's API; raise UpstreamError if that is impossible."""
-    if is_of_another_api(started.value, dialect):
+    if is_of_another_api(started.value, api):
         raise UpstreamError(answer.model, ANOTHER_API, Failure.MALFORMED)
     if translator is None:
         return started.body
@@ -358,21 +315,15 @@ def _in_clients_api(
 
 
 def _untranslatable(answer: UpstreamAnswer, exc: ForeignAnswerError) -> UpstreamError:
-    problem = f"sent an answer of the {exc.source.value} API that {exc.problem}"
+    problem = f"sent an answer of the {exc.source} API that {exc.problem}"
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def is_error(value: Json) -> bool:
-    """Return whether a decoded body or event is an error, whatever its status was.
-
-    Chat Completions report errors in a top-level `error`. Responses and Messages report them by
-    events of the type `error`, and Responses also by a response that failed. A value that is not an
-    object counts as an error, because no API answers with one.
-    """
+def _reports_error(value: Json, api: Api | None) -> bool:
+    """Return whether a decoded body or event is an error; no API answers with non-objects."""
     if not isinstance(value, dict):
         return True
-    is_failed = value.get("status") == "failed" or value.get("type") == "response.failed"
-    return bool(value.get("error")) or value.get("type") == "error" or is_failed
+    return is_error(value) if api is None else api.is_error(value)
 
 
 def failure_of_error(value: Json) -> Failure:
@@ -397,24 +348,12 @@ def failure_of_error(value: Json) -> Failure:
     return Failure.REFUSED if is_clients else Failure.ERROR_BODY
 
 
-def identity_of(value: Json) -> AnswerIdentity:
-    """Return the id and the model that an answer or one of its events names."""
-    response = value.get("response", value.get("message")) if isinstance(value, dict) else None
-    source = response if isinstance(response, dict) else value
-    if not isinstance(source, dict):
-        return AnswerIdentity()
-    texts = (source.get("id"), source.get("model"))
-    return AnswerIdentity(
-        *(fix_surrogates(t[:MAX_IDENTITY]) if isinstance(t, str) else None for t in texts)
-    )
-
-
 async def start_stream(
     answer: UpstreamAnswer,
     started: StartedAnswer,
     *,
     expects_json: bool = True,
-    dialect: Dialect | None = None,
+    api: Api | None = None,
     translator: AnswerTranslator | None = None,
     on_proof: Callable[[str], None] | None = None,
 ) -> None:
@@ -427,7 +366,7 @@ async def start_stream(
     reader = started.reader = EventReader(
         answer,
         expects_json=expects_json,
-        dialect=dialect,
+        api=api,
         translator=translator,
         on_proof=on_proof,
     )
@@ -469,47 +408,40 @@ class EventReader:
         answer: UpstreamAnswer,
         *,
         expects_json: bool = True,
-        dialect: Dialect | None = None,
+        api: Api | None = None,
         translator: AnswerTranslator | None = None,
         on_proof: Callable[[str], None] | None = None,
     ) -> None:
         """Read an answer. Without `expects_json`, its events may contain anything.
 
-        `dialect` is the API that was asked. An event of another one is a failure, and so is an end
+        `api` is the API that was asked. An event of another one is a failure, and so is an end
         before the answer says that it is complete. With a translator, its events are translated.
         `on_proof` is called with each proof of the model's reasoning.
         """
         self._answer = answer
         self.translator = translator
         self._translated: list[bytes] = []
-        self._on_proof = on_proof
         self._expects_json = expects_json
-        self._dialect = dialect
-        self._unfinished: set[Json] = set()
-        """Places of the choices that have begun and not ended (Chat Completions)."""
-        self._has_stopped = False
-        """Whether the answer has a reason why it ended. Only its usage may follow."""
+        self._api = api
         self._has_begun = False
         self._held = bytearray()
         self._tail = b""
         self.is_within_event = False
         """Whether the last forwarded bytes were not the end of an event."""
         self._is_done = False
-        self._characters = 0
-        self.usage: Usage | None = None
-        """The usage that the upstream has reported."""
+        self.accumulator = AnswerRecord() if api is None else api.record()
+        """What the answer contains so far."""
+        if translator is not None:
+            self.accumulator = translator.record
+        self.accumulator.on_proof = on_proof
+        self._is_recognized = api is not None or translator is not None
+        """Whether the API is known; that of another endpoint is recognized at its first event."""
         self.has_started = False
         """Whether any event has been read, even one that contains nothing of the answer."""
         self.has_output = False
         """Whether any event was output: not a comment, an error or the start of a message."""
         self.error: UpstreamError | None = None
         """The error that an event reported."""
-        self.last_number = -1
-        """The number of the last event, if events have one (Responses API)."""
-        self.response_id: str | None = None
-        """The id of a response that the upstream may store (Responses API)."""
-        self.identity = AnswerIdentity()
-        self.accumulator = AnswerAccumulator()
         self.events: AsyncIterator[bytes] = self._read_events()
         """The stream's bytes, cut only between events; iterate over them once.
 
@@ -522,9 +454,29 @@ class EventReader:
         self._pending: asyncio.Future[bytes | None] | None = None
 
     @property
+    def usage(self) -> Usage | None:
+        """The usage that the upstream has reported."""
+        return self.accumulator.usage
+
+    @property
+    def identity(self) -> AnswerIdentity:
+        """The id and the model that the answer names."""
+        return self.accumulator.identity
+
+    @property
+    def response_id(self) -> str | None:
+        """The id of a response that the upstream may store."""
+        return self.accumulator.response_id
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event, if events have one; -1 before the first."""
+        return self.accumulator.last_number
+
+    @property
     def written_tokens(self) -> int:
         """Return an estimate of how many tokens the events contained so far."""
-        return -(-self._characters // CHARACTERS_PER_TOKEN)
+        return -(-self.accumulator.written_characters // CHARACTERS_PER_TOKEN)
 
     async def _read_events(self) -> AsyncIterator[bytes]:
         chunks = self._answer.chunks()
@@ -593,7 +545,7 @@ class EventReader:
         if not self._answer.is_delimited:
             problem = "broke the connection while it answered"
             raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
-        if self._dialect is not None and not self._has_stopped:
+        if self._api is not None and not self.accumulator.has_stopped:
             problem = "ended its answer before it was complete"
             raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
 
@@ -689,66 +641,44 @@ class EventReader:
         if not (self._expects_json or isinstance(content, dict)):
             self.has_output = self.accumulator.is_incomplete = True
             return
-        if is_of_another_api(content, self._dialect):
+        if is_of_another_api(content, self._api):
             self._unreadable = UpstreamError(self._answer.model, ANOTHER_API, Failure.MALFORMED)
             return
-        if is_error(content):
+        if _reports_error(content, self._api):
             problem = "sent an error within its answer"
             self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
             if self.translator is not None:
-                error = read_error(content, self.translator.source, status=200)
+                error = self.translator.source.read_error(content, 200)
                 self._translate(partial(self.translator.error, error))
-            return
-        self._record(content)
-        if self.translator is not None and not self.error:
-            if content.get("type") == "ping":
+        else:
+            self.has_started = True
+            self._read_content(content)
+
+    def _read_content(self, content: dict[str, Json]) -> None:
+        """Record the content of an event, which is passed through or translated."""
+        if self.translator is not None:
+            source = self.translator.source
+            if not self.has_output:
+                self.has_output = not source.is_beginning(content)
+            if source.ping_type and content.get("type") == source.ping_type:
                 self._translated.append(PING)
-            self._translate(partial(self.translator.feed, content))
+            if not self.error:
+                self._translate(partial(self.translator.feed, content))
+            self._is_done = self._is_done or self.translator.record.is_done
+            return
+        record = self._recognize(content)
+        record.feed(content)
+        self.has_output = self.has_output or record.has_output
+        self._is_done = self._is_done or record.is_done
 
-    def _record(self, content: dict[str, Json]) -> None:
-        """Record the content of an event that is no error."""
-        kind = content.get("type")
-        self.has_started = True
-        if not self.has_output:
-            self.has_output = kind not in _EMPTY_TYPES and not _is_empty_chunk(content)
-        self._is_done = self._is_done or kind in _LAST_TYPES
-        self._read_stop(content)
-        self.usage = read_usage(content, self.usage) or self.usage
-        response = content.get("response")
-        response_id = response.get("id") if isinstance(response, dict) else None
-        if isinstance(response_id, str) and not self.response_id:
-            self.response_id = fix_surrogates(response_id)
-        if self.identity.id is None:
-            self.identity = identity_of(content)
-        number = content.get("sequence_number")
-        if type(number) is int and 0 <= number < MAX_SEQUENCE_NUMBER:
-            self.last_number = number
-        self._characters += _written_characters(content)
-        self.accumulator.feed(content)
-        if self._on_proof is not None:
-            for proof in find_proofs(content):
-                self._on_proof(proof)
-
-    def _read_stop(self, content: dict[str, Json]) -> None:
-        """Record whether the answer has ended, for streams without a last event.
-
-        Some servers with Chat Completions do not send `[DONE]`. An answer may have several choices.
-        """
-        if self._dialect is Dialect.CHAT:
-            choices = content.get("choices")
-            for choice in choices if isinstance(choices, list) else ():
-                place = choice.get("index", 0) if isinstance(choice, dict) else None
-                if not isinstance(place, int):
-                    continue
-                if choice.get("finish_reason"):
-                    self._unfinished.discard(place)
-                    self._has_stopped = not self._unfinished
-                elif place not in self._unfinished and len(self._unfinished) < MAX_CHOICES:
-                    self._unfinished.add(place)
-                    self._has_stopped = False
-        elif self._dialect is Dialect.MESSAGES and content.get("type") == "message_delta":
-            delta = content.get("delta")
-            self._has_stopped = isinstance(delta, dict) and bool(delta.get("stop_reason"))
+    def _recognize(self, content: dict[str, Json]) -> AnswerRecord:
+        """Return the record of the answer, whose API its first event shows if it is not known."""
+        if not self._is_recognized:
+            self._is_recognized = True
+            record = APIS.api_of(content).record()
+            record.is_incomplete = self.accumulator.is_incomplete
+            self.accumulator = record
+        return self.accumulator
 
     def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
         """Forward an event that cannot be read, or record it as a failure.
@@ -768,49 +698,5 @@ class EventReader:
         self.has_output = self.accumulator.is_incomplete = True
         if exc.is_too_much:
             found = skim(data)
-            self.usage = read_usage(found) or self.usage
-            self._is_done = self._is_done or found.get("type") in _LAST_TYPES
-
-
-def _is_empty_chunk(event: dict[str, Json]) -> bool:
-    """Return whether an event of a streamed chat contains nothing but the role."""
-    if not isinstance(event.get("choices"), list):
-        return False
-    for choice in _objects(event["choices"]):
-        delta = choice.get("delta")
-        if not isinstance(delta, dict) or choice.get("finish_reason"):
-            return False
-        if any(value for name, value in delta.items() if name != "role"):
-            return False
-    return True
-
-
-def _written_characters(event: Json) -> int:
-    """Count the characters that an event adds to an answer.
-
-    It counts text, reasoning, refusals, and the names and arguments of tool calls.
-    """
-    if isinstance(delta := event.get("delta"), str):  # the Responses API
-        return len(delta)
-    if isinstance(delta, dict):  # the Messages API
-        return sum([_length(delta.get(name)) for name in _DELTA_TEXTS])
-    count = 0
-    for choice in _objects(event.get("choices")):
-        delta = choice.get("delta")
-        if not isinstance(delta, dict):
-            count += _length(choice.get("text"))
-            continue
-        count += sum([_length(text) for name, text in delta.items() if name in _TEXTS])
-        for call in _objects(delta.get("tool_calls")):
-            function = call.get("function")
-            if isinstance(function, dict):
-                count += _length(function.get("name")) + _length(function.get("arguments"))
-    return count
-
-
-def _objects(value: Json) -> Sequence[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
-
-
-def _length(value: Json) -> int:
-    return len(value) if isinstance(value, str) else 0
+            self._recognize(found).note_skimmed(found)
+            self._is_done = self._is_done or self.accumulator.is_done

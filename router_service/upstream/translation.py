@@ -6,26 +6,19 @@ provider has signed.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 
-from router_service.apis.conversation import Json
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.api import Api, Target
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import SEAL, unseal
-from router_service.apis.parts import Dialect, Request
-from router_service.apis.registry import (
-    read_request,
-    with_fitting_call_ids,
-    without_foreign_thinking,
-    write_request,
-)
-from router_service.apis.translators import AnswerTranslator
-from router_service.apis.writing import Target
+from router_service.apis.parts import Request
+from router_service.apis.request_translation import read_request
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.core.strict_json import loads_exactly
 from router_service.settings import Deployment, Model
@@ -41,18 +34,6 @@ translated in a thread."""
 
 TRANSLATION_COPIES = 3
 """Copies of a body in memory while it is translated: decoded, read and written."""
-
-_PROOF = re.compile(rb'"(?:signature|data|encrypted_content)"\s*:\s*"([^"\\]{8,})"')
-"""A proof of reasoning in a request's body. Other values may match too, such as images."""
-
-_MARKS = (b'"signature"', b'"redacted_thinking"', b'"encrypted_content"')
-"""Every Messages or Responses body with a proof contains one of these."""
-
-_CHAT_MARK = re.compile(rb'"reasoning(?:_content|_details)?"')
-"""Every chat body with reasoning contains a match."""
-
-_CHAT_RESULT = re.compile(rb'"tool_call_id"\s*:\s*"([^"]*)"')
-"""The id of a call that has a result, in a chat body."""
 
 _NAMES = (b"signature", b"thinking", b"encrypted", b"reasoning")
 """Words in errors about a proof. An error that contains one may have another cause."""
@@ -92,48 +73,24 @@ class ProofMemory:
         return known or (number, account) in self._refusals
 
 
-def account_of(deployment: Deployment, dialect: Dialect) -> Account:
+def account_of(deployment: Deployment, api: Api) -> Account:
     """Return where proofs of a deployment are valid.
 
     Anthropic's signatures are valid for all of its keys. OpenAI's encrypted reasoning is only valid
     for the organization of the key.
     """
-    key = deployment.api_key if dialect is Dialect.RESPONSES else None
+    key = deployment.api_key if api.proofs_belong_to_key else None
     return deployment.origin, "" if key is None else key.get_secret_value()
-
-
-def find_proofs(value: Json) -> Iterator[str]:
-    """Yield the proofs of reasoning in a whole answer, or in one event of a stream."""
-    if not isinstance(value, dict):
-        return
-    kind = value.get("type")
-    if kind == "content_block_delta":
-        parts: Json = (value.get("delta"),)
-    elif kind == "content_block_start":
-        parts = (value.get("content_block"),)
-    elif kind == "response.output_item.done":
-        parts = (value.get("item"),)
-    else:
-        parts = value.get("content", value.get("output"))
-    for part in parts if isinstance(parts, list | tuple) else ():
-        if not isinstance(part, dict):
-            continue
-        name = {"redacted_thinking": "data", "reasoning": "encrypted_content"}.get(
-            str(part.get("type")), "signature"
-        )
-        proof = part.get(name)
-        if isinstance(proof, str) and proof:
-            yield proof
 
 
 @dataclass(slots=True)
 class Translation:
     """One request in every API that its deployments speak, each written when it is needed."""
 
-    dialect: Dialect
+    client: Api
     """The client's API."""
     body: BodyTemplate
-    target_of: Callable[[Deployment], Dialect | None]
+    target_of: Callable[[Deployment], Api | None]
     """The API in which a deployment gets the request; None if it cannot get it."""
     reserve_memory: ReserveMemory
     run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
@@ -150,25 +107,22 @@ class Translation:
         Without `has_thinking`, there is no reasoning in it at all. Raises UpstreamError if there is
         too little memory.
         """
-        dialect = self.target_of(deployment) or self.dialect
-        account = account_of(deployment, dialect)
+        api = self.target_of(deployment) or self.client
+        account = account_of(deployment, api)
 
         def is_foreign(proof: str) -> bool:
             return not has_thinking or memory.is_foreign(proof, account)
 
         limit_tokens = model.capabilities.max_output_tokens
         name, can_reason = deployment.upstream_model, deployment.supports_reasoning
-        target = Target(dialect, name, deployment.provider, limit_tokens, can_reason)
-        if dialect is self.dialect:
+        target = Target(api, name, deployment.provider, limit_tokens, can_reason)
+        if api is self.client:
             body = self.body.with_model(deployment.upstream_model)
-            if dialect is Dialect.CHAT and target.limits_call_ids:
-                ids = (found.decode(errors="replace") for found in _CHAT_RESULT.findall(body))
-                if any(target.call_id(call_id) != call_id for call_id in ids):
-                    body = orjson.dumps(with_fitting_call_ids(loads_exactly(body), target))
+            body = api.with_fitting_call_ids(body, target)
             proofs = self.proofs if has_thinking else ()
             if has_thinking and not any(p.startswith(SEAL) or is_foreign(p) for p in proofs):
                 return body
-            kept = without_foreign_thinking(loads_exactly(body), dialect, is_foreign)
+            kept = api.without_foreign_thinking(loads_exactly(body), is_foreign)
             return body if kept is None else orjson.dumps(kept)
 
         key = target, account, has_thinking
@@ -180,7 +134,7 @@ class Translation:
                 raise UpstreamError(model.name, problem, Failure.BUSY) from exc
 
             def write() -> bytes:
-                return encode(write_request(self.request, target, is_foreign))
+                return encode(api.write_request(self.request, target, is_foreign))
 
             if self.body.size_bytes <= AT_ONCE_BYTES:
                 self._bodies[key] = write()
@@ -197,7 +151,7 @@ class Translation:
         """The request, read from its body at the first use."""
         if self._request is None:
             body = loads_exactly(self.body.with_model("-"))
-            self._request = read_request(body, self.dialect)
+            self._request = read_request(body, self.client)
         return self._request
 
     @property
@@ -206,27 +160,27 @@ class Translation:
 
         Reasoning of Chat Completions has no proof. An empty text stands for all of it.
         """
-        if self._proofs is None and self.dialect is Dialect.CHAT:
-            has_reasoning = any(self.body.find_all(_CHAT_MARK))
-            self._proofs = [""] if has_reasoning else []
-        elif self._proofs is None:
-            found = self.body.find_all(_PROOF) if self.body.contains_any(_MARKS) else ()
-            self._proofs = [proof.decode(errors="replace") for proof in found]
+        if self._proofs is None:
+            marks, pattern = self.client.proof_marks, self.client.proof_pattern
+            has_any = pattern is not None and (not marks or self.body.contains_any(marks))
+            found = self.body.find_all(pattern) if pattern is not None and has_any else ()
+            distinct = dict.fromkeys(found)
+            self._proofs = [proof.decode(errors="replace") for proof in distinct]
         return self._proofs
 
     def refuse_proofs(self, deployment: Deployment, memory: ProofMemory) -> None:
         """Remember that a deployment refuses the proofs in the client's body."""
-        account = account_of(deployment, self.target_of(deployment) or self.dialect)
+        account = account_of(deployment, self.target_of(deployment) or self.client)
         for proof in self.proofs:
-            memory.refuse(unseal("", proof, self.dialect).proof, account)
+            memory.refuse(unseal("", proof, self.client.name).proof, account)
 
     def answer_translator(self, deployment: Deployment) -> AnswerTranslator | None:
         """Return a translator of a deployment's answer, or None if it needs none."""
         source = self.target_of(deployment)
-        if source is None or source is self.dialect:
+        if source is None or source is self.client:
             return None
         name, now_s = deployment.upstream_model, int(time.time())
-        return AnswerTranslator(source, self.dialect, self.request, model=name, created_s=now_s)
+        return AnswerTranslator(source, self.client, self.request, model=name, created_s=now_s)
 
 
 def may_refuse_thinking(error: bytes) -> bool:

@@ -130,13 +130,15 @@ _CLIENT_TOOLS = ("function", "custom")  # no set, because a client may send an u
 def why_unverifiable(
     body: Mapping[str, Json],
     conversation: Conversation,
-    features: Collection[Feature],
+    features: Collection[str],
     *,
     is_continued: bool = False,
+    is_stored_by_default: bool = False,
 ) -> UnverifiedReason | None:
     """Return why the answer to a decoded request cannot be verified, or None if it can be.
 
-    `features` are those that the request requires of a model, its API among them.
+    `features` are those that the request requires of a model. `is_stored_by_default` says whether
+    its API stores answers unless the request forbids it.
     """
     store = body.get("store")
     tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
@@ -148,9 +150,7 @@ def why_unverifiable(
         UnverifiedReason.SEVERAL_CHOICES: Feature.SEVERAL_CHOICES in features,
         UnverifiedReason.ATTACHMENTS: any(feature in _ATTACHMENTS for feature in features),
         UnverifiedReason.BACKGROUND: bool(body.get("background")),
-        UnverifiedReason.STORED: (
-            store is not False if Feature.RESPONSES in features else bool(store)
-        ),
+        UnverifiedReason.STORED: (store is not False if is_stored_by_default else bool(store)),
         UnverifiedReason.SERVER_TOOLS: has_server_tools or bool(body.get("web_search_options")),
         UnverifiedReason.UNREAD: bool(conversation.unread),
     }

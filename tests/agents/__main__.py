@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Text, Thinking, ToolUse
+from tests import apis
+from tests.apis import APIS, Api
 from tests.clients.matrix import NAMES
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import ARMS, deployment, gateway
@@ -139,7 +141,7 @@ AGENTS = (
 )
 
 
-def run(agent: Agent, programs: Path, dialect: Dialect) -> Figures:
+def run(agent: Agent, programs: Path, dialect: Api) -> Figures:
     """Let an agent do the task with an upstream that has one API; raise AssertionError."""
     with tempfile.TemporaryDirectory() as temporary:
         folder, home = Path(temporary, "task"), Path(temporary, "home")
@@ -155,7 +157,7 @@ def run(agent: Agent, programs: Path, dialect: Dialect) -> Figures:
             if done == len(calls):
                 return Play([Text(DONE)])
             call = calls[done]
-            if call.is_custom and dialect is not Dialect.RESPONSES:
+            if call.is_custom and dialect is not apis.RESPONSES:
                 # Only Responses has custom tools that Codex uses; others get a function.
                 arguments = json.dumps({"input": call.arguments})
                 call = ToolUse(call.id, call.name, arguments)
@@ -210,7 +212,7 @@ def main() -> int:
             [programs / agent.program, "--version"], capture_output=True, text=True, check=True
         ).stdout.split()
         number = next(word for word in version if word[0].isdigit())
-        for dialect in Dialect:
+        for dialect in APIS:
             try:
                 figures = run(agent, programs, dialect)
             except AssertionError as exc:

@@ -12,7 +12,8 @@ from typing import Any
 import anthropic
 import openai
 
-from router_service.apis.parts import Dialect
+from tests import apis
+from tests.apis import Api
 
 SYSTEM = "You help."
 MAX_TOKENS = 4096
@@ -299,15 +300,15 @@ class MessagesConversation(Conversation):
         self.history.append({"role": "assistant", "content": content})
 
 
-CONVERSATIONS: Mapping[Dialect, type[Conversation]] = {
-    Dialect.CHAT: ChatConversation,
-    Dialect.RESPONSES: ResponsesConversation,
-    Dialect.MESSAGES: MessagesConversation,
+CONVERSATIONS: Mapping[Api, type[Conversation]] = {
+    apis.CHAT: ChatConversation,
+    apis.RESPONSES: ResponsesConversation,
+    apis.MESSAGES: MessagesConversation,
 }
 
-STOPS: Mapping[Dialect, Sequence[str]] = {
-    Dialect.CHAT: ("stop", "tool_calls"),
-    Dialect.RESPONSES: ("completed", "completed"),
-    Dialect.MESSAGES: ("end_turn", "tool_use"),
+STOPS: Mapping[Api, Sequence[str]] = {
+    apis.CHAT: ("stop", "tool_calls"),
+    apis.RESPONSES: ("completed", "completed"),
+    apis.MESSAGES: ("end_turn", "tool_use"),
 }
 """Why an answer ends, without calls and with calls."""

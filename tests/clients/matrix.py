@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 import orjson
 
-from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Text, Thinking, ToolUse
+from tests import apis
+from tests.apis import APIS, Api
 from tests.clients.conversations import CONVERSATIONS, STOPS, SYSTEM, TOOLS, Conversation, Heard
 from tests.providers.answers import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Written
 from tests.providers.app import ERROR_MESSAGE, Fault, Play, Provider
@@ -69,8 +71,8 @@ a body with status 200."""
 class Cell(NamedTuple):
     """One conversation of the matrix."""
 
-    client: Dialect
-    upstream: Dialect
+    client: Api
+    upstream: Api
     stream: bool
     case: Case
 
@@ -81,7 +83,7 @@ class Cell(NamedTuple):
         return f"{self.client}-{self.upstream}-{form}-{self.case.name.lower()}"
 
 
-CELLS = [Cell(*each) for each in product(Dialect, Dialect, (False, True), Case)]
+CELLS = [Cell(*each) for each in product(APIS, APIS, (False, True), Case)]
 
 
 def play(asked: ProviderRequest) -> Play:
@@ -158,7 +160,7 @@ def _check_content(talk: Conversation, provider: Provider, cell: Cell) -> None:
     decoded = {call.id: (call.name, _decoded(call)) for call in calls}
     equal(last.calls, decoded, "calls that the upstream gets back")
     equal(last.results, {call.id: RESULTS[call.name] for call in calls}, "results")
-    if cell.case is Case.THINKING and cell.upstream is not Dialect.CHAT:
+    if cell.case is Case.THINKING and cell.upstream is not apis.CHAT:
         equal(last.thinking, [THINKING.text], "thinking that the upstream gets back")
 
 
@@ -224,7 +226,7 @@ _CHECKS = {
 
 def table(problems: dict[Cell, str]) -> str:
     """Return the results as a Markdown table: passed conversations by case, client and upstream."""
-    pairs = list(product(Dialect, Dialect))
+    pairs = list(product(APIS, APIS))
     lines = [
         "| client's API | upstream's API | " + " | ".join(Case) + " |",
         "|---|---|" + "---|" * len(Case),
@@ -240,9 +242,9 @@ def table(problems: dict[Cell, str]) -> str:
 
 
 NAMES = {
-    Dialect.CHAT: "Chat Completions",
-    Dialect.RESPONSES: "Responses",
-    Dialect.MESSAGES: "Messages",
+    apis.CHAT: "Chat Completions",
+    apis.RESPONSES: "Responses",
+    apis.MESSAGES: "Messages",
 }
 
 

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from router_service.apis.parts import Dialect
+from tests import apis
 from tests.clients import matrix
 from tests.clients.matrix import CELLS, SCRIPTS, Case, Cell, Matrix, play
 from tests.providers.app import Provider
@@ -26,9 +26,9 @@ from tests.providers.gateways import names
 from tests.serving import served
 
 FORMATS = {
-    Dialect.CHAT: "openai_chat",
-    Dialect.RESPONSES: "openai_responses",
-    Dialect.MESSAGES: "anthropic_messages",
+    apis.CHAT: "openai_chat",
+    apis.RESPONSES: "openai_responses",
+    apis.MESSAGES: "anthropic_messages",
 }
 
 

@@ -8,9 +8,9 @@ import anthropic
 import pytest
 from anthropic import beta_tool
 
-from router_service.apis.parts import Dialect
 from router_service.serving.app import create_app
 from router_service.settings import Settings
+from tests.apis import APIS
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.serving import Sandbox, served
 
@@ -34,11 +34,9 @@ def claude(sandbox: Sandbox) -> Iterator[anthropic.Anthropic]:
     settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES))
     models = tuple(
         model.model_copy(
-            update={
-                "deployments": (model.deployments[0].model_copy(update={"dialects": (dialect,)}),)
-            }
+            update={"deployments": (model.deployments[0].model_copy(update={"apis": (dialect,)}),)}
         )
-        for model, dialect in zip(settings.models, Dialect, strict=True)
+        for model, dialect in zip(settings.models, APIS, strict=True)
     )
     settings = settings.model_copy(update={"models": models})
     with (

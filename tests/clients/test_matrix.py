@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.apis.parts import Dialect
+from tests.apis import APIS, Api
 from tests.clients import matrix
 from tests.clients.matrix import CELLS, SCRIPTS, Case, Cell, Matrix, play
 from tests.providers.app import Provider
@@ -31,10 +31,8 @@ def test_conversation_passes(running: Matrix, cell: Cell) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("case", [*SCRIPTS, Case.IMAGE], ids=lambda case: case.name.lower())
-@pytest.mark.parametrize("dialect", Dialect)
-def test_scripted_provider_is_read_by_its_own_sdk(
-    dialect: Dialect, case: Case, stream: bool
-) -> None:
+@pytest.mark.parametrize("dialect", APIS)
+def test_scripted_provider_is_read_by_its_own_sdk(dialect: Api, case: Case, stream: bool) -> None:
     """Without a gateway, the same checks pass, so the scripted providers speak these APIs."""
     provider = Provider(play)
     with served(provider) as url:

@@ -10,7 +10,9 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Text, Thinking, ToolUse
+from tests import apis
+from tests.apis import APIS, Api
 from tests.clients.conversations import CONVERSATIONS
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import deployment, gateway
@@ -24,13 +26,13 @@ TURNS = 12
 """Requests of one conversation. Every second one sends the result of a call."""
 
 CALL_IDS = {
-    Dialect.CHAT: ("chatcmpl-tool-{:032x}", "functions.get_weather:{}"),
-    Dialect.RESPONSES: ("call_{:024x}", "fc_{:060x}"),
-    Dialect.MESSAGES: ("toolu_{:024x}", "toolu_bdrk_{:022x}"),
+    apis.CHAT: ("chatcmpl-tool-{:032x}", "functions.get_weather:{}"),
+    apis.RESPONSES: ("call_{:024x}", "fc_{:060x}"),
+    apis.MESSAGES: ("toolu_{:024x}", "toolu_bdrk_{:022x}"),
 }
 """Ids of calls: of vLLM and Moonshot, of OpenAI and Azure, of Anthropic and Bedrock."""
 
-SERVICES = {Dialect.CHAT: ("deepseek", "openai")}
+SERVICES: dict[Api, tuple[str, str]] = {apis.CHAT: ("deepseek", "openai")}
 """The names of the providers, as far as they have rules of their own: DeepSeek accepts reasoning in
 chat messages and any id of a call, and OpenAI accepts neither."""
 
@@ -47,7 +49,7 @@ class Arms:
 class Model:
     """A model that calls a tool for each question, and thinks before each answer."""
 
-    def __init__(self, name: str, dialect: Dialect, call_id: str) -> None:
+    def __init__(self, name: str, dialect: Api, call_id: str) -> None:
         self._name = name
         self._dialect = dialect
         self._call_id = call_id
@@ -57,9 +59,9 @@ class Model:
         """Answer a question with a call, and results with a text."""
         self._answers += 1
         text = f"{self._name} thinks about {asked.texts[-1]} ({self._answers})."
-        if self._answers % 3 == 0 and self._dialect is not Dialect.CHAT:
+        if self._answers % 3 == 0 and self._dialect is not apis.CHAT:
             text = ""  # hidden: Anthropic redacts it, and OpenAI has no summary
-        thinking = Thinking(text, is_hidden=not text and self._dialect is Dialect.MESSAGES)
+        thinking = Thinking(text, is_hidden=not text and self._dialect is apis.MESSAGES)
         if asked.ends_with_results:
             return Play([thinking, Text(f"Done, says {self._name}.")])
         call_id = self._call_id.format(self._answers)
@@ -71,7 +73,7 @@ def arms() -> Iterator[Arms]:
     """Yield a gateway whose models are at six providers."""
     with ExitStack() as stack:
         providers, models = {}, {}
-        for dialect in Dialect:
+        for dialect in APIS:
             for number, call_id in enumerate(CALL_IDS[dialect]):
                 name = f"{dialect}-{number}"
                 play = Model(name, dialect, call_id)
@@ -83,8 +85,8 @@ def arms() -> Iterator[Arms]:
         yield Arms(stack.enter_context(gateway(models)), providers)
 
 
-@pytest.mark.parametrize("client", Dialect)
-def test_switches_cause_no_error(arms: Arms, client: Dialect) -> None:
+@pytest.mark.parametrize("client", APIS)
+def test_switches_cause_no_error(arms: Arms, client: Api) -> None:
     """No switch fails, in any direction, within tool loops or between them.
 
     Each client's conversations switch at least a third of 1,000 times, and between all pairs of the

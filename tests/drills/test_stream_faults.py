@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from router_service.apis.parts import Dialect, Text
+from router_service.apis.parts import Text
 from router_service.settings import Timeouts
+from tests import apis
+from tests.apis import APIS, Api
 from tests.clients.conversations import PARAMETERS
 from tests.gateways import NO_RETRIES
 from tests.providers.app import Fault, Play, Provider
@@ -47,15 +49,15 @@ IDLE_S = 0.5
 PATIENT = NO_RETRIES.model_copy(update={"timeouts": Timeouts(idle_s=IDLE_S)})
 """How long a silent upstream is waited for."""
 
-BODIES: Mapping[Dialect, dict[str, Any]] = {
-    Dialect.CHAT: {
+BODIES: Mapping[Api, dict[str, Any]] = {
+    apis.CHAT: {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}],
     },
-    Dialect.RESPONSES: {
+    apis.RESPONSES: {
         "tools": [{"type": "function", "name": "f", "parameters": PARAMETERS}],
         "store": False,
     },
-    Dialect.MESSAGES: {
+    apis.MESSAGES: {
         "tools": [{"name": "f", "input_schema": PARAMETERS}],
         "max_tokens": 1000,
     },
@@ -78,8 +80,8 @@ class Received:
 class Trial(NamedTuple):
     """One request and its fault."""
 
-    client: Dialect
-    upstream: Dialect
+    client: Api
+    upstream: Api
     fault: Fault
     before_output: bool
 
@@ -91,15 +93,15 @@ class Trial(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def gateways() -> Iterator[dict[Dialect, str]]:
+def gateways() -> Iterator[dict[Api, str]]:
     """Yield gateways by the API of the upstream that fails; the next upstream has another API."""
     with ExitStack() as stack:
-        yield {dialect: stack.enter_context(_gateway(dialect)) for dialect in Dialect}
+        yield {dialect: stack.enter_context(_gateway(dialect)) for dialect in APIS}
 
 
 @contextmanager
-def _gateway(dialect: Dialect) -> Iterator[str]:
-    other = list(Dialect)[(list(Dialect).index(dialect) + 1) % len(Dialect)]
+def _gateway(dialect: Api) -> Iterator[str]:
+    other = list(APIS)[(list(APIS).index(dialect) + 1) % len(APIS)]
     failing, working = Provider(_fail), Provider(_work)
     with served(failing) as failing_url, served(working) as working_url:
         models = {
@@ -120,10 +122,10 @@ def _work(asked: ProviderRequest) -> Play:
     return Play([Text(OTHER_TEXT)])
 
 
-def ask(gateways: Mapping[Dialect, str], trial: Trial) -> Received:
+def ask(gateways: Mapping[Api, str], trial: Trial) -> Received:
     """Send a routed request, whose first upstream fails as the trial says."""
     said = f"{trial.fault} / {'before' if trial.before_output else 'middle'}"
-    turns = "input" if trial.client is Dialect.RESPONSES else "messages"
+    turns = "input" if trial.client is apis.RESPONSES else "messages"
     message = [{"role": "user", "content": said}]
     body = BODIES[trial.client] | {"model": "switchcraft", "stream": True, turns: message}
     url = f"{gateways[trial.upstream]}/v1{trial.client.path}"
@@ -181,9 +183,9 @@ def _read_messages(received: Received, event: dict[str, Any]) -> None:
 
 
 _READERS = {
-    Dialect.CHAT: _read_chat,
-    Dialect.RESPONSES: _read_responses,
-    Dialect.MESSAGES: _read_messages,
+    apis.CHAT: _read_chat,
+    apis.RESPONSES: _read_responses,
+    apis.MESSAGES: _read_messages,
 }
 
 
@@ -207,8 +209,8 @@ def check(received: Received, trial: Trial) -> None:
 TRIALS = [
     Trial(*each)
     for each in (
-        *product(Dialect, Dialect, TEN_KINDS, (True, False)),
-        *product(Dialect, Dialect, ONLY_BEFORE_OUTPUT, (True,)),
+        *product(APIS, APIS, TEN_KINDS, (True, False)),
+        *product(APIS, APIS, ONLY_BEFORE_OUTPUT, (True,)),
     )
 ]
 QUICK = [trial for trial in TRIALS if trial.fault is not Fault.SILENCE]
@@ -217,14 +219,14 @@ SLOW = [trial for trial in TRIALS if trial.fault is Fault.SILENCE]
 
 @pytest.mark.parametrize("trial", QUICK, ids=lambda trial: trial.id)
 def test_failed_stream_is_continued_or_ends_with_an_error(
-    gateways: Mapping[Dialect, str], trial: Trial
+    gateways: Mapping[Api, str], trial: Trial
 ) -> None:
     """Before the first output another model answers; afterwards the stream ends with an error."""
     check(ask(gateways, trial), trial)
 
 
 def test_silent_stream_is_continued_or_ends_with_an_error(
-    gateways: Mapping[Dialect, str],
+    gateways: Mapping[Api, str],
 ) -> None:
     """The same for upstreams that stop without closing the connection, all at once."""
     with ThreadPoolExecutor(len(SLOW)) as threads:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from router_service.apis.parts import Dialect
-from router_service.apis.translators import AnswerTranslator
+from router_service.apis.answer_translation import AnswerTranslator
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
 from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import HttpResponse
 from router_service.upstream.streams import MAX_EVENT_BYTES, EventReader
+from tests.apis import Api
 from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
 
@@ -66,12 +66,12 @@ class Relayed:
 
 
 async def read_events(
-    stream: Stream, dialect: Dialect | None = None, translator: AnswerTranslator | None = None
+    stream: Stream, dialect: Api | None = None, translator: AnswerTranslator | None = None
 ) -> tuple[EventReader, Relayed]:
     """Return the gateway's reader of a stream, at its end, and what it relays."""
     guard = TimeoutGuard("m", Timeouts(), 1e6)
     answer = UpstreamAnswer("m", stream, guard)
-    reader, relayed = EventReader(answer, dialect=dialect, translator=translator), Relayed()
+    reader, relayed = EventReader(answer, api=dialect, translator=translator), Relayed()
     try:
         async for part in reader.events:
             relayed.parts.append(part)
@@ -83,7 +83,7 @@ async def read_events(
 
 
 def read_stream(
-    data: bytes, dialect: Dialect | None = None, translator: AnswerTranslator | None = None
+    data: bytes, dialect: Api | None = None, translator: AnswerTranslator | None = None
 ) -> Relayed:
     """Return what the gateway relays of a stream, in parts of 64 KB, whose end HTTP marks."""
     parts = [data[i : i + 65536] for i in range(0, len(data), 65536)]

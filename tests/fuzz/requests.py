@@ -1,4 +1,4 @@
-"""Fuzz target: reading, packing and features of requests of both APIs, and their time."""
+"""Fuzz target: reading, packing and features of requests of every API, and their time."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import orjson
 from tokenizers import Tokenizer
 
 from router_service.apis.capabilities import read_requirements
 from router_service.apis.conversation import (
-    ChatRequest,
     Conversation,
     Json,
     Role,
     Turn,
     decode_object,
-    parse_chat_request,
 )
-from router_service.apis.responses.chat_form import parse_responses_request
 from router_service.artifact import SHIPPED, TOKENIZER
 from router_service.core.errors import InvalidRequestError
 from router_service.predictor.features import FEATURES, MAX_QUERY_CHARS, extract
 from router_service.predictor.packing import Packer, PackingSpec
+from tests.apis import APIS, Api
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Target, expect, randomness
 
@@ -50,21 +48,15 @@ def packer() -> Packer:
     return _packers[0]
 
 
-APIS: Mapping[str, Callable[[Mapping[str, Json]], ChatRequest]] = {
-    "/chat/completions": parse_chat_request,
-    "/responses": parse_responses_request,
-}
-
-
 def check(data: bytes) -> None:
-    """Check a body in both APIs, and sometimes an enlarged copy of it."""
+    """Check a body in every API, and sometimes an enlarged copy of it."""
     try:
         body = decode_object(data)
     except InvalidRequestError:
         return
     began_s = time.thread_time()
-    for path in APIS:
-        check_request(body, path)
+    for api in APIS:
+        check_request(body, api)
     rng = randomness(data)
     if rng.randrange(256) == 0:
         check_large(body, rng)
@@ -72,15 +64,18 @@ def check(data: bytes) -> None:
     expect(spent_s <= MAX_CPU_S, f"it takes {spent_s:.1f} s to decide")
 
 
-def check_request(body: Mapping[str, Json], path: str) -> None:
+def check_request(sent: Mapping[str, Json], api: Api) -> None:
     """Check the reading of one request."""
     try:
-        request = APIS[path](body)
+        body = api.to_chat(sent)
+        request = api.parse(body)
     except InvalidRequestError as exc:
         expect(exc.message and exc.code, f"an error without words: {exc!r}")
         return
-    expect(APIS[path](body) == request, "the same body is read differently the second time")
-    wanted = read_requirements(body, request.conversation, path)
+    expect(
+        api.parse(api.to_chat(sent)) == request, "the same body is read differently the second time"
+    )
+    wanted = read_requirements(body, request.conversation, api.title)
     expect(wanted.input_tokens >= 0, f"{wanted.input_tokens} tokens of input")
     check_packing(request.conversation)
 
@@ -110,8 +105,8 @@ def check_large(body: Mapping[str, Json], rng: random.Random) -> None:
     if rng.random() < 0.5:
         _nest(tree, rng)
     _widen(tree, rng)
-    for path in APIS:
-        check_request(tree, path)
+    for api in APIS:
+        check_request(tree, api)
 
 
 def _nest(tree: Json, rng: random.Random) -> None:

@@ -12,24 +12,21 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from router_service.apis.answers import parse_answer
-from router_service.apis.api_errors import AnswerError, ForeignAnswerError
+from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.api import Target
 from router_service.apis.encoding import encode
-from router_service.apis.parts import Dialect, Request
-from router_service.apis.registry import (
-    obstacles,
-    read_request,
-    with_fitting_call_ids,
-    without_foreign_thinking,
-    write_request,
-)
-from router_service.apis.translators import AnswerTranslator
-from router_service.apis.writing import Target
+from router_service.apis.parts import Request
+from router_service.apis.registry import parse_answer
+from router_service.apis.request_translation import obstacles, read_request
 from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import loads_exactly
 from router_service.http.error_responses import ErrorFormat, error_body
-from router_service.requests.parsing import CHAT, MESSAGES, RESPONSES, parse_request
+from router_service.requests.parsing import parse_request
 from router_service.upstream.bodies import UnreadableError, read_json
+from tests import apis
+from tests.apis import APIS, Api
+from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Target as FuzzTarget
@@ -37,16 +34,16 @@ from tests.fuzz.target import expect, fail
 
 Json = Any
 
-DIALECTS = tuple(Dialect)
-ENDPOINTS = {Dialect.CHAT: CHAT, Dialect.RESPONSES: RESPONSES, Dialect.MESSAGES: MESSAGES}
-TARGETS: Mapping[Dialect, Sequence[Target]] = {
-    Dialect.CHAT: [
-        Target(Dialect.CHAT, "m", provider, supports_reasoning=True)
+DIALECTS = tuple(APIS)
+ENDPOINTS = {apis.CHAT: CHAT, apis.RESPONSES: RESPONSES, apis.MESSAGES: MESSAGES}
+TARGETS: Mapping[Api, Sequence[Target]] = {
+    apis.CHAT: [
+        Target(apis.CHAT, "m", provider, supports_reasoning=True)
         for provider in ("openai", "vllm", "mistral")
     ],
-    Dialect.RESPONSES: [Target(Dialect.RESPONSES, "m", "openai", supports_reasoning=True)],
-    Dialect.MESSAGES: [
-        Target(Dialect.MESSAGES, model, "anthropic", supports_reasoning=True)
+    apis.RESPONSES: [Target(apis.RESPONSES, "m", "openai", supports_reasoning=True)],
+    apis.MESSAGES: [
+        Target(apis.MESSAGES, model, "anthropic", supports_reasoning=True)
         for model in ("claude-sonnet-4-5", "claude-opus-4-7")
     ],
 }
@@ -65,9 +62,9 @@ def check(data: bytes) -> None:
     )
     request = check_request(client, written(case.get("body")))
     if request is None:
-        request = Request("m", (), dialect=client)
+        request = Request("m", ())
     if client is not upstream:
-        check_answer(request, upstream, case.get("answer"))
+        check_answer(request, client, upstream, case.get("answer"))
 
 
 def written(value: Json) -> bytes:
@@ -80,7 +77,7 @@ def read_strict(data: bytes) -> None:
     json.loads(data.decode(), parse_constant=lambda name: fail(f"{name} is written"))
 
 
-def check_request(client: Dialect, body: bytes) -> Request | None:
+def check_request(client: Api, body: bytes) -> Request | None:
     """Check that a body is refused with a reason, or written for each API that can express it."""
     try:
         parsed = parse_request(ENDPOINTS[client], body)
@@ -90,20 +87,20 @@ def check_request(client: Dialect, body: bytes) -> Request | None:
         expect(exc.message and exc.code, f"an error without words: {exc!r}")
         read_strict(error_body(exc, ErrorFormat(client)))
         return None
-    if without_foreign_thinking(value, client, lambda _: True) is not None:
-        encode(without_foreign_thinking(value, client, lambda proof: len(proof) % 2 == 0))
+    if client.without_foreign_thinking(value, lambda _: True) is not None:
+        encode(client.without_foreign_thinking(value, lambda proof: len(proof) % 2 == 0))
     for dialect, targets in TARGETS.items():
         if dialect is client:
-            encode(with_fitting_call_ids(value, targets[-1]))
-        elif not obstacles(request, dialect):
+            client.with_fitting_call_ids(encode(value), targets[-1])
+        elif not obstacles(request, client, dialect):
             for target in targets:
-                read_strict(encode(write_request(request, target)))
+                read_strict(encode(dialect.write_request(request, target)))
     return request
 
 
-def check_answer(request: Request, source: Dialect, answer: Json) -> None:
+def check_answer(request: Request, client: Api, source: Api, answer: Json) -> None:
     """Check that an answer is translated to valid JSON, or refused as the upstream's mistake."""
-    translator = AnswerTranslator(source, request.dialect, request, model="m", created_s=1)
+    translator = AnswerTranslator(source, client, request, model="m", created_s=1)
     if isinstance(answer, list):
         data = b"".join(b"data: %b\n\n" % written(event) for event in answer)
         relayed = read_stream(data + b"data: [DONE]\n\n", source, translator)

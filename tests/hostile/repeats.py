@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from router_service.apis.parts import Dialect
+from tests import apis
+from tests.apis import Api
 
 Json = Any
 MakeBody = Callable[[int], dict[str, Json]]
@@ -585,10 +586,10 @@ MESSAGES: dict[str, MakeBody] = {
     ),
 }
 
-REQUESTS: dict[Dialect, dict[str, MakeBody]] = {
-    Dialect.CHAT: CHAT,
-    Dialect.RESPONSES: RESPONSES,
-    Dialect.MESSAGES: MESSAGES,
+REQUESTS: dict[Api, dict[str, MakeBody]] = {
+    apis.CHAT: CHAT,
+    apis.RESPONSES: RESPONSES,
+    apis.MESSAGES: MESSAGES,
 }
 """Bodies by API and by what is repeated in them."""
 
@@ -876,10 +877,10 @@ MESSAGES_EVENTS: dict[str, MakeEvents] = {
     "events of other kinds": lambda n: _message_stream(*[{"type": "new"}] * n),
 }
 
-EVENTS: dict[Dialect, dict[str, MakeEvents]] = {
-    Dialect.CHAT: CHAT_EVENTS,
-    Dialect.RESPONSES: RESPONSES_EVENTS,
-    Dialect.MESSAGES: MESSAGES_EVENTS,
+EVENTS: dict[Api, dict[str, MakeEvents]] = {
+    apis.CHAT: CHAT_EVENTS,
+    apis.RESPONSES: RESPONSES_EVENTS,
+    apis.MESSAGES: MESSAGES_EVENTS,
 }
 """Streams by API and by the kind of event that is repeated in them."""
 
@@ -894,8 +895,8 @@ def _completion_of_choices(n: int) -> dict[str, Json]:
     return {**answer, "choices": answer["choices"] * n}
 
 
-ANSWERS: dict[Dialect, dict[str, MakeBody]] = {
-    Dialect.CHAT: {
+ANSWERS: dict[Api, dict[str, MakeBody]] = {
+    apis.CHAT: {
         "choices": _completion_of_choices,
         "calls": lambda n: _completion(tool_calls=[_chat_call(i) for i in range(n)]),
         "calls with objects": lambda n: _completion(
@@ -919,7 +920,7 @@ ANSWERS: dict[Dialect, dict[str, MakeBody]] = {
         "letters": lambda n: _completion(content="word " * n),
         "halves of emoji": lambda n: _completion(content="\ud83d\ude00" * n),
     },
-    Dialect.RESPONSES: {
+    apis.RESPONSES: {
         "messages": lambda n: _response([_message_item()] * n),
         "parts": lambda n: _response([_message_item("a", n)]),
         "calls": lambda n: _response([_call_item(i) for i in range(n)]),
@@ -933,7 +934,7 @@ ANSWERS: dict[Dialect, dict[str, MakeBody]] = {
         "summaries": lambda n: _response([_reasoning_item(n)]),
         "letters": lambda n: _response([_message_item("word " * n)]),
     },
-    Dialect.MESSAGES: {
+    apis.MESSAGES: {
         "blocks": lambda n: _message([_text(i) for i in range(n)]),
         "calls": lambda n: _message([_tool_use(i) for i in range(n)]),
         "thinking": lambda n: _message(

@@ -20,7 +20,7 @@ from router_service.core.keys import new_key
 from router_service.core.reasons import Reason
 from router_service.http.protocol import BoundedProtocol
 from router_service.requests.deciding import plan_request
-from router_service.requests.parsing import CHAT, RESPONSES, Endpoint
+from router_service.requests.parsing import Endpoint
 from router_service.requests.planning import Plan
 from router_service.router import Router
 from router_service.runtime.gateway import Gateway
@@ -29,6 +29,7 @@ from router_service.serving.server import uvicorn_config
 from router_service.settings import KeySettings, Settings
 from tests.bodies import ASK, BODY, TOOLS
 from tests.bodies import CHAT as CHAT_PATH
+from tests.endpoints import CHAT, RESPONSES
 from tests.serving import Sandbox, served
 
 SIZE_BYTES = 10_000_000

@@ -15,24 +15,21 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.apis.answers import AnswerAccumulator, parse_answer
-from router_service.apis.api_errors import ForeignAnswerError
+from router_service.apis.answer_errors import ForeignAnswerError
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.api import Target
 from router_service.apis.conversation import as_list
-from router_service.apis.parts import Dialect, Request
-from router_service.apis.registry import (
-    obstacles,
-    read_request,
-    with_fitting_call_ids,
-    without_foreign_thinking,
-    write_request,
-)
-from router_service.apis.translators import AnswerTranslator
-from router_service.apis.writing import Target
+from router_service.apis.parts import Request
+from router_service.apis.registry import parse_answer
+from router_service.apis.request_translation import obstacles, read_request
 from router_service.checker.tool_checks import latest_tool_results, parameters_by_tool
 from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import loads_exactly
-from router_service.requests.parsing import CHAT, MESSAGES, RESPONSES, parse_request
+from router_service.requests.parsing import parse_request
 from router_service.verifier.answer_features import Question
+from tests import apis
+from tests.apis import APIS, Api
+from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
 from tests.fuzz.requests import packer
 from tests.hostile.forms import IS_LONG
@@ -47,18 +44,18 @@ SIZES = (1_000, 16_000) if IS_LONG else (75, 1_200)
 LARGE_SIZES = (2_000, 32_000)
 """Sizes from which it shows that all earlier items are copied for each further one."""
 JOINED = (
-    (Dialect.CHAT, "user messages"),
-    (Dialect.CHAT, "system messages"),
-    (Dialect.RESPONSES, "assistant items"),
-    (Dialect.RESPONSES, "calls, then results"),
-    (Dialect.MESSAGES, "assistant messages"),
-    (Dialect.MESSAGES, "user messages"),
+    (apis.CHAT, "user messages"),
+    (apis.CHAT, "system messages"),
+    (apis.RESPONSES, "assistant items"),
+    (apis.RESPONSES, "calls, then results"),
+    (apis.MESSAGES, "assistant messages"),
+    (apis.MESSAGES, "user messages"),
 )
 """Neighbours that become parts of one message in another API."""
 JOINED_EVENTS = (
-    (Dialect.CHAT, "blanks"),
-    (Dialect.CHAT, "ends after many calls"),
-    (Dialect.CHAT, "open calls"),
+    (apis.CHAT, "blanks"),
+    (apis.CHAT, "ends after many calls"),
+    (apis.CHAT, "open calls"),
 )
 """Events that add to a part, or to a list, that is looked at with each of them."""
 MAX_RATIO = 2.5 ** math.log2(GROWTH)
@@ -69,13 +66,13 @@ MIN_S = 0.001
 TRIES = 5
 """The least of several times counts, because other processes only make them longer."""
 
-ENDPOINTS = {Dialect.CHAT: CHAT, Dialect.RESPONSES: RESPONSES, Dialect.MESSAGES: MESSAGES}
+ENDPOINTS = {apis.CHAT: CHAT, apis.RESPONSES: RESPONSES, apis.MESSAGES: MESSAGES}
 TARGETS = (
-    Target(Dialect.CHAT, "m", "openai", supports_reasoning=True),
-    Target(Dialect.CHAT, "m", "vllm", supports_reasoning=True),
-    Target(Dialect.CHAT, "m", "mistral"),
-    Target(Dialect.RESPONSES, "m", "openai", supports_reasoning=True),
-    Target(Dialect.MESSAGES, "claude-opus-4-5", "anthropic", supports_reasoning=True),
+    Target(apis.CHAT, "m", "openai", supports_reasoning=True),
+    Target(apis.CHAT, "m", "vllm", supports_reasoning=True),
+    Target(apis.CHAT, "m", "mistral"),
+    Target(apis.RESPONSES, "m", "openai", supports_reasoning=True),
+    Target(apis.MESSAGES, "claude-opus-4-5", "anthropic", supports_reasoning=True),
 )
 
 _NONCES = itertools.count()
@@ -135,7 +132,7 @@ def _slow_steps(
     return slow
 
 
-def request_steps(dialect: Dialect, body: dict[str, Json]) -> Iterator[Step]:
+def request_steps(dialect: Api, body: dict[str, Json]) -> Iterator[Step]:
     """Yield everything that is done with a client's body."""
     # Texts that no cache knows.
     nonce = next(_NONCES)
@@ -157,47 +154,47 @@ def request_steps(dialect: Dialect, body: dict[str, Json]) -> Iterator[Step]:
     yield "question", lambda: Question(conversation, tools)
     yield "names of tools", lambda: parameters_by_tool(parsed.decoded())
     yield "results", lambda: latest_tool_results(parsed.decoded())
-    yield "drop reasoning", lambda: without_foreign_thinking(body, dialect, lambda _: True)
+    yield "drop reasoning", lambda: dialect.without_foreign_thinking(body, lambda _: True)
     yield "read", lambda: read_request(body, dialect)
-    if dialect is Dialect.CHAT:
-        yield "ids", lambda: with_fitting_call_ids(body, TARGETS[2])
+    if dialect is apis.CHAT:
+        yield "ids", lambda: dialect.with_fitting_call_ids(text, TARGETS[2])
     try:
         request = read_request(body, dialect)
     except InvalidRequestError:
         return
     for target in TARGETS:
-        if target.dialect is not dialect:
-            yield f"obstacles to {target.dialect}", partial(obstacles, request, target.dialect)
-            yield f"write for {target.provider}", partial(write_request, request, target)
+        if target.api is not dialect:
+            yield f"obstacles to {target.api}", partial(obstacles, request, dialect, target.api)
+            yield f"write for {target.provider}", partial(target.api.write_request, request, target)
 
 
 @pytest.mark.parametrize(
-    ("dialect", "name"), [(dialect, name) for dialect in Dialect for name in REQUESTS[dialect]]
+    ("dialect", "name"), [(dialect, name) for dialect in APIS for name in REQUESTS[dialect]]
 )
-def test_requests_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+def test_requests_are_read_in_linear_time(dialect: Api, name: str) -> None:
     """Twice as many of anything take at most 2.5 times as long, in every step."""
     make = REQUESTS[dialect][name]
     assert_linear(lambda size: request_steps(dialect, make(size)))
 
 
-def _whole(source: Dialect, target: Dialect, answer: Json) -> object:
+def _whole(source: Api, target: Api, answer: Json) -> object:
     return _translator(source, target).whole(answer)
 
 
-def _translator(source: Dialect, target: Dialect) -> AnswerTranslator:
-    request = Request("m", (), dialect=target, stop=tuple(map(str, range(SIZES[0]))))
+def _translator(source: Api, target: Api) -> AnswerTranslator:
+    request = Request("m", (), stop=tuple(map(str, range(SIZES[0]))))
     return AnswerTranslator(source, target, request, model="m", created_s=1)
 
 
-def answer_steps(dialect: Dialect, answer: Json, events: Sequence[Json]) -> Iterator[Step]:
+def answer_steps(dialect: Api, answer: Json, events: Sequence[Json]) -> Iterator[Step]:
     """Yield everything that is done with an upstream's whole answer, or with its stream."""
-    targets = [target for target in Dialect if target is not dialect]
+    targets = [target for target in APIS if target is not dialect]
     if answer is not None:
         yield "parse", lambda: parse_answer(answer)
         for target in targets:
             yield f"to {target}", partial(_whole, dialect, target, answer)
         return
-    accumulator = AnswerAccumulator()
+    accumulator = dialect.record()
 
     def read() -> None:
         for event in events:
@@ -208,7 +205,7 @@ def answer_steps(dialect: Dialect, answer: Json, events: Sequence[Json]) -> Iter
     yield "parse", read
     for target in targets:
 
-        def translate(target: Dialect = target) -> None:
+        def translate(target: Api = target) -> None:
             translator = _translator(dialect, target)
             for event in events:
                 translator.feed(event)
@@ -225,25 +222,25 @@ def answer_steps(dialect: Dialect, answer: Json, events: Sequence[Json]) -> Iter
 
 
 @pytest.mark.parametrize(
-    ("dialect", "name"), [(dialect, name) for dialect in Dialect for name in ANSWERS[dialect]]
+    ("dialect", "name"), [(dialect, name) for dialect in APIS for name in ANSWERS[dialect]]
 )
-def test_answers_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+def test_answers_are_read_in_linear_time(dialect: Api, name: str) -> None:
     """Twice as many of anything in a whole answer take at most 2.5 times as long."""
     make = ANSWERS[dialect][name]
     assert_linear(lambda size: answer_steps(dialect, make(size), ()))
 
 
 @pytest.mark.parametrize(
-    ("dialect", "name"), [(dialect, name) for dialect in Dialect for name in EVENTS[dialect]]
+    ("dialect", "name"), [(dialect, name) for dialect in APIS for name in EVENTS[dialect]]
 )
-def test_streams_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+def test_streams_are_read_in_linear_time(dialect: Api, name: str) -> None:
     """Twice as many events of a kind take at most 2.5 times as long."""
     make = EVENTS[dialect][name]
     assert_linear(lambda size: answer_steps(dialect, None, make(size)))
 
 
 @pytest.mark.parametrize(("dialect", "name"), JOINED)
-def test_neighbours_are_joined_in_linear_time(dialect: Dialect, name: str) -> None:
+def test_neighbours_are_joined_in_linear_time(dialect: Api, name: str) -> None:
     """55,000 items of the assistant, which become one message, once took 16 s."""
     make = REQUESTS[dialect][name]
 
@@ -255,13 +252,13 @@ def test_neighbours_are_joined_in_linear_time(dialect: Dialect, name: str) -> No
         except InvalidRequestError:
             return
         for target in TARGETS:
-            yield f"write for {target.provider}", partial(write_request, request, target)
+            yield f"write for {target.provider}", partial(target.api.write_request, request, target)
 
     assert_linear(steps, LARGE_SIZES)
 
 
 @pytest.mark.parametrize(("dialect", "name"), JOINED_EVENTS)
-def test_long_streams_are_read_in_linear_time(dialect: Dialect, name: str) -> None:
+def test_long_streams_are_read_in_linear_time(dialect: Api, name: str) -> None:
     """No event looks at everything that earlier events have left."""
     make = EVENTS[dialect][name]
     assert_linear(lambda size: answer_steps(dialect, None, make(size)), LARGE_SIZES)

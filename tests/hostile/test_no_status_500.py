@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.apis.parts import Dialect
 from tests.answering import MODELS, PATHS, Peers, peers
+from tests.apis import APIS, Api
 from tests.fuzz import entries, events, requests, translations
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Mutate
@@ -63,7 +63,7 @@ def changed(data: bytes, mutate: Mutate, rng: random.Random) -> Iterator[bytes]:
 
 def bodies() -> list[bytes]:
     """Return requests of all APIs."""
-    made = [make(2) for dialect in Dialect for make in REQUESTS[dialect].values()]
+    made = [make(2) for dialect in APIS for make in REQUESTS[dialect].values()]
     cases = [json.loads(entry.data) for entry in entries.read("translations")]
     return [
         *(entry.data for entry in entries.read("requests")),
@@ -102,7 +102,7 @@ def test_no_request_makes_the_gateway_fail(gateway: Peers) -> None:
                 check(gateway, gateway.post(path, sent), [path.encode(), sent])
 
 
-def answers(source: Dialect) -> list[tuple[bytes, bool]]:
+def answers(source: Api) -> list[tuple[bytes, bool]]:
     """Return answers of one API, each with whether it is a stream."""
     cases = [json.loads(entry.data) for entry in entries.read("translations")]
     made: list[Json] = [
@@ -120,9 +120,9 @@ def as_stream(data: bytes) -> bytes:
     return b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in sent)
 
 
-@pytest.mark.parametrize("source", Dialect)
-@pytest.mark.parametrize("client", Dialect)
-def test_no_answer_makes_the_gateway_fail(gateway: Peers, client: Dialect, source: Dialect) -> None:
+@pytest.mark.parametrize("source", APIS)
+@pytest.mark.parametrize("client", APIS)
+def test_no_answer_makes_the_gateway_fail(gateway: Peers, client: Api, source: Api) -> None:
     """Changed answers of every API are relayed, translated, or reported as the upstream's fault."""
     rng = random.Random(SEED)
     body = {**REQUESTS[client]["tools"](1), "model": MODELS[source]}

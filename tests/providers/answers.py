@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from router_service.apis.parts import Dialect, Text, Thinking, ToolUse
+from router_service.apis.parts import Text, Thinking, ToolUse
+from tests import apis
+from tests.apis import Api
 
 Written = Text | Thinking | ToolUse
 PIECE_CHARACTERS = 5
@@ -28,7 +30,7 @@ DONE = b"data: [DONE]\n\n"
 class Reply:
     """An answer of a provider's model."""
 
-    dialect: Dialect
+    dialect: Api
     model: str
     parts: Sequence[Written]
     number: int = 1
@@ -52,7 +54,7 @@ class Reply:
         """How many events precede the answer's first part."""
         for number, each in enumerate(self.events()):
             data = data_of(each)
-            if self.dialect is Dialect.CHAT:
+            if self.dialect is apis.CHAT:
                 values = data["choices"][0]["delta"].values()
                 is_output = any(value and value != "assistant" for value in values)
             else:
@@ -347,12 +349,12 @@ def _message_events(reply: Reply) -> Iterator[bytes]:
 
 
 _WHOLE = {
-    Dialect.CHAT: _whole_chat,
-    Dialect.RESPONSES: _whole_response,
-    Dialect.MESSAGES: _whole_message,
+    apis.CHAT: _whole_chat,
+    apis.RESPONSES: _whole_response,
+    apis.MESSAGES: _whole_message,
 }
 _EVENTS = {
-    Dialect.CHAT: _chat_events,
-    Dialect.RESPONSES: _response_events,
-    Dialect.MESSAGES: _message_events,
+    apis.CHAT: _chat_events,
+    apis.RESPONSES: _response_events,
+    apis.MESSAGES: _message_events,
 }

@@ -12,7 +12,9 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from router_service.apis.parts import Dialect, Thinking
+from router_service.apis.parts import Thinking
+from tests import apis
+from tests.apis import APIS, Api
 from tests.providers.answers import Reply, Written, event
 from tests.providers.requests import ProviderRequest, RejectedError, read
 
@@ -100,7 +102,7 @@ class Provider:
             content += message.get("body", b"")
             more = message.get("more_body", False)
         path = scope["path"]
-        dialect = next(each for each in Dialect if path.endswith(each.path))
+        dialect = next(each for each in APIS if path.endswith(each.path))
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         connection = _Connection(receive, send)
         try:
@@ -130,7 +132,7 @@ async def _send(connection: _Connection, asked: ProviderRequest, reply: Reply, p
         return
     if fault is Fault.ERROR_BODY or (fault is not None and fault.status is not None):
         status = fault.status or 500
-        if status == 529 and dialect is not Dialect.MESSAGES:
+        if status == 529 and dialect is not apis.MESSAGES:
             status = 503
         error = json.dumps(error_body(dialect, status, ERROR_MESSAGE)).encode()
         sent_status = 200 if fault is Fault.ERROR_BODY else status
@@ -172,7 +174,7 @@ async def _send_broken(
             name, mark, _ = following.partition(b"data: ")
             last = [name + mark + b'["text"]\n\n', *events[len(begun) + 1 :]]
         case Fault.FOREIGN_EVENT:
-            other = Dialect.CHAT if dialect is Dialect.MESSAGES else Dialect.MESSAGES
+            other = apis.CHAT if dialect is apis.MESSAGES else apis.MESSAGES
             last = Reply(other, reply.model, reply.parts).events()
         case Fault.CORRUPT_GZIP:
             packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
@@ -224,9 +226,9 @@ ANTHROPIC_TYPES = {
 }
 
 
-def error_body(dialect: Dialect, status: int, message: str) -> dict[str, Any]:
+def error_body(dialect: Api, status: int, message: str) -> dict[str, Any]:
     """Return the body of an error."""
-    if dialect is Dialect.MESSAGES:
+    if dialect is apis.MESSAGES:
         error = {"type": ANTHROPIC_TYPES[status], "message": message}
         return {"type": "error", "error": error, "request_id": "req_upstream"}
     kind = "invalid_request_error" if status == 400 else "server_error"
@@ -236,10 +238,10 @@ def error_body(dialect: Dialect, status: int, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def _error_event(dialect: Dialect, number: int) -> bytes:
-    if dialect is Dialect.MESSAGES:
+def _error_event(dialect: Api, number: int) -> bytes:
+    if dialect is apis.MESSAGES:
         return event(error_body(dialect, 529, ERROR_MESSAGE), "error")
-    if dialect is Dialect.CHAT:
+    if dialect is apis.CHAT:
         return event(error_body(dialect, 500, ERROR_MESSAGE))
     error = {"code": "server_error", "message": ERROR_MESSAGE, "param": None}
     return event({"type": "error", "sequence_number": number, **error}, "error")
@@ -251,9 +253,9 @@ def _failure_event(reply: Reply, number: int) -> bytes:
     Responses has an event for it, OpenRouter and Mistral have a `finish_reason`, and Messages has
     only the error event.
     """
-    if reply.dialect is Dialect.MESSAGES:
+    if reply.dialect is apis.MESSAGES:
         return event(error_body(reply.dialect, 500, ERROR_MESSAGE), "error")
-    if reply.dialect is Dialect.CHAT:
+    if reply.dialect is apis.CHAT:
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error"}
         head = {"id": f"chatcmpl-{reply.number}", "object": "chat.completion.chunk"}
         error = error_body(reply.dialect, 500, ERROR_MESSAGE)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from pydantic import SecretStr
 
-from router_service.apis.parts import Dialect
 from router_service.policies.costs import Price
 from router_service.serving.app import create_app
 from router_service.settings import (
@@ -17,6 +16,7 @@ from router_service.settings import (
     Settings,
     UpstreamSettings,
 )
+from tests.apis import APIS, Api
 from tests.fakes import FakeRouter
 from tests.gateways import NO_RETRIES
 from tests.serving import served
@@ -31,7 +31,7 @@ ALIASES = RouterSettings(aliases={"claude-*": "switchcraft", "gpt-*": "switchcra
 
 def deployment(
     url: str,
-    dialect: Dialect,
+    dialect: Api,
     upstreams: UpstreamSettings = NO_RETRIES,
     *,
     model: str = "scripted",
@@ -42,7 +42,7 @@ def deployment(
         upstream_model=model,
         base_url=f"{url}/v1",
         api_key=SecretStr(f"key-of-{model}"),
-        dialects=(dialect,),
+        apis=(dialect,),
         provider=provider,
         supports_reasoning=True,
         timeouts=upstreams.timeouts,
@@ -69,6 +69,6 @@ def gateway(
         yield url
 
 
-def names(dialects: Sequence[Dialect] = tuple(Dialect)) -> dict[Dialect, str]:
+def names(dialects: Sequence[Api] = tuple(APIS)) -> dict[Api, str]:
     """Return a model's name for each API."""
     return {dialect: f"{dialect}-model" for dialect in dialects}

@@ -18,15 +18,16 @@ from anthropic.types.beta import message_create_params as messages_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as responses_params
 
-from router_service.apis.parts import Dialect
+from tests import apis
+from tests.apis import Api
 
 KNOWN_FIELDS = {
-    Dialect.CHAT: set(get_type_hints(chat_params.CompletionCreateParamsStreaming)),
-    Dialect.RESPONSES: {
+    apis.CHAT: set(get_type_hints(chat_params.CompletionCreateParamsStreaming)),
+    apis.RESPONSES: {
         "client_metadata",  # Codex sends it
         *get_type_hints(responses_params.ResponseCreateParamsStreaming),
     },
-    Dialect.MESSAGES: set(get_type_hints(messages_params.MessageCreateParamsStreaming)) - {"betas"},
+    apis.MESSAGES: set(get_type_hints(messages_params.MessageCreateParamsStreaming)) - {"betas"},
 }
 ITEM_IDS = {
     "message": "msg_",
@@ -51,7 +52,7 @@ def reject_if(is_wrong: object, message: str) -> None:
 class ProviderRequest:
     """A request as the provider understood it."""
 
-    dialect: Dialect
+    dialect: Api
     headers: Mapping[str, str]
     body: dict[str, Any]
     system: list[str] = field(default_factory=list)
@@ -77,9 +78,9 @@ class ProviderRequest:
     def tools(self) -> dict[str, Any]:
         """Schemas of the tools' parameters, by their names."""
         tools: list[dict[str, Any]] = self.body.get("tools") or []
-        if self.dialect is Dialect.CHAT:
+        if self.dialect is apis.CHAT:
             tools = [tool[tool["type"]] for tool in tools]
-        key = "input_schema" if self.dialect is Dialect.MESSAGES else "parameters"
+        key = "input_schema" if self.dialect is apis.MESSAGES else "parameters"
         return {tool["name"]: tool.get(key) for tool in tools if "name" in tool}
 
     def add_call(self, call_id: str, name: str, arguments: Any) -> None:  # noqa: ANN401 - any JSON
@@ -118,7 +119,7 @@ IsProof = Callable[[str, str], bool]
 
 
 def read(
-    dialect: Dialect,
+    dialect: Api,
     headers: Mapping[str, str],
     body: dict[str, Any],
     is_proof: IsProof,
@@ -128,9 +129,9 @@ def read(
     unknown = body.keys() - KNOWN_FIELDS[dialect]
     reject_if(unknown, f"Unknown parameter: {sorted(unknown)}")
     asked = ProviderRequest(dialect, headers, body)
-    if dialect is Dialect.CHAT:
+    if dialect is apis.CHAT:
         _read_chat(asked, is_lenient)
-    elif dialect is Dialect.RESPONSES:
+    elif dialect is apis.RESPONSES:
         _read_responses(asked, is_proof)
     else:
         _read_messages(asked, is_proof)

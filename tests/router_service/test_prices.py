@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from router_service.apis.answers import Usage
 from router_service.apis.capabilities import Capabilities
+from router_service.apis.usage import Usage
 from router_service.artifact import MANIFEST, SHIPPED, read_manifest
 from router_service.core.errors import ConfigError
 from router_service.policies.costs import LongPromptPrice, Price

@@ -1,1 +1,4 @@
 """OpenAI's Chat Completions API."""
+
+NAME = "chat"
+"""The API's name in the registry and in sealed proofs of reasoning."""

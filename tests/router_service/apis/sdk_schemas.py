@@ -13,12 +13,13 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from router_service.apis.parts import Dialect
+from tests import apis
+from tests.apis import APIS, Api
 
-_PARAMS: Mapping[Dialect, Any] = {
-    Dialect.CHAT: completion_create_params.CompletionCreateParams,
-    Dialect.RESPONSES: response_create_params.ResponseCreateParams,
-    Dialect.MESSAGES: message_create_params.MessageCreateParams,
+_PARAMS: Mapping[Api, Any] = {
+    apis.CHAT: completion_create_params.CompletionCreateParams,
+    apis.RESPONSES: response_create_params.ResponseCreateParams,
+    apis.MESSAGES: message_create_params.MessageCreateParams,
 }
 
 
@@ -37,9 +38,9 @@ class _Closed(GenerateJsonSchema):
         return {"not": {}}
 
 
-def _validator(dialect: Dialect) -> jsonschema_rs.Validator:
+def _validator(dialect: Api) -> jsonschema_rs.Validator:
     schema = TypeAdapter(_PARAMS[dialect]).json_schema(schema_generator=_Closed)
     return jsonschema_rs.validator_for(schema)
 
 
-VALIDATORS = {dialect: _validator(dialect) for dialect in Dialect}
+VALIDATORS = {dialect: _validator(dialect) for dialect in APIS}

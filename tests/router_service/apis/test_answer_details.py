@@ -10,14 +10,16 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.apis.answers import fix_surrogates
-from router_service.apis.api_errors import ForeignAnswerError
-from router_service.apis.foreign import fit_call_id, from_input, unseal
-from router_service.apis.parts import Dialect, Message, OfferedTool, Request, Thinking, ToolUse
-from router_service.apis.translators import MAX_CHARACTERS, AnswerTranslator
+from router_service.apis.answer_errors import ForeignAnswerError
+from router_service.apis.answer_translation import MAX_CHARACTERS, AnswerTranslator
+from router_service.apis.foreign import from_input, unseal
+from router_service.apis.parts import Message, OfferedTool, Request, Thinking, ToolUse
+from router_service.apis.surrogates import fix_surrogates
+from tests import apis
+from tests.apis import APIS, Api
 from tests.dialect_answers import CALL, CASES, Content, Sdks, decode, events, whole
 
-CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
+CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
 REQUEST = Request("switchcraft", ())
 
 
@@ -27,9 +29,7 @@ def sdks() -> Sdks:
     return Sdks()
 
 
-def translate(
-    sent: Sequence[Any], source: Dialect, target: Dialect, request: Request = REQUEST
-) -> bytes:
+def translate(sent: Sequence[Any], source: Api, target: Api, request: Request = REQUEST) -> bytes:
     """Return the translated bytes of a whole stream."""
     translator = AnswerTranslator(source, target, request, model="gpt-x", created_s=1)
     return b"".join(map(translator.feed, sent)) + translator.end()
@@ -37,8 +37,8 @@ def translate(
 
 def translate_whole(
     value: Any,  # noqa: ANN401 - JSON
-    source: Dialect,
-    target: Dialect,
+    source: Api,
+    target: Api,
     request: Request = REQUEST,
 ) -> dict[str, Any]:
     """Return a whole answer in the target's format."""
@@ -247,46 +247,46 @@ def test_tools_in_namespaces_and_searches(sdks: Sdks) -> None:
         sdks.read_stream(data, RESPONSES)
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
+@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
 @pytest.mark.parametrize("is_hidden", [False, True])
-def test_proofs_survive_another_api(source: Dialect, target: Dialect, is_hidden: bool) -> None:
+def test_proofs_survive_another_api(source: Api, target: Api, is_hidden: bool) -> None:
     """A client returns proofs that its API does not know, and they are recognized."""
     text = "" if is_hidden else "Hm."
     value = whole(CASES["thinking"], source)
     detail = {"type": "reasoning.encrypted", "data": "abc"}
     match source:
-        case Dialect.CHAT:
+        case apis.CHAT:
             message = value["choices"][0]["message"]
             message["reasoning_content"] = text or None
             if not is_hidden:
                 detail = {"type": "reasoning.text", "signature": "abc"}
             message["reasoning_details"] = [detail]
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             summary = [{"type": "summary_text", "text": text}] if text else []
             value["output"][0] |= {"summary": summary, "encrypted_content": "abc"}
-        case Dialect.MESSAGES:
+        case apis.MESSAGES:
             value["content"][0] = {"type": "thinking", "thinking": text, "signature": "abc"}
             if is_hidden:
                 value["content"][0] = {"type": "redacted_thinking", "data": "abc"}
     written = translate_whole(value, source, target)
     match target:
-        case Dialect.CHAT:
+        case apis.CHAT:
             message = written["choices"][0]["message"]
             [detail] = message["reasoning_details"]
             text = message.get("reasoning_content", "")
             carried = detail.get("signature") or detail["data"]
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             summary, carried = (
                 written["output"][0]["summary"],
                 written["output"][0]["encrypted_content"],
             )
             text = "".join(part["text"] for part in summary)
-        case Dialect.MESSAGES:
+        case apis.MESSAGES:
             block = written["content"][0]
             text, carried = block.get("thinking", ""), block.get("signature") or block["data"]
     assert carried.startswith("switchcraft.")
-    expected = Thinking("" if is_hidden else "Hm.", "abc", is_hidden=is_hidden, origin=source)
-    assert unseal(text, carried, target) == expected
+    expected = Thinking("" if is_hidden else "Hm.", "abc", is_hidden=is_hidden, origin=source.name)
+    assert unseal(text, carried, target.name) == expected
 
 
 def test_thinking_is_not_shown_to_clients_that_do_not_expect_it() -> None:
@@ -304,7 +304,7 @@ def test_call_ids_that_the_target_rejects(call_id: str) -> None:
     content = Content(calls=((call_id, "f", "{}"),), stop="calls")
     [block] = blocks(translate(events(content, CHAT), CHAT, MESSAGES))
     [same] = translate_whole(whole(content, CHAT), CHAT, MESSAGES)["content"]
-    assert block["id"] == same["id"] == fit_call_id(call_id, MESSAGES) != call_id
+    assert block["id"] == same["id"] == MESSAGES.fit_call_id(call_id) != call_id
 
 
 def test_call_ids_are_unique_in_a_conversation() -> None:
@@ -320,8 +320,8 @@ def test_call_ids_are_unique_in_a_conversation() -> None:
     assert item["call_id"].startswith("call_")
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
-def test_halves_of_an_emoji(source: Dialect, target: Dialect) -> None:
+@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
+def test_halves_of_an_emoji(source: Api, target: Api) -> None:
     """Providers split an emoji between two deltas; a lone half becomes a question mark."""
     sent = events(Content(text="a\ud83d\ude00b\ud83d"), source, size=1)
     data = translate(sent, source, target)
@@ -526,10 +526,10 @@ class TestQuirks:
         assert items(translate([start, empty, stop, last, end], MESSAGES, RESPONSES)) == []
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
-def test_answers_of_another_api_are_refused_at_once(source: Dialect, target: Dialect) -> None:
+@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
+def test_answers_of_another_api_are_refused_at_once(source: Api, target: Api) -> None:
     """An upstream that speaks another API than configured is noticed at its first event."""
-    for other in Dialect:
+    for other in APIS:
         translator = AnswerTranslator(source, target, REQUEST, model="m", created_s=1)
         if other is source:
             assert translator.feed(events(CASES["text"], other)[0])
@@ -540,9 +540,9 @@ def test_answers_of_another_api_are_refused_at_once(source: Dialect, target: Dia
             translate_whole(whole(CASES["text"], other), source, target)
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(Dialect, 2)))
+@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
 @pytest.mark.parametrize("name", ["text", "one call", "thinking"])
-def test_cut_streams_are_noticed(source: Dialect, target: Dialect, name: str) -> None:
+def test_cut_streams_are_noticed(source: Api, target: Api, name: str) -> None:
     """A stream that ends anywhere before its stop reason is not complete."""
     sent = events(CASES[name], source)
     last = {CHAT: 2, RESPONSES: 1, MESSAGES: 2}[source]
@@ -560,19 +560,19 @@ def test_cut_streams_are_noticed(source: Dialect, target: Dialect, name: str) ->
         (CHAT, {"type": "image_url"}),
     ],
 )
-def test_parts_that_the_target_cannot_express(source: Dialect, part: Any) -> None:  # noqa: ANN401
+def test_parts_that_the_target_cannot_express(source: Api, part: Any) -> None:  # noqa: ANN401
     """Nothing is lost silently: an answer with such a part raises an error that names it."""
     target = CHAT if source is not CHAT else MESSAGES
     start = events(CASES["text"], source)[0]
     value = whole(CASES["text"], source)
     match source:
-        case Dialect.CHAT:
+        case apis.CHAT:
             sent = chunk(content=[part])
             value["choices"][0]["message"]["content"] = [part]
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             sent = {"type": "response.output_item.added", "output_index": 0, "item": part}
             value["output"].append(part)
-        case Dialect.MESSAGES:
+        case apis.MESSAGES:
             sent = {"type": "content_block_start", "index": 0, "content_block": part}
             value["content"].append(part)
     for refused in (
@@ -603,13 +603,13 @@ def test_endless_answers_are_refused() -> None:
 def test_translation_takes_microseconds() -> None:
     """An event takes less than 15 us, and here five times as much on a busy machine."""
     content = Content(thinking="Let me see. " * 50, text="It rains in Oslo. " * 50, calls=(CALL,))
-    for source, target in permutations(Dialect, 2):
+    for source, target in permutations(APIS, 2):
         sent = events(content, source)
         best_s = min(_timed(sent, source, target) for _ in range(5))
         assert best_s / len(sent) < 75e-6
 
 
-def _timed(sent: Sequence[Any], source: Dialect, target: Dialect) -> float:
+def _timed(sent: Sequence[Any], source: Api, target: Api) -> float:
     start_s = time.process_time()
     translate(sent, source, target)
     return time.process_time() - start_s

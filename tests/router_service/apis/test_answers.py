@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 from router_service.apis.answers import (
     MAX_ANSWER_CHARACTERS,
     MAX_PARTS,
-    MAX_TOKENS,
-    AnswerAccumulator,
     ParsedAnswer,
-    Usage,
     WrittenCall,
-    parse_answer,
-    read_usage,
 )
-from router_service.apis.parts import Dialect
+from router_service.apis.registry import parse_answer, read_usage
+from router_service.apis.usage import MAX_TOKENS, Usage
 from router_service.requests.feedback import answer_content
+from tests import apis
+from tests.apis import APIS, Api
 from tests.dialect_answers import CASES, events, whole
 
 OSLO = WrittenCall("call_1", "get_weather", '{"city":"Oslo"}')
@@ -32,10 +30,10 @@ BERGEN = WrittenCall("call_2", "get_weather", '{"city":"Bergen"}')
 
 def accumulate(*events: Any) -> ParsedAnswer | None:  # noqa: ANN401 - JSON
     """Return the answer that a stream of events contains."""
-    accumulator = AnswerAccumulator()
+    record = APIS.api_of(events[0]).record()
     for event in events:
-        accumulator.feed(event)
-    return accumulator.answer()
+        record.feed(event)
+    return record.answer()
 
 
 def delta(**fields: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -131,19 +129,19 @@ def test_a_streamed_response(has_output: bool) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("dialect", list(APIS))
 @pytest.mark.parametrize("name", CASES)
-def test_every_api_gives_the_same_answer(name: str, dialect: Dialect, size: int) -> None:
+def test_every_api_gives_the_same_answer(name: str, dialect: Api, size: int) -> None:
     """The calls and the text are the same in each API, whole or streamed in pieces of any size."""
     case = CASES[name]
     calls = tuple(WrittenCall(*call) for call in case.calls)
-    text = case.text + (case.refusal if dialect is Dialect.MESSAGES else "")
+    text = case.text + (case.refusal if dialect is apis.MESSAGES else "")
     assert parse_answer(whole(case, dialect)) == ParsedAnswer(calls, text)
     assert accumulate(*events(case, dialect, size)) == ParsedAnswer(calls, text)
 
 
 @pytest.mark.parametrize("size", [1, 1000])
-@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("dialect", list(APIS))
 @pytest.mark.parametrize(
     ("name", "begins_with_text"),
     [
@@ -155,10 +153,10 @@ def test_every_api_gives_the_same_answer(name: str, dialect: Dialect, size: int)
     ],
 )
 def test_text_is_recognized_as_it_arrives(
-    name: str, dialect: Dialect, size: int, begins_with_text: bool
+    name: str, dialect: Api, size: int, begins_with_text: bool
 ) -> None:
     """Text is recognized before the answer is complete; reasoning and calls are no text."""
-    accumulator, case = AnswerAccumulator(), CASES[name]
+    accumulator, case = dialect.record(), CASES[name]
     found = []
     for event in events(case, dialect, size):
         accumulator.feed(event)
@@ -181,7 +179,7 @@ def test_input_that_is_too_deep_leaves_no_answer() -> None:
 
 def test_an_incomplete_answer_is_not_returned() -> None:
     """An event that was not read, or too many of them, leave no answer to judge."""
-    accumulator = AnswerAccumulator()
+    accumulator = apis.CHAT.record()
     accumulator.is_incomplete = True
     assert accumulator.answer() is None
     piece = delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "x" * 1024}}])
@@ -213,7 +211,8 @@ def test_names_and_ids_count(field: str) -> None:
 @pytest.mark.parametrize("what", FLOODS)
 def test_streams_of_tiny_events_take_little_memory(what: str) -> None:
     """Neither empty deltas, nor short ones, nor calls without arguments add up to much."""
-    event, accumulator = FLOODS[what], AnswerAccumulator()
+    event = FLOODS[what]
+    accumulator = APIS.api_of(event).record()
     calls = event["choices"][0]["delta"].get("tool_calls") if "choices" in event else None
     tracemalloc.start()
     for number in range(100_000):
@@ -264,7 +263,11 @@ junk = st.recursive(
 @given(st.lists(junk, max_size=5))
 def test_any_event_is_accepted(values: list[Any]) -> None:
     """Values of no API are ignored and raise nothing."""
-    accumulate(*values)
+    for api in APIS:
+        record = api.record()
+        for value in values:
+            record.feed(value)
+        record.answer()
 
 
 FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
@@ -348,8 +351,8 @@ FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
 def test_usage_of_streamed_messages(name: str) -> None:
     """The first event has the prompt's tokens, and the last one the answer's."""
     case, usage = CASES[name], None
-    for event in events(case, Dialect.MESSAGES):
-        usage = read_usage(event, usage) or usage
+    for event in events(case, apis.MESSAGES):
+        usage = apis.MESSAGES.read_usage(event, usage) or usage
     wanted = Usage(
         case.prompt,
         case.completion,
@@ -365,8 +368,10 @@ def test_the_last_totals_of_a_streamed_message_count() -> None:
     first = Usage(100, 1, cached_tokens=50, cache_write_tokens=20)
     last = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 9}
     event = {"type": "message_delta", "delta": {}, "usage": last}
-    assert read_usage(event, first) == Usage(120, 9, cached_tokens=60, cache_write_tokens=20)
-    assert read_usage(event) == Usage(100, 9, cached_tokens=60)
+    assert apis.MESSAGES.read_usage(event, first) == Usage(
+        120, 9, cached_tokens=60, cache_write_tokens=20
+    )
+    assert apis.MESSAGES.read_usage(event) == Usage(100, 9, cached_tokens=60)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -19,6 +19,7 @@ from router_service.apis.capabilities import (
 )
 from router_service.apis.conversation import Conversation, parse_conversation
 from router_service.core.errors import SwitchcraftError
+from tests import apis
 from tests.bodies import ASK, TOOLS
 
 CHAT = "/chat/completions"
@@ -27,10 +28,10 @@ FILE = {"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
 
 
-def requirements(body: Mapping[str, Any], path: str = CHAT) -> Requirements:
+def requirements(body: Mapping[str, Any], title: str = apis.CHAT.title) -> Requirements:
     """Return the requirements of a body."""
     conversation = parse_conversation(body) if "messages" in body else Conversation(())
-    return read_requirements(body, conversation, path)
+    return read_requirements(body, conversation, title)
 
 
 ASKED: list[tuple[dict[str, Any], set[Feature]]] = [
@@ -78,7 +79,7 @@ ASKED: list[tuple[dict[str, Any], set[Feature]]] = [
 def test_requirements_of_a_chat_request(fields: dict[str, Any], features: set[Feature]) -> None:
     """Only features that a request asks for explicitly are required."""
     body = {"messages": ASK} | fields
-    assert requirements(body).features == {Feature.CHAT, *features}
+    assert requirements(body).features == {apis.CHAT.title, *features}
 
 
 def test_requirements_of_a_responses_request() -> None:
@@ -93,10 +94,10 @@ def test_requirements_of_a_responses_request() -> None:
         "tool_choice": {"type": "function", "name": "f"},
         "max_output_tokens": 99,
     }
-    found = requirements(body, "/responses")
+    found = requirements(body, apis.RESPONSES.title)
     assert found.output_tokens == 99
     assert found.features == {
-        Feature.RESPONSES,
+        apis.RESPONSES.title,
         Feature.IMAGES,
         Feature.FILES,
         Feature.JSON_SCHEMA,
@@ -135,7 +136,7 @@ FIELDS = (
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values))
 def test_any_body_is_read(body: dict[str, Any]) -> None:
     """No value of a field is an error here. Judging it is the parser's or the upstream's task."""
-    assert Feature.CHAT in read_requirements(body, Conversation(()), CHAT).features
+    assert apis.CHAT.title in read_requirements(body, Conversation(()), apis.CHAT.title).features
 
 
 def test_unknown_capabilities_exclude_nothing() -> None:
@@ -187,4 +188,4 @@ def test_invalid_fields_are_not_requirements(field: str, junk: object) -> None:
         conversation = parse_conversation(body)
     except SwitchcraftError:
         return
-    assert Feature.CHAT in read_requirements(body, conversation, CHAT).features
+    assert apis.CHAT.title in read_requirements(body, conversation, apis.CHAT.title).features

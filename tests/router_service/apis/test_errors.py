@@ -11,12 +11,14 @@ import orjson
 import pytest
 from anthropic.types import ErrorResponse
 
-from router_service.apis.api_errors import AnswerError, read_error, write_error
-from router_service.apis.parts import Dialect, Request
-from router_service.apis.translators import AnswerTranslator
+from router_service.apis.answer_errors import AnswerError
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.parts import Request
+from tests import apis
+from tests.apis import APIS, Api
 from tests.dialect_answers import CASES, Sdks, decode, events, whole
 
-CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
+CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
 
 STATUSES = {
     400: (openai.BadRequestError, anthropic.BadRequestError, "invalid_request_error"),
@@ -43,7 +45,7 @@ def sdks() -> Sdks:
     return Sdks()
 
 
-def body_of(source: Dialect, kind: str, message: str) -> dict[str, Any]:
+def body_of(source: Api, kind: str, message: str) -> dict[str, Any]:
     """Return an error body as the source's provider writes it."""
     if source is MESSAGES:
         error = {"type": kind, "message": message}
@@ -52,12 +54,12 @@ def body_of(source: Dialect, kind: str, message: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize(("source", "target"), list(product(Dialect, repeat=2)))
-def test_error_bodies(sdks: Sdks, source: Dialect, target: Dialect, status: int) -> None:
+@pytest.mark.parametrize(("source", "target"), list(product(APIS, repeat=2)))
+def test_error_bodies(sdks: Sdks, source: Api, target: Api, status: int) -> None:
     """The SDK raises the exception of the status, with the message and the type."""
     for_openai, for_anthropic, kind = STATUSES[status]
-    error = read_error(body_of(source, kind, "No such thing."), source, status)
-    written = write_error(error, target, request_id="req_9")
+    error = source.read_error(body_of(source, kind, "No such thing."), status)
+    written = target.write_error(error, request_id="req_9")
     sdks.status = status
     expected: Any = for_anthropic if target is MESSAGES else for_openai
     with pytest.raises(expected, match="No such thing") as caught:
@@ -72,9 +74,9 @@ def test_error_bodies(sdks: Sdks, source: Dialect, target: Dialect, status: int)
         assert set(written["error"]) == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize(("source", "target"), list(product(Dialect, repeat=2)))
+@pytest.mark.parametrize(("source", "target"), list(product(APIS, repeat=2)))
 @pytest.mark.parametrize("length", [0, 1, 3, 5])
-def test_errors_within_streams(sdks: Sdks, source: Dialect, target: Dialect, length: int) -> None:
+def test_errors_within_streams(sdks: Sdks, source: Api, target: Api, length: int) -> None:
     """Wherever a stream breaks, the SDK raises an error with its message."""
     if source is target:
         return
@@ -96,12 +98,12 @@ def test_errors_within_streams(sdks: Sdks, source: Dialect, target: Dialect, len
 def test_prompts_that_are_too_long() -> None:
     """OpenAI has a code for it, and Anthropic a message, which makes Claude Code compact."""
     message = "prompt is too long: 210000 tokens > 200000 maximum"
-    error = read_error(body_of(MESSAGES, "invalid_request_error", message), MESSAGES, 400)
-    assert write_error(error, CHAT)["error"]["code"] == "context_length_exceeded"
-    assert write_error(error, MESSAGES)["error"]["message"] == message
+    error = MESSAGES.read_error(body_of(MESSAGES, "invalid_request_error", message), 400)
+    assert CHAT.write_error(error)["error"]["code"] == "context_length_exceeded"
+    assert MESSAGES.write_error(error)["error"]["message"] == message
     body = body_of(CHAT, "invalid_request_error", "This model's maximum context length is 8192.")
     body["error"]["code"] = "context_length_exceeded"
-    written = write_error(read_error(body, CHAT, 400), MESSAGES)["error"]
+    written = MESSAGES.write_error(CHAT.read_error(body, 400))["error"]
     assert written["type"] == "invalid_request_error"
     assert written["message"].startswith("prompt is too long: This model's maximum")
 
@@ -147,12 +149,12 @@ READ = {
 def test_errors_of_other_servers(name: str) -> None:
     """Errors in similar formats are read, and errors within answers get a status."""
     value, status, expected, message = READ[name]
-    error = read_error(value, CHAT, status)
+    error = CHAT.read_error(value, status)
     assert (error.status, error.message) == (expected, message)
 
 
 def test_whole_answers_are_no_errors() -> None:
     """An answer that was taken for an error has no message, and raises nothing."""
-    for dialect in Dialect:
-        error = read_error(whole(CASES["text"], dialect), dialect, 200)
-        orjson.dumps(write_error(error, dialect))
+    for dialect in APIS:
+        error = dialect.read_error(whole(CASES["text"], dialect), 200)
+        orjson.dumps(dialect.write_error(error))

@@ -10,6 +10,7 @@ from router_service.apis.capabilities import Feature, read_requirements
 from router_service.apis.conversation import Conversation, Role, ToolCall, Turn
 from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
 from router_service.core.errors import InvalidRequestError
+from tests import apis
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}
@@ -22,11 +23,11 @@ def parsed(**fields: object) -> Conversation:
     return parse_messages_request(to_chat_body(body)).conversation
 
 
-def features(**fields: object) -> frozenset[Feature]:
+def features(**fields: object) -> frozenset[str]:
     """Return the features that a request with these fields requires."""
     body = to_chat_body({"model": "m", "max_tokens": 100, "messages": [QUESTION], **fields})
     conversation = parse_messages_request(body).conversation
-    return read_requirements(body, conversation, "/messages").features
+    return read_requirements(body, conversation, apis.MESSAGES.title).features
 
 
 def test_blocks_become_turns() -> None:
@@ -116,7 +117,7 @@ def test_requirements_are_those_of_the_equivalent_chat_request(
     fields: dict[str, Any], required: set[Feature]
 ) -> None:
     """Models without images, forced calls and so on are recognized for this API too."""
-    assert features(**fields) == required | {Feature.MESSAGES}
+    assert features(**fields) == required | {apis.MESSAGES.title}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import copy
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.apis.parts import Dialect
-from router_service.apis.registry import read_request, without_foreign_thinking
+from router_service.apis.request_translation import read_request
 from router_service.core.errors import InvalidRequestError
+from tests import apis
+from tests.apis import Api
 
-CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
+CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
 USER: Json = {"role": "user", "content": "hi"}
 TOOL_USE: Json = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 TOOL_RESULT: Json = {"type": "tool_result", "tool_use_id": "a", "content": "1"}
@@ -124,7 +125,7 @@ def blocks(role: str, *content: Json) -> Json:
     ],
 )
 def test_malformed_requests_name_what_is_wrong(
-    dialect: Dialect, body: dict[str, Json], param: str
+    dialect: Api, body: dict[str, Json], param: str
 ) -> None:
     """The error has the path of the malformed value, so that the client finds it."""
     with pytest.raises(InvalidRequestError) as caught:
@@ -150,7 +151,7 @@ def test_foreign_thinking_is_removed_from_messages_and_nothing_else() -> None:
         USER,
     )
     before = copy.deepcopy(body)
-    changed = without_foreign_thinking(body, MESSAGES, lambda proof: proof == "theirs")
+    changed = MESSAGES.without_foreign_thinking(body, lambda proof: proof == "theirs")
     assert body == before
     assert changed is not None
     assert changed["messages"] == [
@@ -159,13 +160,13 @@ def test_foreign_thinking_is_removed_from_messages_and_nothing_else() -> None:
         USER,
         USER,
     ]
-    assert without_foreign_thinking(changed, MESSAGES, lambda proof: proof == "theirs") is None
+    assert MESSAGES.without_foreign_thinking(changed, lambda proof: proof == "theirs") is None
 
 
 def test_thinking_that_this_gateway_signed_is_always_removed() -> None:
     """No provider accepts the gateway's own signature."""
     body = messages(USER, blocks("assistant", thinking("switchcraft.chat."), TOOL_USE))
-    changed = without_foreign_thinking(body, MESSAGES, lambda _: False)
+    changed = MESSAGES.without_foreign_thinking(body, lambda _: False)
     assert changed is not None
     assert changed["messages"][1] == blocks("assistant", TOOL_USE)
 
@@ -186,12 +187,12 @@ def test_a_tool_loop_without_its_thinking_continues_without_a_budget() -> None:
         "thinking": {"type": "enabled", "budget_tokens": 2000},
         "context_management": {"edits": edits},
     }
-    changed = without_foreign_thinking(body, MESSAGES, lambda _: True)
+    changed = MESSAGES.without_foreign_thinking(body, lambda _: True)
     assert changed is not None
     assert "thinking" not in changed
     assert changed["context_management"] == {"edits": edits[1:]}
     later = {**body, "messages": [*loop, blocks("assistant", {"type": "text", "text": "a"}), USER]}
-    changed = without_foreign_thinking(later, MESSAGES, lambda _: True)
+    changed = MESSAGES.without_foreign_thinking(later, lambda _: True)
     assert changed is not None
     assert changed["thinking"] == body["thinking"]
 
@@ -200,16 +201,16 @@ def test_foreign_reasoning_is_removed_from_responses_with_the_ids_that_refer_to_
     """OpenAI rejects an item whose id it knows if the reasoning before it is missing."""
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "theirs"}
     body = responses(USER, reasoning, {**ITEM, "id": "fc_1"}, OUTPUT)
-    changed = without_foreign_thinking(body, RESPONSES, lambda proof: proof == "theirs")
+    changed = RESPONSES.without_foreign_thinking(body, lambda proof: proof == "theirs")
     assert changed is not None
     assert changed["input"] == [USER, ITEM, OUTPUT]
-    assert without_foreign_thinking(body, RESPONSES, lambda _: False) is None
+    assert RESPONSES.without_foreign_thinking(body, lambda _: False) is None
 
 
 def test_reasoning_texts_are_removed_from_chat_if_the_upstream_rejects_them() -> None:
     """Chat Completions has no proof, so that the upstream decides about all reasoning."""
     body = chat(USER, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, USER)
-    changed = without_foreign_thinking(body, CHAT, lambda proof: proof == "")
+    changed = CHAT.without_foreign_thinking(body, lambda proof: proof == "")
     assert changed is not None
     assert changed["messages"][1] == {"role": "assistant", "content": "a"}
-    assert without_foreign_thinking(body, CHAT, lambda _: False) is None
+    assert CHAT.without_foreign_thinking(body, lambda _: False) is None

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from router_service.apis.api import Target
 from router_service.apis.conversation import Json
 from router_service.apis.parts import (
-    Dialect,
     Media,
     Message,
     OfferedTool,
@@ -25,14 +25,10 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.registry import (
-    obstacles,
-    read_request,
-    without_foreign_thinking,
-    write_request,
-)
-from router_service.apis.writing import Target
+from router_service.apis.request_translation import obstacles, read_request
 from router_service.core.errors import InvalidRequestError
+from tests import apis
+from tests.apis import APIS, Api
 from tests.router_service.apis.sdk_schemas import VALIDATORS
 
 FAST = settings(
@@ -42,21 +38,19 @@ FAST = settings(
     database=None,
     phases=[Phase.generate, Phase.shrink],
 )
-DIALECTS = list(Dialect)
-PAIRS = [(source, target) for source in Dialect for target in Dialect if source is not target]
+DIALECTS = list(APIS)
+PAIRS = [(source, target) for source in APIS for target in APIS if source is not target]
 TARGETS = {
-    Dialect.CHAT: Target(Dialect.CHAT, "gpt-5", provider="openai", supports_reasoning=True),
-    Dialect.RESPONSES: Target(
-        Dialect.RESPONSES, "gpt-5", provider="openai", supports_reasoning=True
-    ),
-    Dialect.MESSAGES: Target(
-        Dialect.MESSAGES, "claude-opus-4-8", provider="anthropic", supports_reasoning=True
+    apis.CHAT: Target(apis.CHAT, "gpt-5", provider="openai", supports_reasoning=True),
+    apis.RESPONSES: Target(apis.RESPONSES, "gpt-5", provider="openai", supports_reasoning=True),
+    apis.MESSAGES: Target(
+        apis.MESSAGES, "claude-opus-4-8", provider="anthropic", supports_reasoning=True
     ),
 }
 IDS = {
-    Dialect.CHAT: re.compile(r".{1,40}", re.DOTALL),
-    Dialect.RESPONSES: re.compile(r".{1,64}", re.DOTALL),
-    Dialect.MESSAGES: re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    apis.CHAT: re.compile(r".{1,40}", re.DOTALL),
+    apis.RESPONSES: re.compile(r".{1,64}", re.DOTALL),
+    apis.MESSAGES: re.compile(r"[a-zA-Z0-9_-]{1,64}"),
 }
 
 texts = st.text(min_size=1, max_size=12).filter(lambda text: bool(text.strip()))
@@ -167,13 +161,13 @@ def meaning(request: Request) -> list[Any]:
     return found
 
 
-def calls_and_results(body: dict[str, Json], dialect: Dialect) -> Iterator[tuple[str, str]]:
+def calls_and_results(body: dict[str, Json], dialect: Api) -> Iterator[tuple[str, str]]:
     """Yield the kind and the id of every call and result of a body, in order."""
-    for item in body["input" if dialect is Dialect.RESPONSES else "messages"]:
-        if dialect is Dialect.RESPONSES:
+    for item in body["input" if dialect is apis.RESPONSES else "messages"]:
+        if dialect is apis.RESPONSES:
             if "call_id" in item:
                 yield "result" if item["type"].endswith("_output") else "call", item["call_id"]
-        elif dialect is Dialect.CHAT:
+        elif dialect is apis.CHAT:
             yield from (("call", call["id"]) for call in item.get("tool_calls", ()))
             if item["role"] == "tool":
                 yield "result", item["tool_call_id"]
@@ -189,13 +183,13 @@ def calls_and_results(body: dict[str, Json], dialect: Dialect) -> Iterator[tuple
 @FAST
 @given(request=requests())
 def test_translated_requests_are_valid_and_complete(
-    source: Dialect, target: Dialect, request: Request
+    source: Api, target: Api, request: Request
 ) -> None:
     """A translated request fits the vendor's types, and no call, result, text or image is lost."""
-    original = write_request(request, TARGETS[source])
+    original = source.write_request(request, TARGETS[source])
     read = read_request(original, source)
-    assert obstacles(read, target) == ()
-    body = write_request(read, TARGETS[target])
+    assert obstacles(read, source, target) == ()
+    body = target.write_request(read, TARGETS[target])
     assert not [str(error) for error in VALIDATORS[target].iter_errors(body)]
 
     found = list(calls_and_results(body, target))
@@ -223,13 +217,13 @@ def test_translated_requests_are_valid_and_complete(
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @FAST
 @given(request=requests())
-def test_round_trips_keep_the_meaning(source: Dialect, target: Dialect, request: Request) -> None:
+def test_round_trips_keep_the_meaning(source: Api, target: Api, request: Request) -> None:
     """A request that is translated there and back says the same in the same order."""
-    first = read_request(write_request(request, TARGETS[source]), source)
-    second = read_request(write_request(first, TARGETS[target]), target)
-    third = read_request(write_request(second, TARGETS[source]), source)
+    first = read_request(source.write_request(request, TARGETS[source]), source)
+    second = read_request(target.write_request(first, TARGETS[target]), target)
+    third = read_request(source.write_request(second, TARGETS[source]), source)
     inner = [p for m in first.messages for r in m.parts if isinstance(r, Result) for p in r.content]
-    if Dialect.CHAT not in (source, target) or not any(isinstance(p, Media) for p in inner):
+    if apis.CHAT not in (source, target) or not any(isinstance(p, Media) for p in inner):
         assert meaning(third) == meaning(first)
     assert [call.name for call in _calls(third)] == [call.name for call in _calls(first)]
     assert [orjson.loads(call.arguments) for call in _calls(third)] == [
@@ -265,10 +259,10 @@ values = st.recursive(
 @settings(FAST, max_examples=30)
 @given(request=requests(), data=st.data())
 def test_damaged_requests_are_refused_or_translated(
-    source: Dialect, request: Request, data: st.DataObject
+    source: Api, request: Request, data: st.DataObject
 ) -> None:
     """With any value in any place, only InvalidRequestError is raised; never another error."""
-    body = write_request(request, TARGETS[source])
+    body = source.write_request(request, TARGETS[source])
     place: Any = body
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -278,19 +272,19 @@ def test_damaged_requests_are_refused_or_translated(
         else:
             place[key] = data.draw(values)
             break
-    without_foreign_thinking(body, source, bool)
+    source.without_foreign_thinking(body, bool)
     with contextlib.suppress(InvalidRequestError):
         read = read_request(body, source)
-        for target in Dialect:
-            if not obstacles(read, target):
-                orjson.dumps(write_request(read, TARGETS[target]))
+        for target in APIS:
+            if not obstacles(read, source, target):
+                orjson.dumps(target.write_request(read, TARGETS[target]))
 
 
 @pytest.mark.parametrize("source", DIALECTS)
 @FAST
 @given(body=st.dictionaries(st.sampled_from(["model", "messages", "input", "tools"]), values))
-def test_arbitrary_objects_are_refused_or_read(source: Dialect, body: dict[str, Json]) -> None:
+def test_arbitrary_objects_are_refused_or_read(source: Api, body: dict[str, Json]) -> None:
     """Any JSON object is read or refused with InvalidRequestError."""
-    without_foreign_thinking(body, source, bool)
+    source.without_foreign_thinking(body, bool)
     with contextlib.suppress(InvalidRequestError):
         read_request(body, source)

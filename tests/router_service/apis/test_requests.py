@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.apis.api import Target
 from router_service.apis.conversation import Json
 from router_service.apis.foreign import seal
-from router_service.apis.parts import Dialect, Thinking
-from router_service.apis.registry import obstacles, read_request, write_request
-from router_service.apis.writing import Target, portable_name, written_tools
+from router_service.apis.parts import Thinking
+from router_service.apis.request_translation import obstacles, read_request
+from router_service.apis.writing import portable_name, written_tools
+from tests import apis
+from tests.apis import APIS, Api
 
-CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
+CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
 OPENAI = Target(CHAT, "gpt-5", provider="openai", supports_reasoning=True)
 OTHER = Target(CHAT, "qwen", provider="deepseek", supports_reasoning=True)
 RESPONDING = Target(RESPONSES, "gpt-5", provider="openai", supports_reasoning=True)
@@ -42,11 +45,11 @@ def messages(*items: Json, **fields: Json) -> dict[str, Json]:
     return {"model": "m", "max_tokens": 100, "messages": list(items), **fields}
 
 
-def translated(body: dict[str, Json], source: Dialect, target: Target) -> dict[str, Json]:
+def translated(body: dict[str, Json], source: Api, target: Target) -> dict[str, Json]:
     """Return the body for the target; the request has no obstacle."""
     request = read_request(body, source)
-    assert obstacles(request, target.dialect) == ()
-    return write_request(request, target)
+    assert obstacles(request, source, target.api) == ()
+    return target.api.write_request(request, target)
 
 
 USER: Json = {"role": "user", "content": "hi"}
@@ -214,7 +217,7 @@ def test_developer_messages_become_system_texts_and_reminders_for_claude() -> No
 def test_a_conversation_of_system_messages_only_has_a_user_message_for_claude() -> None:
     """Messages requires a message."""
     request = read_request(chat({"role": "system", "content": "Say hi."}), CHAT)
-    body = write_request(request, CLAUDE)
+    body = CLAUDE.api.write_request(request, CLAUDE)
     assert body["messages"][0]["content"] == [{"type": "text", "text": "Say hi."}]
     assert "system" not in body
 
@@ -279,11 +282,11 @@ def test_a_conversation_of_system_messages_only_has_a_user_message_for_claude() 
         ),
     ],
 )
-def test_files_are_translated(source: Dialect, block: Json, target: Target, expected: Json) -> None:
+def test_files_are_translated(source: Api, block: Json, target: Target, expected: Json) -> None:
     """Images and documents keep their data or their address."""
     make = {CHAT: chat, RESPONSES: responses, MESSAGES: messages}[source]
     body = translated(make({"role": "user", "content": [block]}), source, target)
-    written = body["input" if target.dialect is RESPONSES else "messages"][0]["content"]
+    written = body["input" if target.api is RESPONSES else "messages"][0]["content"]
     assert written == [expected]
 
 
@@ -492,7 +495,7 @@ def test_parameters_are_translated(
 ) -> None:
     """Limits, sampling and effort have their names in the target, or are left out."""
     request = read_request(chat(**fields), CHAT)
-    body = write_request(request, target)
+    body = target.api.write_request(request, target)
     assert {name: body.get(name) for name in expected} == expected
 
 
@@ -554,7 +557,7 @@ def test_structured_output_is_translated_in_all_directions() -> None:
 
 def test_reasoning_comes_back_to_the_provider_that_made_it() -> None:
     """A proof survives a client of another API, and no other provider gets it."""
-    encrypted = seal(Thinking("I think", "gAAA", origin=RESPONSES), MESSAGES)
+    encrypted = seal(Thinking("I think", "gAAA", origin=RESPONSES.name), MESSAGES.name)
     body = messages(
         USER,
         {
@@ -574,14 +577,14 @@ def test_reasoning_comes_back_to_the_provider_that_made_it() -> None:
     assert translated(body, MESSAGES, OTHER)["messages"][1]["reasoning_content"] == "I think"
     assert "reasoning_content" not in translated(body, MESSAGES, OPENAI)["messages"][1]
     request = read_request(body, MESSAGES)
-    kept = write_request(request, RESPONDING, lambda proof: proof == "gAAA")
+    kept = RESPONDING.api.write_request(request, RESPONDING, lambda proof: proof == "gAAA")
     assert [item["role"] for item in kept["input"]] == ["user", "assistant", "user"]
 
 
 def test_a_signature_survives_codex() -> None:
     """Claude gets its own thinking back from a client of Responses, hidden or not."""
-    shown = seal(Thinking("hm", "sig", origin=MESSAGES), RESPONSES)
-    hidden = seal(Thinking("", "data", is_hidden=True, origin=MESSAGES), RESPONSES)
+    shown = seal(Thinking("hm", "sig", origin=MESSAGES.name), RESPONSES.name)
+    hidden = seal(Thinking("", "data", is_hidden=True, origin=MESSAGES.name), RESPONSES.name)
     summary = [{"type": "summary_text", "text": "hm"}]
     items: list[Json] = [
         USER,
@@ -685,12 +688,12 @@ def test_claude_does_not_think_by_budget_in_a_loop_without_its_thinking() -> Non
     ],
 )
 def test_what_cannot_be_translated_is_named(
-    body: dict[str, Json], source: Dialect, target: Dialect, expected: str
+    body: dict[str, Json], source: Api, target: Api, expected: str
 ) -> None:
     """An obstacle is named by its path in the client's body, and only for foreign targets."""
     request = read_request(body, source)
-    assert expected in obstacles(request, target)
-    assert obstacles(request, source) == ()
+    assert expected in obstacles(request, source, target)
+    assert obstacles(request, source, source) == ()
 
 
 @pytest.mark.parametrize(
@@ -717,7 +720,7 @@ def test_what_cannot_be_translated_is_named(
         ),
     ],
 )
-def test_hints_and_defaults_are_no_obstacles(body: dict[str, Json], source: Dialect) -> None:
+def test_hints_and_defaults_are_no_obstacles(body: dict[str, Json], source: Api) -> None:
     """Fields that change no answer are left out."""
     request = read_request(body, source)
-    assert [obstacles(request, target) for target in Dialect] == [(), (), ()]
+    assert [obstacles(request, source, target) for target in APIS] == [(), (), ()]

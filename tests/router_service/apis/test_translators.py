@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.apis.api_errors import (
+from router_service.apis.answer_errors import (
     AnswerError,
     ForeignAnswerError,
-    read_error,
-    write_error,
 )
-from router_service.apis.parts import Dialect, Request
-from router_service.apis.translators import AnswerTranslator
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.parts import Request
+from tests import apis
+from tests.apis import APIS, Api
 from tests.dialect_answers import CASES, Content, Sdks, decode, events, whole
 
 REQUEST = Request("switchcraft", (), stop=("END",), shows_thinking=True, wants_usage=True)
-PAIRS = [pytest.param(*pair, id=f"{pair[0]}-{pair[1]}") for pair in permutations(Dialect, 2)]
+PAIRS = [pytest.param(*pair, id=f"{pair[0]}-{pair[1]}") for pair in permutations(APIS, 2)]
 """Every source with every other target."""
 
 
@@ -35,7 +35,7 @@ def sdks() -> Sdks:
     return Sdks()
 
 
-def translator(source: Dialect, target: Dialect, request: Request = REQUEST) -> AnswerTranslator:
+def translator(source: Api, target: Api, request: Request = REQUEST) -> AnswerTranslator:
     """Return a translator of one answer."""
     return AnswerTranslator(source, target, request, model="gpt-x", created_s=1_700_000_000)
 
@@ -45,17 +45,17 @@ def stream(translated: AnswerTranslator, sent: list[dict[str, Any]]) -> bytes:
     return b"".join(map(translated.feed, sent)) + translated.end()
 
 
-def expected(content: Content, source: Dialect, target: Dialect) -> Content:
+def expected(content: Content, source: Api, target: Api) -> Content:
     """Return what the target's client reads. Not every API can express everything."""
-    if Dialect.MESSAGES in (source, target):  # a refusal is a text with a stop reason
+    if apis.MESSAGES in (source, target):  # a refusal is a text with a stop reason
         text = content.text + content.refusal
-        is_filtered = content.stop in ("refusal", "filter") and source is Dialect.MESSAGES
+        is_filtered = content.stop in ("refusal", "filter") and source is apis.MESSAGES
         content = replace(content, text=text, refusal="")
-        if target is not Dialect.MESSAGES and is_filtered:
+        if target is not apis.MESSAGES and is_filtered:
             content = replace(content, stop="filter")
-    if source is Dialect.RESPONSES and content.stop == "sequence":
+    if source is apis.RESPONSES and content.stop == "sequence":
         content = replace(content, stop="end", stop_text=None)
-    if target is not Dialect.MESSAGES:
+    if target is not apis.MESSAGES:
         stop = "end" if content.stop == "sequence" else content.stop
         content = replace(content, stop=stop, stop_text=None)
     elif content.stop == "filter":
@@ -65,7 +65,7 @@ def expected(content: Content, source: Dialect, target: Dialect) -> Content:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("name", CASES)
-def test_whole_answers(sdks: Sdks, source: Dialect, target: Dialect, name: str) -> None:
+def test_whole_answers(sdks: Sdks, source: Api, target: Api, name: str) -> None:
     """A whole answer has the same content, stop reason and usage in the target's SDK."""
     translated = orjson.loads(translator(source, target).whole(whole(CASES[name], source)))
     assert sdks.read(translated, target) == expected(CASES[name], source, target)
@@ -73,7 +73,7 @@ def test_whole_answers(sdks: Sdks, source: Dialect, target: Dialect, name: str) 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("name", CASES)
-def test_streams(sdks: Sdks, source: Dialect, target: Dialect, name: str) -> None:
+def test_streams(sdks: Sdks, source: Api, target: Api, name: str) -> None:
     """A stream has the same content, stop reason and usage in the target's SDK."""
     data = stream(translator(source, target), events(CASES[name], source))
     assert sdks.read_stream(data, target) == expected(CASES[name], source, target)
@@ -81,7 +81,7 @@ def test_streams(sdks: Sdks, source: Dialect, target: Dialect, name: str) -> Non
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("name", CASES)
-def test_pieces_do_not_matter(source: Dialect, target: Dialect, name: str) -> None:
+def test_pieces_do_not_matter(source: Api, target: Api, name: str) -> None:
     """However the upstream splits its texts, the joined texts are the same."""
     joined = []
     for size in (1, 2, 7, 1000):
@@ -128,7 +128,7 @@ values = st.recursive(
 
 
 @st.composite
-def damaged(draw: st.DrawFn, source: Dialect) -> list[Any]:
+def damaged(draw: st.DrawFn, source: Api) -> list[Any]:
     """Draw a stream with some values replaced, and some events lost or repeated."""
     sent: list[Any] = copy.deepcopy(events(draw(st.sampled_from(list(CASES.values()))), source))
     for _ in range(draw(st.integers(1, 3))):
@@ -164,7 +164,7 @@ def replace_value(draw: Callable[[st.SearchStrategy[Any]], Any], holder: Any) ->
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_damaged_streams(source: Dialect, target: Dialect, data: st.DataObject) -> None:
+def test_damaged_streams(source: Api, target: Api, data: st.DataObject) -> None:
     """Any JSON is translated to valid events, or raises ForeignAnswerError."""
     sent = data.draw(damaged(source))
     translated, written = translator(source, target), b""
@@ -180,7 +180,7 @@ def test_damaged_streams(source: Dialect, target: Dialect, data: st.DataObject) 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_damaged_answers(source: Dialect, target: Dialect, data: st.DataObject) -> None:
+def test_damaged_answers(source: Api, target: Api, data: st.DataObject) -> None:
     """Any JSON is translated to a valid answer, or raises ForeignAnswerError."""
     answer: Any = whole(data.draw(st.sampled_from(list(CASES.values()))), source)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -189,14 +189,14 @@ def test_damaged_answers(source: Dialect, target: Dialect, data: st.DataObject) 
         orjson.loads(translator(source, target).whole(answer))
 
 
-@given(value=values, dialect=st.sampled_from(list(Dialect)))
-def test_any_json(value: Any, dialect: Dialect) -> None:  # noqa: ANN401
+@given(value=values, dialect=st.sampled_from(list(APIS)))
+def test_any_json(value: Any, dialect: Api) -> None:  # noqa: ANN401
     """A value that is no answer raises ForeignAnswerError, and every error can be read."""
-    target = Dialect.MESSAGES if dialect is Dialect.CHAT else Dialect.CHAT
+    target = apis.MESSAGES if dialect is apis.CHAT else apis.CHAT
     with pytest.raises(ForeignAnswerError):
         translator(dialect, target).whole(value)
     with pytest.raises(ForeignAnswerError):
         translator(dialect, target).feed(value)
-    error = read_error(value, dialect, 200)
+    error = dialect.read_error(value, 200)
     assert 400 <= error.status < 600
-    orjson.dumps(write_error(error, target))
+    orjson.dumps(target.write_error(error))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from router_service.apis.api_errors import ForeignAnswerError
+from router_service.apis.answer_errors import ForeignAnswerError
 from router_service.apis.encoding import UnwritableError
-from router_service.apis.parts import Dialect
 from router_service.core import errors
 from router_service.core.errors import Failure, SwitchcraftError, UpstreamError
+from tests import apis
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = (ROOT / "router_service", ROOT / "training" / "switchcraft_training")
@@ -216,7 +216,7 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "xlam.json:7: row 7 of the array: ValueError: the expected answer calls 'f', which is not "
         "offered"
     ),
-    ForeignAnswerError(Dialect.CHAT, "has no choices"): (
+    ForeignAnswerError(apis.CHAT.name, "has no choices"): (
         "An answer of the chat API has no choices."
     ),
     UnwritableError(TypeError("Recursion limit reached")): (

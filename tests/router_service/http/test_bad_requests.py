@@ -12,13 +12,13 @@ import openai
 import pytest
 from anthropic.types.shared import ErrorType
 
-from router_service.apis.parts import Dialect
 from router_service.core import errors
 from router_service.http.error_responses import ErrorFormat, error_response, status_of
 from router_service.policies.base import Policy
 from router_service.policies.verified import Verified
 from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
+from tests import apis
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
@@ -200,6 +200,6 @@ def test_errors_are_recognized_by_their_format() -> None:
     openai, anthropic = b'{"error": {"message": "x"}}', b'{"type": "error", "error": {}}'
     foreign = (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')
     assert ErrorFormat().accepts(openai)
-    assert ErrorFormat(Dialect.MESSAGES).accepts(anthropic)
+    assert ErrorFormat(apis.MESSAGES).accepts(anthropic)
     assert not any(map(ErrorFormat().accepts, foreign))
-    assert not any(map(ErrorFormat(Dialect.MESSAGES).accepts, (openai, *foreign)))
+    assert not any(map(ErrorFormat(apis.MESSAGES).accepts, (openai, *foreign)))

@@ -11,6 +11,7 @@ import pytest
 
 from router_service.apis.capabilities import Capabilities, Feature
 from router_service.settings import RouterSettings, Settings
+from tests import apis
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.gateways import gateway_client, record_of
@@ -71,7 +72,7 @@ def test_long_input_goes_to_a_model_with_a_large_window(sandbox: Sandbox) -> Non
 
 def test_model_without_an_endpoint_is_not_chosen_for_it(sandbox: Sandbox) -> None:
     """A model that serves only chat completions is not chosen for a Responses request."""
-    chat_alone = Capabilities(unsupported=frozenset({Feature.RESPONSES}))
+    chat_alone = Capabilities(unsupported=frozenset({apis.RESPONSES.title}))
     tools = [{"type": "function", **tool["function"]} for tool in BODY["tools"]]
     body = {"model": "switchcraft", "input": "What is the weather in Oslo?", "tools": tools}
     with gateway(sandbox, {"medium": chat_alone}) as http:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from router_service.apis.parts import Dialect
+from tests import apis
 from tests.answering import MODELS, Peers, peers
+from tests.apis import APIS, Api
 from tests.dialect_answers import CASES, events, whole
 
-CHAT, RESPONSES, MESSAGES = Dialect.CHAT, Dialect.RESPONSES, Dialect.MESSAGES
-PAIRS = [(client, source) for client in Dialect for source in Dialect if client is not source]
+CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
+PAIRS = [(client, source) for client in APIS for source in APIS if client is not source]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WIDE = 2**64 + 1
 LONG = 10**400
@@ -29,29 +30,29 @@ def gateway() -> Iterator[Peers]:
         yield running
 
 
-def body_of(dialect: Dialect, model: str, *items: Any, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+def body_of(dialect: Api, model: str, *items: Any, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return a request with a tool, and with further messages or items."""
     function = {"name": "f", "parameters": SCHEMA}
     messages = [ASK, *items]
     match dialect:
-        case Dialect.CHAT:
+        case apis.CHAT:
             tools: Any = [{"type": "function", "function": function}]
             body: dict[str, Any] = {"messages": messages}
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             tools = [{"type": "function", **function}]
             body = {"input": messages, "store": False}
-        case Dialect.MESSAGES:
+        case apis.MESSAGES:
             tools = [{"name": "f", "input_schema": SCHEMA}]
             body = {"messages": messages, "max_tokens": 99}
     return {"model": model, **body, "tools": tools, **fields}
 
 
-def answer_of(dialect: Dialect) -> bytes:
+def answer_of(dialect: Api) -> bytes:
     """Return a good answer."""
     return json.dumps(whole(CASES["text"], dialect)).encode()
 
 
-def stream_of(sent: list[dict[str, Any]], dialect: Dialect) -> bytes:
+def stream_of(sent: list[dict[str, Any]], dialect: Api) -> bytes:
     """Return events as an upstream sends them."""
     data = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in sent)
     return data + (b"data: [DONE]\n\n" if dialect is CHAT else b"")
@@ -60,7 +61,7 @@ def stream_of(sent: list[dict[str, Any]], dialect: Dialect) -> bytes:
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "a"}
 CLEARED = {"role": "system", "clear_at": "next_user_message"}
-MALFORMED: list[tuple[Dialect, list[Any], str]] = [
+MALFORMED: list[tuple[Api, list[Any], str]] = [
     (CHAT, [{**ASK, "tool_calls": [5]}], "messages[1].tool_calls[0]"),
     (CHAT, [{"role": "system", "content": "a", "tool_calls": [5]}], "messages[1].tool_calls[0]"),
     (CHAT, [{"role": "assistant", "tool_calls": [5]}], "messages[1].tool_calls[0]"),
@@ -84,7 +85,7 @@ MALFORMED: list[tuple[Dialect, list[Any], str]] = [
 
 @pytest.mark.parametrize(("client", "items", "param"), MALFORMED)
 def test_malformed_blocks_are_named(
-    gateway: Peers, client: Dialect, items: list[Any], param: str
+    gateway: Peers, client: Api, items: list[Any], param: str
 ) -> None:
     """A translated request gets 400 in the client's format, and the error names the field."""
     target = MESSAGES if client is not MESSAGES else CHAT
@@ -97,7 +98,7 @@ def test_malformed_blocks_are_named(
     assert gateway.problems == []
 
 
-def places_of_integers(client: Dialect, model: str) -> Iterator[tuple[dict[str, Any], str]]:
+def places_of_integers(client: Api, model: str) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield requests with integers beyond 64 bits where a value may stand."""
     schema = {"type": "object", "properties": {"a": {"enum": [WIDE, -WIDE, LONG]}}}
     body = body_of(client, model)
@@ -121,9 +122,9 @@ def places_of_integers(client: Dialect, model: str) -> Iterator[tuple[dict[str, 
 
 
 @pytest.mark.parametrize("model", MODELS.values())
-@pytest.mark.parametrize("client", Dialect)
+@pytest.mark.parametrize("client", APIS)
 def test_integers_beyond_64_bits_reach_the_upstream_unchanged(
-    gateway: Peers, client: Dialect, model: str
+    gateway: Peers, client: Api, model: str
 ) -> None:
     """They are neither refused nor rounded, whether or not the request is translated."""
     target = next(dialect for dialect, name in MODELS.items() if name == model)
@@ -160,16 +161,16 @@ def test_feedback_with_an_integer_beyond_64_bits_is_refused(gateway: Peers) -> N
     assert response.json()["error"]["code"] == "integer_out_of_range"
 
 
-def with_call(dialect: Dialect, arguments: str, *, is_object: bool) -> dict[str, Any]:
+def with_call(dialect: Api, arguments: str, *, is_object: bool) -> dict[str, Any]:
     """Return a whole answer with one call, whose arguments are JSON text in `ARGUMENTS`."""
     answer = whole(CASES["one call"], dialect)
     match dialect:
-        case Dialect.CHAT:
+        case apis.CHAT:
             called = answer["choices"][0]["message"]["tool_calls"][0]["function"]
             called["arguments"] = "ARGUMENTS" if is_object else arguments
-        case Dialect.RESPONSES:
+        case apis.RESPONSES:
             answer["output"][-1]["arguments"] = arguments
-        case Dialect.MESSAGES:
+        case apis.MESSAGES:
             answer["content"][-1]["input"] = "ARGUMENTS"
     return answer
 
@@ -183,10 +184,10 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("name", UNWRITABLE)
-@pytest.mark.parametrize("client", Dialect)
+@pytest.mark.parametrize("client", APIS)
 @pytest.mark.parametrize("source", [CHAT, MESSAGES])
 def test_objects_that_no_api_can_express_are_malformed_answers(
-    gateway: Peers, client: Dialect, source: Dialect, name: str
+    gateway: Peers, client: Api, source: Api, name: str
 ) -> None:
     """Such arguments of a call give 502, or an error event in a stream, and never 500."""
     if client is source:
@@ -205,7 +206,7 @@ def test_objects_that_no_api_can_express_are_malformed_answers(
     assert gateway.problems == []
 
 
-def streamed_call(dialect: Dialect) -> list[dict[str, Any]]:
+def streamed_call(dialect: Api) -> list[dict[str, Any]]:
     """Return the events of a call whose arguments are a JSON value, and arrive in its first one."""
     sent = events(CASES["one call"], dialect, size=1000)
     if dialect is CHAT:
@@ -222,7 +223,7 @@ def streamed_call(dialect: Dialect) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("client", "source"), PAIRS)
-def test_surrogates_in_answers(gateway: Peers, client: Dialect, source: Dialect) -> None:
+def test_surrogates_in_answers(gateway: Peers, client: Api, source: Api) -> None:
     """Text gets a question mark. The name, the id or the arguments of a call are refused."""
     texts = [
         json.dumps(whole(CASES["text"], source)).replace("Oslo", "\\ud83d").encode(),
@@ -249,9 +250,7 @@ def test_surrogates_in_answers(gateway: Peers, client: Dialect, source: Dialect)
 
 
 @pytest.mark.parametrize(("client", "source"), PAIRS)
-def test_integers_of_answers_are_not_rounded(
-    gateway: Peers, client: Dialect, source: Dialect
-) -> None:
+def test_integers_of_answers_are_not_rounded(gateway: Peers, client: Api, source: Api) -> None:
     """The client reads the digits that the upstream wrote."""
     arguments = f'{{"a":{WIDE},"b":-{WIDE},"c":1e400}}'
     answer = json.dumps(with_call(source, arguments, is_object=False))
@@ -268,7 +267,7 @@ def test_integers_of_answers_are_not_rounded(
 @pytest.mark.parametrize(("client", "source"), PAIRS)
 @pytest.mark.parametrize("rest", ["text", "error", "garbage", "same"])
 def test_translated_streams_end_with_the_last_event(
-    gateway: Peers, client: Dialect, source: Dialect, rest: str
+    gateway: Peers, client: Api, source: Api, rest: str
 ) -> None:
     """What an upstream sends after the end of its answer is neither relayed nor counted."""
     sent = stream_of(events(CASES["text"], source), source)
@@ -297,7 +296,7 @@ def test_translated_streams_end_with_the_last_event(
 
 
 @pytest.mark.parametrize("client", [CHAT, RESPONSES])
-def test_connections_of_translated_streams_are_used_again(gateway: Peers, client: Dialect) -> None:
+def test_connections_of_translated_streams_are_used_again(gateway: Peers, client: Api) -> None:
     """A stream that ends with its last event leaves its connection open for the next request."""
     body = json.dumps(body_of(client, MODELS[MESSAGES], stream=True)).encode()
     sent = stream_of(events(CASES["text"], MESSAGES), MESSAGES)

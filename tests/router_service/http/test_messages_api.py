@@ -10,7 +10,6 @@ import anthropic
 import httpx
 import pytest
 
-from router_service.apis.parts import Dialect
 from router_service.core.errors import ConfigError
 from router_service.serving.app import create_app
 from router_service.settings import (
@@ -20,6 +19,7 @@ from router_service.settings import (
     ServerSettings,
     Settings,
 )
+from tests import apis
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter
 from tests.gateways import (
@@ -207,7 +207,7 @@ def test_upstreams_errors_are_relayed(http: httpx.Client, status: int) -> None:
     )
     assert response.status_code == status
     body = response.json()
-    assert (body["type"], body["request_id"]) == ("error", None)
+    assert (body["type"], body.get("request_id")) == ("error", None)
     assert body["error"]["message"] == f"The sandbox fails with status {status}, as requested."
 
 
@@ -293,7 +293,7 @@ def test_upstream_that_is_anthropic_gets_its_key_header(sandbox: Sandbox) -> Non
             "base_url": sandbox.base_url,
             "api_key": "sk-ant-secret",
             "key_header": "x-api-key",
-            "dialects": [Dialect.MESSAGES],
+            "apis": [apis.MESSAGES],
         }
     )
     settings = Settings.sandbox(sandbox.base_url, ["small", "medium"])
@@ -337,7 +337,7 @@ def test_upstream_counts_tokens(claude: anthropic.Anthropic, sandbox: Sandbox) -
 def test_tokens_are_estimated_without_such_an_upstream(sandbox: Sandbox) -> None:
     """If no upstream can count, or if it fails, the count is estimated, and a header says so."""
     settings = Settings.sandbox(sandbox.base_url, ["small", "medium", "large"], upstreams=ONE_TRY)
-    deployment = settings.models[0].deployments[0].model_copy(update={"dialects": (Dialect.CHAT,)})
+    deployment = settings.models[0].deployments[0].model_copy(update={"apis": (apis.CHAT,)})
     small = settings.models[0].model_copy(update={"deployments": (deployment,)})
     settings = settings.model_copy(update={"models": (small, *settings.models[1:])})
     failing = {"x-sandbox": "status=500"}

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.apis.parts import Dialect
 from router_service.sandbox.app import run_in_thread
 from router_service.sandbox.messages import SIGNATURE
 from router_service.serving.app import create_app
 from router_service.settings import Settings
+from tests import apis
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.router_service.http.test_messages_api import ASKED, MESSAGES
 from tests.serving import ONE_TRY, Sandbox, served
@@ -34,17 +34,15 @@ def http(sandbox: Sandbox, other: Sandbox) -> Iterator[httpx.Client]:
     """Yield a client of a gateway: `small` speaks chat, the others Messages at two providers."""
     settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES), upstreams=ONE_TRY)
     places = {
-        "small": (sandbox.base_url, Dialect.CHAT),
-        "medium": (other.base_url, Dialect.MESSAGES),
-        "large": (sandbox.base_url, Dialect.MESSAGES),
+        "small": (sandbox.base_url, apis.CHAT),
+        "medium": (other.base_url, apis.MESSAGES),
+        "large": (sandbox.base_url, apis.MESSAGES),
     }
     models = tuple(
         model.model_copy(
             update={
                 "deployments": (
-                    model.deployments[0].model_copy(
-                        update={"base_url": url, "dialects": (dialect,)}
-                    ),
+                    model.deployments[0].model_copy(update={"base_url": url, "apis": (dialect,)}),
                 )
             }
         )

@@ -13,9 +13,10 @@ import openai
 import orjson
 import pytest
 
-from router_service.apis.parts import Dialect
 from router_service.serving.app import create_app
+from tests import apis
 from tests.answering import settings_of
+from tests.apis import APIS, Api
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import (
@@ -27,9 +28,9 @@ from tests.router_service.http.test_messages_api import ASKED, MESSAGES
 from tests.serving import ONE_TRY, Sandbox, scripted, served
 
 RESPONSES = "/v1/responses"
-BODIES: dict[Dialect, tuple[str, dict[str, Any]]] = {
-    Dialect.CHAT: (CHAT, BODY),
-    Dialect.RESPONSES: (
+BODIES: dict[Api, tuple[str, dict[str, Any]]] = {
+    apis.CHAT: (CHAT, BODY),
+    apis.RESPONSES: (
         RESPONSES,
         {
             "model": "switchcraft",
@@ -38,12 +39,12 @@ BODIES: dict[Dialect, tuple[str, dict[str, Any]]] = {
             "store": False,
         },
     ),
-    Dialect.MESSAGES: (MESSAGES, ASKED),
+    apis.MESSAGES: (MESSAGES, ASKED),
 }
-SPEAKERS = {"small": Dialect.CHAT, "medium": Dialect.RESPONSES, "large": Dialect.MESSAGES}
+SPEAKERS = {"small": apis.CHAT, "medium": apis.RESPONSES, "large": apis.MESSAGES}
 """The only API of each model."""
 CROSSINGS = [
-    (client, model) for client in Dialect for model, own in SPEAKERS.items() if own is not client
+    (client, model) for client in APIS for model, own in SPEAKERS.items() if own is not client
 ]
 
 
@@ -76,7 +77,7 @@ def clients(gateway: str) -> Iterator[tuple[openai.OpenAI, anthropic.Anthropic]]
 
 def call_of(
     clients: tuple[openai.OpenAI, anthropic.Anthropic],
-    dialect: Dialect,
+    dialect: Api,
     model: str,
     *,
     stream: bool,
@@ -85,7 +86,7 @@ def call_of(
     """Return the name and the arguments of the only call that the vendor's client reads."""
     chat_client, claude = clients
     body: Any = BODIES[dialect][1] | {"model": model}
-    if dialect is Dialect.MESSAGES:
+    if dialect is apis.MESSAGES:
         if stream:
             with claude.messages.stream(**body, extra_headers=headers) as events:
                 message = events.get_final_message()
@@ -96,7 +97,7 @@ def call_of(
         (block,) = message.content
         assert block.type == "tool_use"
         return block.name, block.input
-    if dialect is Dialect.RESPONSES:
+    if dialect is apis.RESPONSES:
         if stream:
             with chat_client.responses.stream(**body, extra_headers=headers) as events:
                 response: Any = events.get_final_response()
@@ -118,11 +119,11 @@ def call_of(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", SPEAKERS)
-@pytest.mark.parametrize("client", Dialect)
+@pytest.mark.parametrize("client", APIS)
 def test_every_client_gets_the_call_of_every_upstream(
     clients: tuple[openai.OpenAI, anthropic.Anthropic],
     sandbox: Sandbox,
-    client: Dialect,
+    client: Api,
     model: str,
     stream: bool,
 ) -> None:
@@ -130,18 +131,18 @@ def test_every_client_gets_the_call_of_every_upstream(
     name, arguments = call_of(clients, client, model, stream=stream)
     assert (name, arguments) == ("get_weather", {"city": "Oslo"})
     sent = json.loads(sandbox.last_body())
-    field = "input" if SPEAKERS[model] is Dialect.RESPONSES else "messages"
+    field = "input" if SPEAKERS[model] is apis.RESPONSES else "messages"
     assert field in sent
     assert ("max_tokens" in sent) == (
-        SPEAKERS[model] is Dialect.MESSAGES
-        or (client is Dialect.MESSAGES and SPEAKERS[model] is Dialect.CHAT)
+        SPEAKERS[model] is apis.MESSAGES
+        or (client is apis.MESSAGES and SPEAKERS[model] is apis.CHAT)
     )
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("client", "model"), CROSSINGS)
 def test_translated_answers_are_recorded(
-    http: httpx.Client, client: Dialect, model: str, stream: bool
+    http: httpx.Client, client: Api, model: str, stream: bool
 ) -> None:
     """Usage, cost and calls are known as for every other answer."""
     path, body = BODIES[client]
@@ -155,16 +156,14 @@ def test_translated_answers_are_recorded(
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
 @pytest.mark.parametrize(("client", "model"), CROSSINGS)
-def test_errors_are_translated(
-    http: httpx.Client, client: Dialect, model: str, status: int
-) -> None:
+def test_errors_are_translated(http: httpx.Client, client: Api, model: str, status: int) -> None:
     """An upstream's error has the same status and message in the client's format."""
     path, body = BODIES[client]
     faults = {"x-sandbox": f"status={status}"}
     response = http.post(path, json=body | {"model": model}, headers=faults)
     assert response.status_code == status
     value = response.json()
-    assert (value.get("type") == "error") == (client is Dialect.MESSAGES)
+    assert (value.get("type") == "error") == (client is apis.MESSAGES)
     if status != 401:
         expected = f"The sandbox fails with status {status}, as requested."
         assert value["error"]["message"] == expected
@@ -173,7 +172,7 @@ def test_errors_are_translated(
 @pytest.mark.parametrize("fault", ["error_after=5", "cut_after=5", "malformed"])
 @pytest.mark.parametrize(("client", "model"), CROSSINGS)
 def test_broken_streams_end_with_the_clients_error(
-    clients: tuple[openai.OpenAI, anthropic.Anthropic], client: Dialect, model: str, fault: str
+    clients: tuple[openai.OpenAI, anthropic.Anthropic], client: Api, model: str, fault: str
 ) -> None:
     """No answer is cut off silently: the vendor's client raises its error."""
     errors = (openai.APIError, anthropic.APIError)
@@ -183,9 +182,9 @@ def test_broken_streams_end_with_the_clients_error(
 
 @pytest.mark.parametrize("fault", ["error_after=0", "cut_after=0", "error_in_body", "status=500"])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("client", Dialect)
+@pytest.mark.parametrize("client", APIS)
 def test_failures_before_the_output_lead_to_another_upstream(
-    sandbox: Sandbox, client: Dialect, stream: bool, fault: str
+    sandbox: Sandbox, client: Api, stream: bool, fault: str
 ) -> None:
     """If the chosen upstream fails before its output, one with another API answers."""
     path, body = BODIES[client]
@@ -200,16 +199,16 @@ def test_failures_before_the_output_lead_to_another_upstream(
     assert "Oslo" in response.text
 
 
-WRONG: dict[Dialect, tuple[object, object]] = {
-    Dialect.CHAT: (
+WRONG: dict[Api, tuple[object, object]] = {
+    apis.CHAT: (
         {"id": "c", "object": "chat.completion", "model": "m", "choices": [{"message": {}}]},
         {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "x"}}]},
     ),
-    Dialect.RESPONSES: (
+    apis.RESPONSES: (
         {"id": "r", "object": "response", "status": "completed", "model": "m", "output": []},
         {"type": "response.created", "response": {"id": "r", "output": []}},
     ),
-    Dialect.MESSAGES: (
+    apis.MESSAGES: (
         {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []},
         {"type": "message_start", "message": {"id": "m", "content": []}},
     ),
@@ -218,12 +217,12 @@ WRONG: dict[Dialect, tuple[object, object]] = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("client", Dialect)
+@pytest.mark.parametrize("client", APIS)
 @pytest.mark.parametrize(
-    ("own", "written"), [(own, written) for own in Dialect for written in Dialect if own != written]
+    ("own", "written"), [(own, written) for own in APIS for written in APIS if own != written]
 )
 def test_upstream_that_answers_in_another_api_is_replaced(
-    sandbox: Sandbox, client: Dialect, own: Dialect, written: Dialect, stream: bool
+    sandbox: Sandbox, client: Api, own: Api, written: Api, stream: bool
 ) -> None:
     """An answer that is not one of the API that was asked is a failure; another model answers."""
     value = orjson.dumps(WRONG[written][stream])
@@ -247,13 +246,13 @@ def test_upstream_that_answers_in_another_api_is_replaced(
 @pytest.mark.parametrize(
     ("client", "fields", "named"),
     [
-        (Dialect.MESSAGES, {"top_k": 5}, "top_k"),
-        (Dialect.CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
-        (Dialect.RESPONSES, {"background": True}, "background"),
+        (apis.MESSAGES, {"top_k": 5}, "top_k"),
+        (apis.CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
+        (apis.RESPONSES, {"background": True}, "background"),
     ],
 )
 def test_fields_without_equivalent_exclude_models(
-    http: httpx.Client, sandbox: Sandbox, client: Dialect, fields: dict[str, Any], named: str
+    http: httpx.Client, sandbox: Sandbox, client: Api, fields: dict[str, Any], named: str
 ) -> None:
     """Only models that speak the client's API are left; without any, the error names the field."""
     path, body = BODIES[client]
@@ -261,7 +260,7 @@ def test_fields_without_equivalent_exclude_models(
     (own,) = (model for model, dialect in SPEAKERS.items() if dialect is client)
     assert response.status_code == 200, response.text
     assert response.headers["x-switchcraft-model"] == own
-    others = dict.fromkeys(SPEAKERS, next(other for other in Dialect if other is not client))
+    others = dict.fromkeys(SPEAKERS, next(other for other in APIS if other is not client))
     with gateway_client(settings_of(sandbox.base_url, others), FakeRouter()) as without:
         for model in ("switchcraft", "large"):
             refused = without.post(path, json=body | fields | {"model": model})
@@ -309,7 +308,7 @@ def test_malformed_blocks_are_refused_before_any_upstream_is_asked(
 
 def test_translated_response_is_not_stored(http: httpx.Client) -> None:
     """A response that another API answered cannot be continued, and the error says so."""
-    path, body = BODIES[Dialect.RESPONSES]
+    path, body = BODIES[apis.RESPONSES]
     body = {name: value for name, value in body.items() if name != "store"}
     first = http.post(path, json=body | {"model": "small"})
     assert first.status_code == 200, first.text
@@ -320,10 +319,8 @@ def test_translated_response_is_not_stored(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("client", Dialect)
-def test_candidates_of_all_apis_are_verified(
-    sandbox: Sandbox, client: Dialect, stream: bool
-) -> None:
+@pytest.mark.parametrize("client", APIS)
+def test_candidates_of_all_apis_are_verified(sandbox: Sandbox, client: Api, stream: bool) -> None:
     """Candidates are judged by their calls, and delivered in the client's API."""
     path, body = BODIES[client]
     with gateway_client(settings_of(sandbox.base_url, SPEAKERS), VerifyingRouter()) as http:
@@ -340,7 +337,7 @@ def test_unknown_response_is_not_continued_by_another_api(sandbox: Sandbox) -> N
     settings = settings_of(sandbox.base_url, SPEAKERS)
     router = settings.router.model_copy(update={"pass_through": "large"})
     settings = settings.model_copy(update={"router": router})
-    path, body = BODIES[Dialect.RESPONSES]
+    path, body = BODIES[apis.RESPONSES]
     with gateway_client(settings, FakeRouter()) as http:
         response = http.post(path, json=body | {"previous_response_id": "resp_x"})
     assert response.status_code == 404
@@ -349,7 +346,7 @@ def test_unknown_response_is_not_continued_by_another_api(sandbox: Sandbox) -> N
 
 @pytest.mark.parametrize(("client", "model"), CROSSINGS)
 def test_comments_keep_translated_streams_alive(
-    http: httpx.Client, client: Dialect, model: str
+    http: httpx.Client, client: Api, model: str
 ) -> None:
     """An upstream's comments reach the client, so that no proxy gives up while a model thinks."""
     path, body = BODIES[client]

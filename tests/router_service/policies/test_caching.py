@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 from router_service.core.reasons import Reason
 from router_service.policies.caching import (
     ANTHROPIC,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 from router_service.policies.costs import ArmProfile, LongPromptPrice, Price
 
 

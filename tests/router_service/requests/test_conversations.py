@@ -8,16 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.apis.answers import Usage
 from router_service.apis.conversation import parse_chat_request
+from router_service.apis.usage import Usage
 from router_service.core.reasons import Reason
 from router_service.policies.caching import ConversationState, NextRequest
 from router_service.policies.registry import choose_once
 from router_service.requests.conversations import Conversations
 from router_service.requests.parsing import (
-    CHAT,
-    MESSAGES,
-    RESPONSES,
     Endpoint,
     ParsedRequest,
     parse_request,
@@ -36,6 +33,7 @@ from router_service.store.records import GuardedStore
 from router_service.store.redis import RedisBackend
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import ASK, BODY, WEATHER
+from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fakes import FakeRouter
 
 ROUTER = FakeRouter()  # small: 0.3, medium: 0.7, large: 0.9; large costs 10 times what small does

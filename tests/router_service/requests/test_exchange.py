@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.releases import Track
 from router_service.policies.costs import Price
 from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.exchange import Ending, Exchange, RequestInfo
-from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
 from router_service.requests.recording import RecentRecords, Recorder
 from router_service.runtime.engine import make_planner
@@ -24,6 +24,7 @@ from router_service.store.records import GuardedStore
 from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
+from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 
 PRICES = {

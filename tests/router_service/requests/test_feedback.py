@@ -13,7 +13,7 @@ from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.core.decision_record import DecisionRecord, LoggedFeedback
 from router_service.requests.exchange import Ending, Exchange, RequestInfo
 from router_service.requests.feedback import BackgroundLog, WeakEvidence
-from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
 from router_service.settings import DecisionLogSettings, Settings
@@ -21,6 +21,7 @@ from router_service.store.memory import MemoryStore
 from router_service.store.records import EvidenceMark, GuardedStore, RememberedCall
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
+from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 
 ROUTER = FakeRouter()

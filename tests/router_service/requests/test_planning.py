@@ -16,12 +16,12 @@ from router_service.core.reasons import Reason
 from router_service.core.resources import StageName
 from router_service.requests.deciding import AT_ONCE_BYTES, plan_request
 from router_service.requests.limits import DecisionQueue
-from router_service.requests.parsing import CHAT
 from router_service.requests.planning import DecidingRouter, Plan
 from router_service.router import Router
 from router_service.runtime.gateway import Gateway
 from router_service.settings import Settings
 from tests.bodies import BODY
+from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 
 P = ParamSpec("P")

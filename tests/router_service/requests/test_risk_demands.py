@@ -10,11 +10,12 @@ import pytest
 from router_service.core.errors import ConfigError
 from router_service.core.reasons import Reason
 from router_service.policies.risk import Risk
-from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.parsing import parse_request
 from router_service.requests.planning import Plan, PolicyHeaders
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
 from router_service.settings import RiskSettings, Settings
+from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 
 ROUTER = FakeRouter()  # small: 0.3, medium: 0.7, large: 0.9; the default policy is theta=0.5

@@ -15,7 +15,7 @@ from router_service.core.errors import ModelNotFoundError
 from router_service.core.releases import Canary, ExceededLimit, Release, Track
 from router_service.core.resources import Timer
 from router_service.policies.costs import Price
-from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.parsing import parse_request
 from router_service.requests.planning import DecidingRouter, Plan, Planner
 from router_service.requests.pool import Pool
 from router_service.requests.trials import (
@@ -31,6 +31,7 @@ from router_service.settings import BreakerSettings, Deployment, Model, RouterSe
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from tests.bodies import BODY
+from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 from tests.serving import wait_for
 

@@ -276,7 +276,7 @@ def test_provider_and_model_info_decide_which_apis_a_deployment_speaks(
 ) -> None:
     """The entry's own statements come first, in its order; else the provider's APIs are known."""
     (deployment,) = load(listing(entry(params, info))).models[0].deployments
-    assert " ".join(deployment.dialects) == dialects
+    assert " ".join(map(str, deployment.apis)) == dialects
     assert (deployment.key_header == "x-api-key") == ("anthropic/" in params)
 
 

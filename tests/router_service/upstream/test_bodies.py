@@ -17,11 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.apis.answers import (
-    ParsedAnswer,
-    parse_answer,
-    read_usage,
-)
+from router_service.apis.answers import ParsedAnswer
+from router_service.apis.registry import parse_answer, read_usage
 from router_service.core.errors import InvalidRequestError
 from router_service.upstream.bodies import (
     MAX_EMPTY_BYTES,

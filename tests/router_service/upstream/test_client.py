@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from router_service.apis.answers import Usage
+from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Deployment, Timeouts
 from router_service.upstream.client import (

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from router_service.upstream.bodies import MAX_KEYS
-from router_service.upstream.parameters import CHAT, MESSAGES, RESPONSES, add_parameters
+from router_service.upstream.parameters import add_parameters
+from tests import apis
+
+CHAT, RESPONSES, MESSAGES = apis.CHAT.path, apis.RESPONSES.path, apis.MESSAGES.path
 
 EFFORT = {"reasoning_effort": "low"}
 THINKING = {"type": "enabled", "budget_tokens": 1024}

@@ -7,14 +7,12 @@ import asyncio
 import orjson
 import pytest
 
-from router_service.apis.answers import (
-    ParsedAnswer,
-    Usage,
-    WrittenCall,
-    fix_surrogates,
-)
-from router_service.apis.parts import Dialect, Request
-from router_service.apis.translators import AnswerTranslator
+from router_service.apis.answer_errors import is_error
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.answers import AnswerIdentity, ParsedAnswer, WrittenCall
+from router_service.apis.parts import Request
+from router_service.apis.surrogates import fix_surrogates
+from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
 from router_service.upstream.bodies import read_json
@@ -30,9 +28,8 @@ from router_service.upstream.streams import (
     MAX_EVENT_BYTES,
     EventReader,
     failure_of_error,
-    identity_of,
-    is_error,
 )
+from tests import apis
 from tests.dialect_answers import CASES, events
 from tests.fuzz.events import Stream, read_events
 from tests.fuzz.target import virtual_loop
@@ -114,7 +111,7 @@ def test_odd_json_is_relayed_and_read(name: str) -> None:
 def test_streams_of_messages() -> None:
     """Anthropic's events are read: identity, calls, usage, length and the end."""
     case = CASES["thinking and a call"]
-    sent = [orjson.dumps(event) for event in events(case, Dialect.MESSAGES)]
+    sent = [orjson.dumps(event) for event in events(case, apis.MESSAGES)]
     _, reader, error = relay(*sent, is_delimited=False)
     assert (error, reader.error) == (None, None)
     assert (reader.identity.id, reader.identity.model) == ("msg_1", "m")
@@ -130,9 +127,7 @@ def test_streams_of_messages() -> None:
 
 def test_the_start_of_a_message_is_no_output() -> None:
     """Another deployment may still answer after `message_start` and `ping`."""
-    start, ping, block, *_ = (
-        orjson.dumps(event) for event in events(CASES["text"], Dialect.MESSAGES)
-    )
+    start, ping, block, *_ = (orjson.dumps(event) for event in events(CASES["text"], apis.MESSAGES))
     assert not relay(start, ping)[1].has_output
     assert relay(start, ping, block)[1].has_output
     overloaded = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
@@ -177,7 +172,7 @@ def test_surrogate_halves_are_joined() -> None:
 
 def test_ids_with_lone_surrogates_can_be_stored() -> None:
     """An id or a model with a lone surrogate can be encoded."""
-    identity = identity_of(read_json(rb'{"id":"\ud83d","model":"m\ude00"}'))
+    identity = AnswerIdentity.of(read_json(rb'{"id":"\ud83d","model":"m\ude00"}'))
     assert (identity.id, identity.model) == ("?", "m?")
     _, reader, _ = relay(rb'{"type":"response.created","response":{"id":"\ud83d"}}')
     assert reader.response_id == "?"
@@ -263,12 +258,12 @@ class SilentStream(Stream):
 
 def test_a_translated_stream_ends_although_its_upstream_is_silent() -> None:
     """The client does not wait for the upstream's timeout, and gets no error after the end."""
-    sent = events(CASES["text"], Dialect.MESSAGES)
+    sent = events(CASES["text"], apis.MESSAGES)
     data = b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in sent)
     stream = SilentStream([data], is_delimited=True, is_broken=False)
-    request = Request("m", (), dialect=Dialect.CHAT)
-    translator = AnswerTranslator(Dialect.MESSAGES, Dialect.CHAT, request, model="m", created_s=1)
+    request = Request("m", ())
+    translator = AnswerTranslator(apis.MESSAGES, apis.CHAT, request, model="m", created_s=1)
     loop = virtual_loop()
-    _, relayed = loop.finish(read_events(stream, Dialect.MESSAGES, translator))
+    _, relayed = loop.finish(read_events(stream, apis.MESSAGES, translator))
     assert (relayed.error, relayed.data.endswith(b"data: [DONE]\n\n")) == ("", True)
     assert loop.time() < 5

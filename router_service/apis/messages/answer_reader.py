@@ -1,20 +1,17 @@
-"""Answers of Anthropic's Messages API: reader and writer, whole and in events."""
+"""Reader of answers of Messages, whole and in events."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from router_service.apis.answers import NO_USAGE, Usage, fix_surrogates, read_usage
-from router_service.apis.api_errors import AnswerError, ForeignAnswerError, write_error
-from router_service.apis.building import AnswerBuilder
+from router_service.apis.answer_errors import ForeignAnswerError
 from router_service.apis.conversation import Json, as_text
-from router_service.apis.encoding import encode
-from router_service.apis.foreign import from_input, read_text, seal, to_input
+from router_service.apis.foreign import from_input, read_text
+from router_service.apis.messages import NAME
+from router_service.apis.messages.record import read_usage
 from router_service.apis.parts import (
     Answer,
-    Dialect,
     Event,
     Finished,
     PartEnded,
@@ -27,6 +24,8 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
+from router_service.apis.surrogates import fix_surrogates
+from router_service.apis.usage import Usage
 
 _STOPS = {
     "end_turn": Stop.END,
@@ -38,15 +37,8 @@ _STOPS = {
     "pause_turn": Stop.LENGTH,
     "refusal": Stop.REFUSAL,
 }
-_REASONS = {
-    Stop.END: "end_turn",
-    Stop.SEQUENCE: "stop_sequence",
-    Stop.CALLS: "tool_use",
-    Stop.LENGTH: "max_tokens",
-    Stop.FILTER: "refusal",
-    Stop.REFUSAL: "refusal",
-}
-_WRITTEN_AS = {
+
+DELTAS = {
     Text: ("text_delta", "text"),
     ToolUse: ("input_json_delta", "partial_json"),
     Thinking: ("thinking_delta", "thinking"),
@@ -73,7 +65,8 @@ class MessagesReader:
         self._stop: Stop | None = None
         self._stop_text: str | None = None
         self._explanation = ""
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
+        """The usage that the answer has reported so far."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer; raise ForeignAnswerError."""
@@ -108,13 +101,13 @@ class MessagesReader:
                 if self._has_started or not isinstance(message, dict):
                     raise _foreign("has an invalid start")
                 self._has_started = True
-                self._usage = read_usage(event)
+                self.usage = read_usage(event)
                 head = read_text(message.get("id")), read_text(message.get("model"))
-                events = (Started(*head, self._usage),)
+                events = (Started(*head, self.usage),)
             case "message_delta":
                 delta = event.get("delta")
                 self._read_stop(delta if isinstance(delta, dict) else {})
-                self._usage = read_usage(event, self._usage) or self._usage
+                self.usage = read_usage(event, self.usage) or self.usage
             case "message_stop":
                 events = self.end()
             case "ping":
@@ -143,7 +136,7 @@ class MessagesReader:
                 PartGrew(self._next, self._explanation),
                 PartEnded(self._next),
             ]
-        return [*events, Finished(self._stop, self._stop_text, self._usage)]
+        return [*events, Finished(self._stop, self._stop_text, self.usage)]
 
     def _start_block(self, event: dict[str, Json]) -> Sequence[Event]:
         index = event.get("index")
@@ -171,7 +164,7 @@ class MessagesReader:
             return (PartProved(index, read_text(delta.get("signature"))),)
         if kind == "citations_delta":
             return ()  # the text is complete without them
-        expected, name = _WRITTEN_AS[type(block.part)]
+        expected, name = DELTAS[type(block.part)]
         text = delta.get(name)
         if kind != expected or not isinstance(text, str):
             raise _foreign(f"has an unexpected delta of the type {kind!r:.50}")
@@ -207,86 +200,6 @@ class MessagesReader:
             self._explanation = read_text(details.get("explanation"))
 
 
-class MessagesWriter:
-    """Writer of one answer. Its blocks follow each other, so the events of later parts wait."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._blocks = 0
-        """How many blocks have ended."""
-        self._current: int | None = None
-        """The part that is being written."""
-        self._part: Text | Thinking | ToolUse = Text("")
-        # The first part of a plain dict is found in time that grows with the parts removed before.
-        self._waiting = AnswerBuilder(parts=OrderedDict())
-        """The parts that began before the current one ended."""
-
-    def whole(self, answer: Answer) -> dict[str, Json]:
-        """Return a whole answer."""
-        content = [_write_block(part) for part in answer.parts]
-        message = _message(answer.id, self._model, content, answer.usage)
-        return message | _write_stop(answer.stop, answer.stop_text)
-
-    def write(self, event: Event) -> bytes:
-        """Return the server-sent events for one event."""
-        written = b""
-        match event:
-            case PartGrew() | PartProved() | PartEnded() if event.index != self._current:
-                self._waiting.add(event)
-            case PartStarted() if self._current is not None:
-                self._waiting.add(event)
-            case PartGrew(_, text):
-                kind, name = _WRITTEN_AS[type(self._part)]
-                delta = {"type": kind, name: text}
-                written = _event("content_block_delta", index=self._blocks, delta=delta)
-            case PartStarted(index, part):
-                self._current, self._part = index, part
-                block = _write_block(part)
-                if block["type"] == "thinking":
-                    block["signature"] = ""  # a delta before the end of the block has it
-                written = _event("content_block_start", index=self._blocks, content_block=block)
-            case PartProved(_, proof):
-                if isinstance(self._part, Thinking):
-                    self._part = replace(self._part, proof=proof)
-            case PartEnded():
-                written = self._end_block() + self._write_waiting()
-            case Started(id, _, usage):
-                written = _event("message_start", message=_message(id, self._model, [], usage))
-            case Finished(stop, stop_text, usage):
-                reason, counts = _write_stop(stop, stop_text), _write_usage(usage)
-                last = _event("message_delta", delta=reason, usage=counts)
-                written = last + _event("message_stop")
-        return written
-
-    def error(self, error: AnswerError) -> bytes:
-        """Return the event that reports an error."""
-        return _event(**write_error(error, Dialect.MESSAGES))
-
-    def _end_block(self) -> bytes:
-        written, place = b"", self._blocks
-        if isinstance(self._part, Thinking) and not self._part.is_hidden:
-            delta = {"type": "signature_delta", "signature": seal(self._part, Dialect.MESSAGES)}
-            written = _event("content_block_delta", index=place, delta=delta)
-        written += _event("content_block_stop", index=place)
-        self._blocks, self._current = place + 1, None
-        return written
-
-    def _write_waiting(self) -> bytes:
-        """Write the parts that waited, up to the first one that has not ended."""
-        written = []
-        while self._current is None and self._waiting.parts:
-            index = next(iter(self._waiting.parts))
-            partial = self._waiting.parts.pop(index)
-            written.append(self.write(PartStarted(index, partial.start)))
-            if text := partial.text.getvalue():
-                written.append(self.write(PartGrew(index, text)))
-            if partial.proof:
-                self.write(PartProved(index, partial.proof))
-            if partial.has_ended:
-                written.append(self._end_block())
-        return b"".join(written)
-
-
 def _read_block(block: Json) -> Text | Thinking | ToolUse:
     fields = block if isinstance(block, dict) else {}
     match fields.get("type"):
@@ -298,62 +211,13 @@ def _read_block(block: Json) -> Text | Thinking | ToolUse:
             return ToolUse(as_text(fields.get("id")), as_text(fields.get("name")), text)
         case "thinking":
             proof = read_text(fields.get("signature"))
-            return Thinking(read_text(fields.get("thinking")), proof, origin=Dialect.MESSAGES)
+            return Thinking(read_text(fields.get("thinking")), proof, origin=NAME)
         case "redacted_thinking":
             proof = read_text(fields.get("data"))
-            return Thinking("", proof, is_hidden=True, origin=Dialect.MESSAGES)
+            return Thinking("", proof, is_hidden=True, origin=NAME)
         case kind:
             raise _foreign(f"has a block of the type {kind!r:.50}, which cannot be translated")
 
 
-def _write_block(part: Text | Thinking | ToolUse) -> dict[str, Json]:
-    match part:
-        case Text(text):
-            return {"type": "text", "text": text}
-        case ToolUse(id, name, arguments):
-            return {"type": "tool_use", "id": id, "name": name, "input": to_input(arguments)}
-        case Thinking(is_hidden=True):
-            return {"type": "redacted_thinking", "data": seal(part, Dialect.MESSAGES)}
-        case Thinking(text):
-            signature = seal(part, Dialect.MESSAGES)
-            return {"type": "thinking", "thinking": text, "signature": signature}
-
-
-def _message(id: str, model: str, content: list[Json], usage: Usage | None) -> dict[str, Json]:  # noqa: A002
-    return {
-        "id": id,
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": content,
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": _write_usage(usage),
-    }
-
-
-def _write_stop(stop: Stop, stop_text: str | None) -> dict[str, Json]:
-    return {"stop_reason": _REASONS[stop], "stop_sequence": stop_text}
-
-
-def _write_usage(usage: Usage | None) -> dict[str, Json]:
-    """Return token counts, which are required; unlike OpenAI's, `input_tokens` excludes caches."""
-    counts = usage or NO_USAGE
-    written: dict[str, Json] = {
-        "input_tokens": counts.uncached_tokens,
-        "cache_creation_input_tokens": counts.cache_write_tokens,
-        "cache_read_input_tokens": counts.cached_tokens,
-        "output_tokens": counts.completion_tokens,
-    }
-    if counts.reasoning_tokens:
-        written["output_tokens_details"] = {"thinking_tokens": counts.reasoning_tokens}
-    return written
-
-
-def _event(type: str, **fields: Json) -> bytes:  # noqa: A002
-    data = encode({"type": type, **fields})
-    return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
-
-
 def _foreign(problem: str) -> ForeignAnswerError:
-    return ForeignAnswerError(Dialect.MESSAGES, problem)
+    return ForeignAnswerError(NAME, problem)

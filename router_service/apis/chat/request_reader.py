@@ -1,14 +1,17 @@
-"""Requests of Chat Completions (API reference: "Create chat completion")."""
+"""Reader of requests of Chat Completions that have to be translated.
+
+API reference: "Create chat completion".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from router_service.apis import reading, writing
-from router_service.apis.conversation import Json, read_model, read_stream, wrong_type
-from router_service.apis.foreign import unseal, wrap_custom
+from router_service.apis import reading
+from router_service.apis.chat import NAME
+from router_service.apis.conversation import Json, as_list, read_model, read_stream, wrong_type
+from router_service.apis.foreign import unseal
 from router_service.apis.parts import (
-    Dialect,
     Media,
     Message,
     OfferedTool,
@@ -22,7 +25,6 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.writing import Target
 from router_service.core.errors import InvalidRequestError
 
 _CARRIED = frozenset(
@@ -46,12 +48,12 @@ _NEUTRAL: Mapping[str, Sequence[Json]] = {
     "top_logprobs": (0,),
 }
 
-MAX_STOPS = 4
-"""Most stop texts that OpenAI accepts."""
-
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
 _READ_ROLES: Mapping[str, Role] = {"system": "system", "developer": "developer", "user": "user"}
+
 _KINDS = ("function", "custom")
+
 _CHOICES: Mapping[str, ToolChoice] = {
     "auto": ToolChoice("auto"),
     "none": ToolChoice("none"),
@@ -83,7 +85,6 @@ def read_request(body: Mapping[str, Json]) -> Request:
     return Request(
         model=read_model(body),
         messages=tuple(messages),
-        dialect=Dialect.CHAT,
         stream=read_stream(body),
         tools=_read_tools(body, lost),
         tool_choice=_read_choice(body.get("tool_choice"), lost),
@@ -193,9 +194,9 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
             continue
         own, proof, hidden = map(detail.get, ("text", "signature", "data"))
         if isinstance(hidden, str) and hidden:
-            found.append(unseal("", hidden, Dialect.CHAT, is_hidden=True))
+            found.append(unseal("", hidden, NAME, is_hidden=True))
         elif isinstance(proof, str) and proof:
-            found.append(unseal(own if isinstance(own, str) else "", proof, Dialect.CHAT))
+            found.append(unseal(own if isinstance(own, str) else "", proof, NAME))
     # A proof is valid only with its text, so the text must belong to exactly one proof.
     visible = [index for index, thinking in enumerate(found) if not thinking.is_hidden]
     if not any(found[index].text for index in visible):
@@ -205,7 +206,7 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
         else:
             found = [thinking for thinking in found if thinking.is_hidden]
             if text:
-                found.insert(0, Thinking(text, origin=Dialect.CHAT))
+                found.insert(0, Thinking(text, origin=NAME))
     return found
 
 
@@ -281,185 +282,12 @@ def _read_format(body: Mapping[str, Json], lost: list[str]) -> OutputFormat | No
     return None
 
 
-def write_request(request: Request, target: Target) -> dict[str, Json]:
-    """Return the body for a target that speaks Chat Completions."""
-    tools, choice = writing.offered_tools(request)
-    limit = "max_completion_tokens" if target.is_openai else "max_tokens"
-    stream = {"stream": True, "stream_options": {"include_usage": True}}
-    fields: dict[str, Json] = {
-        "model": target.model,
-        "messages": _write_messages(request, target),
-        **(stream if request.stream else {}),
-        limit: target.max_tokens(request),
-        "temperature": target.temperature(request),
-        "top_p": request.top_p,
-        "stop": list(request.stop) or None,
-        "reasoning_effort": target.effort(request),
-    }
-    if tools:
-        fields["tools"] = [_write_tool(tool, target) for tool in tools]
-        # Calls in parallel are OpenAI's default, and not every provider knows the field.
-        is_sent = target.is_openai or request.is_parallel is False
-        fields["parallel_tool_calls"] = request.is_parallel if is_sent else None
-    if choice is not None:
-        fields["tool_choice"] = choice.mode
-        if choice.names:
-            name = choice.names[0]
-            named = {tool.name: tool for tool in tools}.get(name)
-            kind = "custom" if named and named.is_custom and target.is_openai else "function"
-            fields["tool_choice"] = {"type": kind, kind: {"name": writing.portable_name(name)}}
-    form = request.output_format
-    if form is not None and form.schema is None:
-        fields["response_format"] = {"type": "json_object"}
-    elif form is not None:
-        schema = {
-            "name": form.name,
-            "description": form.description,
-            "schema": form.schema,
-            "strict": target.is_strict(form.schema, form.is_strict),
-        }
-        schema = {name: value for name, value in schema.items() if value is not None}
-        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
-    if target.is_openai:
-        fields |= {
-            "verbosity": request.verbosity,
-            "user": request.user,
-            "prompt_cache_key": request.cache_key,
-            "service_tier": request.service_tier,
-        }
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _write_messages(request: Request, target: Target) -> list[dict[str, Json]]:
-    written: list[dict[str, Json]] = []
-    system, messages = writing.split_system(request.messages)
-    if system:
-        written.append({"role": "system", "content": writing.join_texts(system)})
-    for message in messages:
-        if message.role == "assistant":
-            assistant = _write_assistant(message, target)
-            if assistant is not None:
-                written.append(assistant)
-            continue
-        if message.role in {"system", "developer"}:
-            content = writing.join_texts(writing.texts_of(message.parts))
-            if not content:
-                continue
-            if target.is_openai:
-                written.append({"role": message.role, "content": content})
-            else:  # templates of open models accept a system message only at the beginning
-                _add_user(written, [Text(writing.as_reminder(content))], is_merged=True)
-            continue
-
-        others = _write_results(written, message, target)
-        if others:
-            _add_user(written, others, is_merged=not target.is_openai)
-    for entry in written:
-        if entry["role"] == "user":
-            entry["content"] = _write_content(entry["content"])
-    return written
-
-
-def _write_results(
-    written: list[dict[str, Json]], message: Message, target: Target
-) -> list[Text | Media]:
-    """Add the messages with the results of calls, and return the other parts.
-
-    A result has only text. So its images are among the other parts, which a user's message after
-    all results contains.
-    """
-    others: list[Text | Media] = []
-    for part in message.parts:
-        if isinstance(part, Result):
-            parts = writing.result_parts(part)
-            media = [inner for inner in parts if isinstance(inner, Media)]
-            call_id = target.call_id(part.call_id)
-            content = writing.join_texts(writing.texts_of(parts))
-            if media:
-                note = f"The result of the tool call {call_id} contains the following:"
-                others += [Text(note), *media]
-                content = content or "The result follows in the next message."
-            written.append({"role": "tool", "tool_call_id": call_id, "content": content})
-        elif isinstance(part, Text | Media):
-            others.append(part)
-    return others
-
-
-def _write_assistant(message: Message, target: Target) -> dict[str, Json] | None:
-    content = writing.join_texts(writing.texts_of(message.parts))
-    written: dict[str, Json] = {"role": "assistant", "content": content or None}
-    if target.reads_reasoning:
-        thoughts = [part.text for part in message.parts if isinstance(part, Thinking) and part.text]
-        if thoughts:
-            written["reasoning_content"] = writing.join_texts(thoughts)
-    calls = []
-    for part in message.parts:
-        if isinstance(part, ToolUse):
-            name, call_id = writing.portable_name(part.name), target.call_id(part.id)
-            if part.is_custom and target.is_openai:
-                custom = {"name": name, "input": part.arguments}
-                calls.append({"id": call_id, "type": "custom", "custom": custom})
-            else:
-                arguments = wrap_custom(part.arguments) if part.is_custom else part.arguments
-                function = {"name": name, "arguments": arguments}
-                calls.append({"id": call_id, "type": "function", "function": function})
-    if calls:
-        written["tool_calls"] = calls
-    return written if calls or content else None
-
-
-def _add_user(
-    written: list[dict[str, Json]], parts: Sequence[Text | Media], *, is_merged: bool
-) -> None:
-    """Add a user's message, or add its parts to the user's message before it.
-
-    The content stays a list of parts until all messages are there.
-    """
-    if is_merged and written and written[-1]["role"] == "user":
-        written[-1]["content"] += parts
-    else:
-        written.append({"role": "user", "content": [*parts]})
-
-
-def _write_content(parts: Sequence[Text | Media]) -> Json:
-    """Return the content of a user's message; a string if it is only text."""
-    if all(isinstance(part, Text) or writing.is_text_document(part) for part in parts):
-        texts = [
-            part.text if isinstance(part, Text) else writing.text_document(part) for part in parts
-        ]
-        return writing.join_texts(filter(None, texts))
-    return [_write_part(part) for part in parts if not isinstance(part, Text) or part.text]
-
-
-def _write_part(part: Text | Media) -> Json:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    if part.kind == "image":
-        url = part.url or f"data:{part.media_type or 'image/png'};base64,{part.data}"
-        image = {"url": url} if part.detail is None else {"url": url, "detail": part.detail}
-        return {"type": "image_url", "image_url": image}
-    if part.kind == "audio":
-        form = (part.media_type or "").removeprefix("audio/")
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}}
-    if writing.is_text_document(part):
-        return {"type": "text", "text": writing.text_document(part)}
-    data = f"data:{part.media_type or 'application/pdf'};base64,{part.data}"
-    return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": data}}
-
-
-def _write_tool(tool: OfferedTool, target: Target) -> Json:
-    name = writing.portable_name(tool.name)
-    if tool.is_custom and target.is_openai:
-        custom: dict[str, Json] = {"name": name}
-        if tool.description:
-            custom["description"] = tool.description
-        if tool.grammar is not None:
-            custom["format"] = {"type": "grammar", "grammar": tool.grammar}
-        return {"type": "custom", "custom": custom}
-    tool = writing.as_function(tool)
-    function: dict[str, Json] = {"name": name, "parameters": writing.object_schema(tool.parameters)}
-    if tool.description:
-        function["description"] = tool.description
-    if tool.is_strict is not None:
-        function["strict"] = target.is_strict(tool.parameters, tool.is_strict)
-    return {"type": "function", "function": function}
+def place_of_call(item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
+    """Return where a message has a call, or its result; empty if it has not."""
+    if is_result:
+        return "tool_call_id" if item.get("tool_call_id") == call_id else ""
+    place = ""
+    for number, call in enumerate(as_list(item.get("tool_calls"))):
+        if isinstance(call, dict) and call.get("id") == call_id:
+            place = f"tool_calls[{number}].id"
+    return place

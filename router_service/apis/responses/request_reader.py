@@ -1,4 +1,7 @@
-"""Requests of Responses (API reference: "Create a model response")."""
+"""Reader of requests of Responses that have to be translated.
+
+API reference: "Create a model response".
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from router_service.apis.conversation import Json, read_model, read_stream, wron
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import unseal
 from router_service.apis.parts import (
-    Dialect,
     Media,
     Message,
     OfferedTool,
@@ -24,7 +26,7 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.writing import IsForeign, Target
+from router_service.apis.responses import NAME
 from router_service.core.errors import InvalidRequestError
 
 _CARRIED = frozenset(
@@ -45,18 +47,22 @@ _NEUTRAL: Mapping[str, Sequence[Json]] = {
 }
 
 _LOGPROBS = "message.output_text.logprobs"
+
 _SEARCH = "tool_search"
+
 _ROLES: Mapping[str, Role] = {
     "system": "system",
     "developer": "developer",
     "user": "user",
     "assistant": "assistant",
 }
+
 _CHOICES: Mapping[str, ToolChoice] = {
     "auto": ToolChoice("auto"),
     "none": ToolChoice("none"),
     "required": ToolChoice("required"),
 }
+
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 
 
@@ -105,7 +111,6 @@ def read_request(body: Mapping[str, Json]) -> Request:
     return Request(
         model=read_model(body),
         messages=tuple(Message(role, tuple(parts)) for role, parts in turns),
-        dialect=Dialect.RESPONSES,
         stream=read_stream(body),
         tools=reading.distinct_tools(tools, "tools"),
         tool_choice=_read_choice(body.get("tool_choice"), lost),
@@ -210,7 +215,7 @@ def _read_thinking(item: Mapping[str, Json], path: str) -> Thinking:
         for i, entry in enumerate(reading.array(item, name, path))
     ]
     proof = reading.optional_text(item, "encrypted_content", path) or ""
-    return unseal(writing.join_texts(texts), proof, Dialect.RESPONSES)
+    return unseal(writing.join_texts(texts), proof, NAME)
 
 
 def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[OfferedTool]:
@@ -292,157 +297,7 @@ def _read_format(text: Mapping[str, Json], lost: list[str]) -> OutputFormat | No
     return None
 
 
-def write_request(
-    request: Request, target: Target, is_foreign: IsForeign | None = None
-) -> dict[str, Json]:
-    """Return the body for a target that speaks Responses.
-
-    The provider stores nothing, because the client could not name what is stored. So its reasoning
-    comes back to it encrypted.
-    """
-    tools, choice = writing.offered_tools(request)
-    system, messages = writing.split_system(request.messages)
-    items: list[Json] = []
-    for message in messages:
-        items += _write_message(message, target, is_foreign)
-    if not items:  # a request needs an input
-        items, system = [{"role": "developer", "content": writing.join_texts(system)}], []
-    fields: dict[str, Json] = {
-        "model": target.model,
-        "instructions": writing.join_texts(system) or None,
-        "input": items,
-        "stream": request.stream or None,
-        "store": False,
-        "max_output_tokens": target.max_tokens(request),
-        "temperature": target.temperature(request),
-        "top_p": request.top_p,
-    }
-    if tools:
-        fields["tools"] = [write_tool(tool, target) for tool in tools]
-        fields["parallel_tool_calls"] = request.is_parallel
-    if choice is not None:
-        fields["tool_choice"] = choice.mode
-        if choice.names:
-            name = choice.names[0]
-            is_custom = any(tool.is_custom for tool in tools if tool.name == name)
-            fields["tool_choice"] = {
-                "type": "custom" if is_custom else "function",
-                "name": writing.portable_name(name),
-            }
-    if target.supports_reasoning:
-        reasoning = {"effort": target.effort(request)}
-        if request.shows_thinking:
-            reasoning["summary"] = "auto"
-        reasoning = {name: value for name, value in reasoning.items() if value is not None}
-        fields["reasoning"] = reasoning or None
-        fields["include"] = ["reasoning.encrypted_content"]
-    text: dict[str, Json] = {}
-    if request.output_format is not None:
-        text["format"] = write_format(request.output_format, target)
-    if target.is_openai:
-        fields |= {
-            "user": request.user,
-            "prompt_cache_key": request.cache_key,
-            "service_tier": request.service_tier,
-        }
-        if request.verbosity is not None:
-            text["verbosity"] = request.verbosity
-    fields["text"] = text or None
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _write_message(message: Message, target: Target, is_foreign: IsForeign | None) -> list[Json]:
-    items: list[Json] = []
-    if message.role != "assistant":
-        others: list[Text | Media] = []
-        for part in message.parts:
-            if isinstance(part, Result):
-                kind = "custom_tool_call_output" if part.is_custom else "function_call_output"
-                call_id = target.call_id(part.call_id)
-                output = _write_content(writing.result_parts(part))
-                items.append({"type": kind, "call_id": call_id, "output": output})
-            elif isinstance(part, Media) or (isinstance(part, Text) and part.text):
-                others.append(part)
-        if others:
-            content = _write_content(others)
-            items.append({"type": "message", "role": message.role, "content": content})
-        return items
-    for part in message.parts:
-        if isinstance(part, Text):
-            if part.text:
-                items.append({"type": "message", "role": "assistant", "content": part.text})
-        elif isinstance(part, ToolUse):
-            called = {
-                "call_id": target.call_id(part.id),
-                "name": writing.portable_name(part.name),
-            }
-            if part.is_custom:
-                items.append({"type": "custom_tool_call", **called, "input": part.arguments})
-            else:
-                items.append({"type": "function_call", **called, "arguments": part.arguments})
-        elif isinstance(part, Thinking) and writing.is_usable(part, target.dialect, is_foreign):
-            summary = [{"type": "summary_text", "text": part.text}] if part.text else []
-            items.append({"type": "reasoning", "summary": summary, "encrypted_content": part.proof})
-    return items
-
-
-def _write_content(parts: Sequence[Text | Media]) -> Json:
-    """Return the content of a message; a string if it is only text."""
-    texts = [
-        writing.text_document(part) if isinstance(part, Media) else part.text
-        for part in parts
-        if isinstance(part, Text) or writing.is_text_document(part)
-    ]
-    if len(texts) == len(parts):
-        return writing.join_texts(texts)
-    return [_write_part(part) for part in parts]
-
-
-def _write_part(part: Text | Media) -> Json:
-    if isinstance(part, Text):
-        return {"type": "input_text", "text": part.text}
-    if part.kind == "image":
-        url = part.url or f"data:{part.media_type or 'image/png'};base64,{part.data}"
-        return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
-    if writing.is_text_document(part):
-        return {"type": "input_text", "text": writing.text_document(part)}
-    if part.url is not None:
-        return {"type": "input_file", "file_url": part.url}
-    data = f"data:{part.media_type or 'application/pdf'};base64,{part.data}"
-    return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": data}
-
-
-def write_format(form: OutputFormat, target: Target | None = None) -> Json:
-    """Return the format of an answer's text, as it is or as a target accepts it."""
-    if form.schema is None:
-        return {"type": "json_object"}
-    schema = {
-        "type": "json_schema",
-        "name": form.name,
-        "description": form.description,
-        "schema": form.schema,
-        "strict": _is_strict(form.schema, form.is_strict, target),
-    }
-    return {name: value for name, value in schema.items() if value is not None}
-
-
-def write_tool(tool: OfferedTool, target: Target | None = None) -> Json:
-    """Return a tool's definition, as it is or as a target accepts it."""
-    name = writing.portable_name(tool.name)
-    written: dict[str, Json] = {"type": "custom" if tool.is_custom else "function", "name": name}
-    if tool.description:
-        written["description"] = tool.description
-    if tool.is_custom:
-        if tool.grammar is not None:
-            written["format"] = {"type": "grammar", **tool.grammar}
-        return written
-    # Without `strict`, Responses makes functions strict, which the other APIs do not.
-    return {
-        **written,
-        "parameters": writing.object_schema(tool.parameters),
-        "strict": _is_strict(tool.parameters, tool.is_strict, target),
-    }
-
-
-def _is_strict(schema: Json, is_strict: bool | None, target: Target | None) -> bool:
-    return bool(is_strict if target is None else target.is_strict(schema, is_strict))
+def place_of_call(item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
+    """Return where an item has a call, or its result; empty if it has not."""
+    is_kind = str(item.get("type")).endswith("_output") == is_result
+    return "call_id" if is_kind and item.get("call_id") == call_id else ""

@@ -7,23 +7,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
-from typing import Protocol
 
-from router_service.apis.answers import (
-    CALL_CHARACTERS,
-    fix_surrogates,
-    has_surrogates,
-    join_surrogates,
-)
-from router_service.apis.api_errors import AnswerError, ForeignAnswerError
-from router_service.apis.chat.answer import ChatReader, ChatWriter
+from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
+from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
+from router_service.apis.api import Api
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import UnwritableError, encode
-from router_service.apis.foreign import fit_call_id, to_input, unwrap_custom, wrap_custom
-from router_service.apis.messages.answer import MessagesReader, MessagesWriter
+from router_service.apis.foreign import to_input, unwrap_custom, wrap_custom
 from router_service.apis.parts import (
-    Answer,
-    Dialect,
     Event,
     Finished,
     PartEnded,
@@ -36,44 +27,17 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
-from router_service.apis.responses.answer import ResponsesReader, ResponsesWriter
+from router_service.apis.registry import APIS
+from router_service.apis.surrogates import fix_surrogates, has_surrogates, join_surrogates
 from router_service.apis.writing import written_tools
 
 MAX_CHARACTERS = 4 * 1024 * 1024
 """Longest stream that is translated, in characters of its texts and calls: a million tokens. Parts
 of it are kept in memory, and all of it for Responses, whose last event repeats the answer."""
 
-_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.RESPONSES: "resp_", Dialect.MESSAGES: "msg_"}
-_PREFIX = re.compile(r"\A(chatcmpl-|resp_|msg_|gen-)")
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,50}")
 """An answer's id without its prefix. The ids of its items are longer by up to 9 characters, and
 OpenAI accepts 64 characters."""
-
-
-class AnswerReader(Protocol):
-    """Reader of one answer in the format of one API. All methods raise ForeignAnswerError."""
-
-    def whole(self, value: Json) -> Answer:
-        """Read a whole answer."""
-
-    def feed(self, event: Json) -> Sequence[Event]:
-        """Read one event."""
-
-    def end(self) -> Sequence[Event]:
-        """Return the events that complete the answer."""
-
-
-class AnswerWriter(Protocol):
-    """Writer of one answer in the format of one API."""
-
-    def whole(self, answer: Answer) -> dict[str, Json]:
-        """Return a whole answer."""
-
-    def write(self, event: Event) -> bytes:
-        """Return the server-sent events for one event."""
-
-    def error(self, error: AnswerError) -> bytes:
-        """Return the server-sent events that report an error."""
 
 
 @dataclass(slots=True)
@@ -95,14 +59,16 @@ class AnswerTranslator:
     """
 
     def __init__(
-        self, source: Dialect, target: Dialect, request: Request, *, model: str, created_s: int
+        self, source: Api, target: Api, request: Request, *, model: str, created_s: int
     ) -> None:
         self.source = source
         self.target = target
+        self.record = TranslatedRecord()
+        """What the events so far contain."""
         self._model = model
         self._created_s = created_s
         self._answer_id = ""
-        self._drops_thinking = target is Dialect.MESSAGES and not request.accepts_thinking
+        self._drops_thinking = target.omits_unasked_thinking and not request.accepts_thinking
         self._messages = request.messages
         self._call_ids: set[str] = set()
         self._tools = written_tools(request)
@@ -115,29 +81,15 @@ class AnswerTranslator:
         self._dropped: set[int] = set()
         """Parts that are not written."""
         self._characters = 0
-        self._reader: AnswerReader
-        match source:
-            case Dialect.CHAT:
-                self._reader = ChatReader(request.stop)
-            case Dialect.RESPONSES:
-                self._reader = ResponsesReader()
-            case Dialect.MESSAGES:
-                self._reader = MessagesReader()
-        self._writer: AnswerWriter
-        match target:
-            case Dialect.CHAT:
-                self._writer = ChatWriter(model, created_s, wants_usage=request.wants_usage)
-            case Dialect.RESPONSES:
-                self._writer = ResponsesWriter(model, created_s, request)
-            case Dialect.MESSAGES:
-                self._writer = MessagesWriter(model)
+        self._reader = source.answer_reader(request)
+        self._writer = target.answer_writer(request, model=model, created_s=created_s)
 
     def whole(self, value: Json) -> bytes:
         """Return a whole answer in the target's format, as JSON."""
         try:
             return self._whole(value)
         except UnwritableError as exc:
-            raise ForeignAnswerError(self.source, exc.problem) from exc
+            raise self._foreign(exc.problem) from exc
 
     def _whole(self, value: Json) -> bytes:
         answer = self._reader.whole(value)
@@ -176,11 +128,13 @@ class AnswerTranslator:
         try:
             return self._written(read())
         except UnwritableError as exc:
-            raise ForeignAnswerError(self.source, exc.problem) from exc
+            raise self._foreign(exc.problem) from exc
 
     def _written(self, events: Sequence[Event]) -> bytes:
         written = []
+        self.record.usage = self._reader.usage or self.record.usage
         for event in events:
+            self.record.add(event)
             match event:
                 case PartGrew(index, text):
                     text = self._grow(index, text)
@@ -245,7 +199,7 @@ class AnswerTranslator:
         if has_surrogates(text):
             text = join_surrogates(text)
             if has_surrogates(text):
-                raise ForeignAnswerError(self.source, "has a call with a lone surrogate")
+                raise self._foreign("has a call with a lone surrogate")
         return text
 
     def _adapt(
@@ -258,7 +212,7 @@ class AnswerTranslator:
             self._encodable(part.id + part.name, index)
             tool = self._tools.get(part.name)
             name, is_custom = part.name if tool is None else tool.name, part.is_custom
-            if self.target is Dialect.MESSAGES:
+            if self.target.takes_objects:
                 self._held[index] = _HeldCall(_to_object, may_be_object=True)
                 if is_custom:
                     self._held[index] = _HeldCall(wrap_custom)
@@ -284,7 +238,7 @@ class AnswerTranslator:
                 for part in message.parts
                 if isinstance(part, ToolUse)
             )
-        fitting = fit_call_id(call_id, self.target)
+        fitting = self.target.fit_call_id(call_id)
         if not fitting or fitting in self._call_ids:
             seed = f"{self._answer_id} {index} {call_id}".encode()
             fitting = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
@@ -295,15 +249,20 @@ class AnswerTranslator:
         self._characters += characters
         if self._characters > MAX_CHARACTERS:
             problem = f"is longer than {MAX_CHARACTERS} characters, which is too long"
-            raise ForeignAnswerError(self.source, problem)
+            raise self._foreign(problem)
 
     def _translate_id(self, answer_id: str) -> str:
         """Return an id in the target's format, always the same for the same id."""
-        suffix = _PREFIX.sub("", answer_id, count=1)
+        prefixes = (*(api.answer_id_prefix for api in APIS), "gen-")  # the last is OpenRouter's
+        prefix = next(filter(answer_id.startswith, filter(None, prefixes)), "")
+        suffix = answer_id.removeprefix(prefix)
         if not _ID.fullmatch(suffix):
             seed = answer_id or f"{self._model} {self._created_s}"
             suffix = hashlib.sha256(seed.encode()).hexdigest()[:32]
-        return _PREFIXES[self.target] + suffix
+        return self.target.answer_id_prefix + suffix
+
+    def _foreign(self, problem: str) -> ForeignAnswerError:
+        return ForeignAnswerError(self.source.name, problem)
 
 
 def _to_object(arguments: str) -> str:

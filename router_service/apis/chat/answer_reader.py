@@ -1,23 +1,25 @@
-"""Answers of OpenAI's Chat Completions API: reader and writer, whole and in events."""
+"""Reader of answers of Chat Completions, whole and in events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import StringIO
 from typing import Literal
 
 import orjson
 
-from router_service.apis.answers import Usage, read_usage
-from router_service.apis.api_errors import AnswerError, ForeignAnswerError, write_error
+from router_service.apis.answer_errors import (
+    ForeignAnswerError,
+)
 from router_service.apis.building import build
+from router_service.apis.chat import NAME
+from router_service.apis.chat.record import read_usage
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.encoding import encode
-from router_service.apis.foreign import read_text, seal
+from router_service.apis.foreign import read_text
 from router_service.apis.parts import (
     Answer,
-    Dialect,
     Event,
     Finished,
     PartEnded,
@@ -30,6 +32,7 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
+from router_service.apis.usage import Usage
 
 _STOPS = {
     "stop": Stop.END,
@@ -39,20 +42,14 @@ _STOPS = {
     "function_call": Stop.CALLS,
     "content_filter": Stop.FILTER,
 }
-_REASONS = {
-    Stop.END: "stop",
-    Stop.SEQUENCE: "stop",
-    Stop.CALLS: "tool_calls",
-    Stop.LENGTH: "length",
-    Stop.FILTER: "content_filter",
-    Stop.REFUSAL: "content_filter",
-}
+
 
 _Kind = Literal["text", "refusal", "thinking"]
+
 _STARTS: dict[_Kind, Text | Thinking] = {
     "text": Text(""),
     "refusal": Text("", is_refusal=True),
-    "thinking": Thinking("", origin=Dialect.CHAT),
+    "thinking": Thinking("", origin=NAME),
 }
 
 
@@ -100,7 +97,8 @@ class ChatReader:
         self._has_finished = False
         self._stop: Stop | None = None
         self._stop_text: str | None = None
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
+        """The usage that the answer has reported so far."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer as if it was one event; raise ForeignAnswerError."""
@@ -129,7 +127,7 @@ class ChatReader:
                 raise _foreign("has an event without choices")
             choices = []
         self._events = []
-        self._usage = read_usage(event) or self._usage
+        self.usage = read_usage(event) or self.usage
         for choice in choices:
             if not isinstance(choice, dict) or choice.get("index", 0) != 0:
                 continue
@@ -158,7 +156,7 @@ class ChatReader:
             stop = Stop.CALLS  # some servers write `stop` in spite of calls
         elif stop is Stop.END and self._has_refused:
             stop = Stop.REFUSAL
-        return [*self._events, Finished(stop, self._stop_text, self._usage)]
+        return [*self._events, Finished(stop, self._stop_text, self.usage)]
 
     def _read_delta(self, delta: dict[str, Json]) -> None:
         self._read_thinking(delta)
@@ -198,7 +196,7 @@ class ChatReader:
                     self._events.append(PartProved(self._open[1], read_text(signature)))
             if isinstance(hidden, str) and hidden:
                 self._end_open()
-                part = Thinking("", read_text(hidden), is_hidden=True, origin=Dialect.CHAT)
+                part = Thinking("", read_text(hidden), is_hidden=True, origin=NAME)
                 self._events += [PartStarted(self._next, part), PartEnded(self._next)]
                 self._next += 1
 
@@ -300,167 +298,5 @@ class ChatReader:
         self._end_parts()
 
 
-class ChatWriter:
-    """Writer of one answer."""
-
-    def __init__(self, model: str, created_s: int, *, wants_usage: bool) -> None:
-        self._model = model
-        self._created_s = created_s
-        self._wants_usage = wants_usage
-        self._id = ""
-        self._fields: dict[int, str | int] = {}
-        """The field of the message to which each part adds, or the place of a call."""
-        self._customs: set[int] = set()
-        self._thinking: dict[int, Thinking] = {}
-        self._calls = 0
-        self._proofs = 0
-        self._has_refused = False
-
-    def whole(self, answer: Answer) -> dict[str, Json]:
-        """Return a whole answer."""
-        texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
-        calls: list[Json] = []
-        details: list[Json] = []
-        for part in answer.parts:
-            match part:
-                case ToolUse():
-                    calls.append(_write_call(part))
-                case Thinking(text):
-                    texts["reasoning_content"].append(text)
-                    if part.proof:
-                        details.append(_write_proof(part, len(details)))
-                case Text(text, is_refusal):
-                    texts["refusal" if is_refusal else "content"].append(text)
-        joined = {name: "".join(pieces) or None for name, pieces in texts.items()}
-        reasoning = joined.pop("reasoning_content")
-        message: dict[str, Json] = {"role": "assistant", **joined}
-        if not calls and message["content"] is None and message["refusal"] is None:
-            message["content"] = ""
-        if reasoning is not None:
-            message["reasoning_content"] = reasoning
-        if details:
-            message["reasoning_details"] = details
-        if calls:
-            message["tool_calls"] = calls
-        has_refused = message["refusal"] is not None
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": _write_stop(answer.stop, has_refused=has_refused),
-        }
-        whole: dict[str, Json] = {
-            "id": answer.id,
-            "object": "chat.completion",
-            "created": self._created_s,
-            "model": self._model,
-            "choices": [choice],
-        }
-        return whole if answer.usage is None else {**whole, "usage": _write_usage(answer.usage)}
-
-    def write(self, event: Event) -> bytes:
-        """Return the server-sent events for one event."""
-        delta: dict[str, Json] = {}
-        match event:
-            case PartGrew(index, text):
-                delta = self._write_growth(index, text)
-            case PartStarted(index, part):
-                delta = self._start_part(index, part)
-            case PartProved(index, proof):
-                self._thinking[index] = replace(self._thinking[index], proof=proof)
-            case PartEnded(index):
-                thinking = self._thinking.pop(index, None)
-                if thinking is not None and thinking.proof:
-                    delta = {"reasoning_details": [_write_proof(thinking, self._proofs)]}
-                    self._proofs += 1
-            case Started(id):
-                self._id = id
-                delta = {"role": "assistant", "content": None}
-            case Finished(stop, _, usage):
-                reason = _write_stop(stop, has_refused=self._has_refused)
-                last = self._chunk({}, reason)
-                if self._wants_usage and usage is not None:
-                    last += self._event([], usage=_write_usage(usage))
-                return last + b"data: [DONE]\n\n"
-        return self._chunk(delta) if delta else b""
-
-    def error(self, error: AnswerError) -> bytes:
-        """Return the event that reports an error."""
-        return b"data: %b\n\n" % encode(write_error(error, Dialect.CHAT))
-
-    def _start_part(self, index: int, part: Text | Thinking | ToolUse) -> dict[str, Json]:
-        match part:
-            case ToolUse():
-                self._fields[index] = place = self._calls
-                self._calls += 1
-                if part.is_custom:
-                    self._customs.add(index)
-                return {"tool_calls": [{"index": place, **_write_call(part)}]}
-            case Thinking():
-                self._fields[index] = "reasoning_content"
-                self._thinking[index] = part
-            case Text(_, is_refusal):
-                self._fields[index] = "refusal" if is_refusal else "content"
-                self._has_refused = self._has_refused or is_refusal
-        return {}
-
-    def _write_growth(self, index: int, text: str) -> dict[str, Json]:
-        field = self._fields[index]
-        if isinstance(field, str):
-            return {field: text}
-        inner = {"function": {"arguments": text}}
-        if index in self._customs:
-            inner = {"custom": {"input": text}}
-        return {"tool_calls": [{"index": field, **inner}]}
-
-    def _chunk(self, delta: dict[str, Json], finish_reason: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self._event([choice])
-
-    def _event(self, choices: list[Json], usage: Json = None) -> bytes:
-        event = {
-            "id": self._id,
-            "object": "chat.completion.chunk",
-            "created": self._created_s,
-            "model": self._model,
-            "choices": choices,
-        }
-        if self._wants_usage:
-            event["usage"] = usage
-        return b"data: %b\n\n" % encode(event)
-
-
-def _write_call(call: ToolUse) -> dict[str, Json]:
-    if call.is_custom:
-        custom = {"name": call.name, "input": call.arguments}
-        return {"id": call.id, "type": "custom", "custom": custom}
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
-
-
-def _write_proof(thinking: Thinking, place: int) -> Json:
-    """Return an entry of OpenRouter's `reasoning_details`, in which clients send a proof back."""
-    proof = seal(thinking, Dialect.CHAT)
-    if thinking.is_hidden:
-        return {"type": "reasoning.encrypted", "data": proof, "index": place}
-    return {"type": "reasoning.text", "signature": proof, "index": place}
-
-
-def _write_stop(stop: Stop, *, has_refused: bool) -> str:
-    """Return the reason. OpenAI's refusals with a text end with `stop`, as every other text."""
-    return "stop" if stop is Stop.REFUSAL and has_refused else _REASONS[stop]
-
-
-def _write_usage(usage: Usage) -> dict[str, Json]:
-    prompt = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens}
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": prompt,
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
-
-
 def _foreign(problem: str) -> ForeignAnswerError:
-    return ForeignAnswerError(Dialect.CHAT, problem)
+    return ForeignAnswerError(NAME, problem)

@@ -1,30 +1,13 @@
-"""Errors of upstreams, read from one API's format and written in another's."""
+"""Errors of upstreams, and the format of them that OpenAI's APIs share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router_service.apis.answers import fix_surrogates
 from router_service.apis.conversation import Json
-from router_service.apis.parts import Dialect
+from router_service.apis.surrogates import fix_surrogates
 from router_service.core.errors import SwitchcraftError
-
-_ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-"""Anthropic's type of an error by its status (API reference, "Errors"). 503 is OpenAI's status for
-an overloaded engine."""
 
 _STATUSES = {
     "invalid_request_error": 400,
@@ -52,17 +35,15 @@ _STATUSES = {
 """Statuses of errors that are reported within an answer, by their code or type."""
 
 TOO_LONG = "context_length_exceeded"
-_ANTHROPIC_TOO_LONG = "prompt is too long"
-"""Start of Anthropic's message for a prompt that exceeds the context window. Claude Code compacts
-the conversation if it reads this."""
+"""OpenAI's code for a prompt that exceeds the context window."""
 
 
 class ForeignAnswerError(SwitchcraftError):
     """An answer or event that is not one of its API, or that another API cannot express."""
 
-    def __init__(self, source: Dialect, problem: str) -> None:
-        """Create the message; `problem` is a verb phrase after "An answer of the X API"."""
-        super().__init__(f"An answer of the {source.value} API {problem}.")
+    def __init__(self, source: str, problem: str) -> None:
+        """Create the message; `source` is the API's name, and `problem` a phrase with a verb."""
+        super().__init__(f"An answer of the {source} API {problem}.")
         self.source = source
         self.problem = problem
 
@@ -82,8 +63,8 @@ class AnswerError:
     """The field of the request that caused the error."""
 
 
-def read_error(value: Json, source: Dialect, status: int) -> AnswerError:
-    """Return what an error body or event says, in the format of `source` or in a similar one.
+def read_error(value: Json, status: int) -> AnswerError:
+    """Return what an error body or event says, in any provider's format.
 
     A status below 400 is replaced by the one that fits the error.
     """
@@ -104,30 +85,35 @@ def read_error(value: Json, source: Dialect, status: int) -> AnswerError:
         status = _STATUSES.get(code or "", _STATUSES.get(kind or "", 0))
         number = int(code) if code and code.isdecimal() and len(code) == 3 else 0  # OpenRouter
         status = status or (number if 400 <= number < 600 else 500)
-    if source is Dialect.MESSAGES and message and message.startswith(_ANTHROPIC_TOO_LONG):
-        code = code or TOO_LONG
     message = message or f"The upstream answered with status {status} and without a message."
     return AnswerError(status, message, kind, code, texts["param"])
 
 
-def write_error(
-    error: AnswerError, target: Dialect, *, request_id: str | None = None
-) -> dict[str, Json]:
-    """Return the body of an error in the format of `target`, which names types by the status."""
-    if target is not Dialect.MESSAGES:
-        is_clients = error.status < 500
-        kind = "invalid_request_error" if is_clients else "server_error"
-        kind = "rate_limit_error" if error.status == 429 else kind
-        code = error.code or (error.kind if error.kind != kind else None)
-        fields = {"message": error.message, "type": kind, "param": error.param, "code": code}
-        return {"error": fields}
-    fallback = "invalid_request_error" if error.status < 500 else "api_error"
-    kind = _ANTHROPIC_TYPES.get(error.status, fallback)
-    message = error.message
-    if error.code == TOO_LONG and not message.startswith(_ANTHROPIC_TOO_LONG):
-        message = f"{_ANTHROPIC_TOO_LONG}: {message}"
-    body: dict[str, Json] = {"type": "error", "error": {"type": kind, "message": message}}
-    return body if request_id is None else {**body, "request_id": request_id}
+def is_error(value: Mapping[str, Json]) -> bool:
+    """Return whether a decoded body or event is an error, whatever its status was.
+
+    Chat Completions report errors in a top-level `error`. Responses and Messages report them by
+    events of the type `error`, and Responses also by a response that failed. Compatible servers mix
+    these forms.
+    """
+    is_failed = value.get("status") == "failed" or value.get("type") == "response.failed"
+    return bool(value.get("error")) or value.get("type") == "error" or is_failed
+
+
+def write_openai_error(error: AnswerError) -> dict[str, Json]:
+    """Return the body of an error in OpenAI's format, in which the status names the type."""
+    is_clients = error.status < 500
+    kind = "invalid_request_error" if is_clients else "server_error"
+    kind = "rate_limit_error" if error.status == 429 else kind
+    code = error.code or (error.kind if error.kind != kind else None)
+    fields = {"message": error.message, "type": kind, "param": error.param, "code": code}
+    return {"error": fields}
+
+
+def is_openai_error(value: Json) -> bool:
+    """Return whether a decoded body is an error in OpenAI's format."""
+    has_error = isinstance(value, dict) and isinstance(value.get("error"), dict)
+    return has_error and value.get("type") != "error"
 
 
 def _text(value: Json) -> str | None:

@@ -1,0 +1,147 @@
+"""OpenAI's Chat Completions API, which most other providers speak too."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from router_service.apis.answer_errors import AnswerError, is_openai_error, write_openai_error
+from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
+from router_service.apis.chat import NAME
+from router_service.apis.chat.answer_reader import ChatReader
+from router_service.apis.chat.answer_writer import ChatWriter
+from router_service.apis.chat.record import ChatRecord, is_beginning, read_usage
+from router_service.apis.chat.request_reader import place_of_call, read_request
+from router_service.apis.chat.request_writer import (
+    MAX_STOPS,
+    with_fitting_call_ids,
+    without_reasoning,
+    write_request,
+)
+from router_service.apis.chat.schema import request_schema
+from router_service.apis.conversation import Json
+from router_service.apis.openapi import RequestSchema
+from router_service.apis.parts import Request, media_of
+from router_service.apis.usage import Usage
+
+_MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_OTHER_NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "max_tokens": "max_completion_tokens",
+    "reasoning": "reasoning_effort",
+    "reasoning_effort": "reasoning",
+}
+"""Pairs of parameters that exclude each other, in both directions."""
+
+
+class ChatApi(Api):
+    """OpenAI's Chat Completions API."""
+
+    name = NAME
+    title = "the Chat Completions API"
+    path = "/chat/completions"
+    operation = "chat_completions"
+    summary = "Chat Completions (OpenAI)"
+    description = "Answer a chat request with the pool's model that the router chooses."
+    fields = FieldNames("messages", stop="stop", output_format="response_format")
+    max_call_id_characters = 40
+    answer_id_prefix = "chatcmpl-"
+    proof_pattern = re.compile(rb'"reasoning(?:_content|_details)?"()')
+
+    def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
+        """Return the schema of a request."""
+        return request_schema()
+
+    def read_request(self, body: Mapping[str, Json]) -> Request:
+        """Read a request that has to be translated."""
+        return read_request(body)
+
+    def write_request(
+        self, request: Request, target: Target, is_foreign: IsForeign | None = None
+    ) -> dict[str, Json]:
+        """Return the body for a target, without proofs of reasoning."""
+        return write_request(request, target)
+
+    def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
+        """Yield the fields of a client's request that this API cannot express."""
+        if len(request.stop) > MAX_STOPS:
+            yield client.fields.stop
+        if any(part.kind == "document" and part.url for part in media_of(request)):
+            yield f"{client.fields.messages} (document by URL)"
+
+    def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
+        """Return where a message has a call, or its result."""
+        return place_of_call(item, call_id, is_result=is_result)
+
+    def fit_call_id(self, call_id: str, provider: str = "") -> str:
+        """Return a call's id, or a hash of it if the provider would reject the id."""
+        if provider != "mistral":
+            return super().fit_call_id(call_id, provider)
+        if _MISTRAL_ID.fullmatch(call_id):
+            return call_id
+        return hashlib.sha256(call_id.encode(errors="replace")).hexdigest()[:9]
+
+    def with_fitting_call_ids(self, body: bytes, target: Target) -> bytes:
+        """Return a body whose ids of calls, and of their results, the target accepts."""
+        return with_fitting_call_ids(body, target) if target.limits_call_ids else body
+
+    def without_foreign_thinking(
+        self, body: Mapping[str, Json], is_foreign: IsForeign
+    ) -> dict[str, Json] | None:
+        """Return a body without reasoning if it is foreign, or None if nothing is to be removed."""
+        return without_reasoning(body) if is_foreign("") else None
+
+    def excludes_parameter(self, name: str) -> str:
+        """Return the other name of a parameter, which cannot be set together with it."""
+        return _OTHER_NAMES.get(name, "")
+
+    def recognizes(self, value: Mapping[str, Json]) -> bool:
+        """Return whether a choice has a message or a part of one."""
+        choices = value.get("choices")
+        return isinstance(choices, list) and any(
+            isinstance(choice, dict) and ("delta" in choice or "message" in choice)
+            for choice in choices
+        )
+
+    def is_beginning(self, event: Mapping[str, Json]) -> bool:
+        """Return whether an event contains nothing of the answer."""
+        return is_beginning(event)
+
+    def record(self) -> ChatRecord:
+        """Return a record for an answer that is not translated."""
+        return ChatRecord()
+
+    def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
+        """Return the usage of an answer or of an event."""
+        return read_usage(value)
+
+    def answer_reader(self, request: Request) -> AnswerReader:
+        """Return a reader of the answer to a request."""
+        return ChatReader(request.stop)
+
+    def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
+        """Return a writer of the answer to a request."""
+        return ChatWriter(model, created_s, wants_usage=request.wants_usage)
+
+    def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
+        """Return the body of an error."""
+        return write_openai_error(error)
+
+    def write_fault(
+        self, status: int, fault: Mapping[str, Any], *, request_id: str | None = None
+    ) -> dict[str, Json]:
+        """Return the body of an error of the gateway, whose fields are OpenAI's."""
+        return {"error": dict(fault)}
+
+    def is_error_body(self, value: Json) -> bool:
+        """Return whether a decoded body is an error in OpenAI's format."""
+        return is_openai_error(value)
+
+    def error_event(self, body: bytes, number: int) -> bytes:
+        """Return the event that ends a broken stream, which has no name."""
+        return b"data: " + body + b"\n\n"
+
+
+CHAT = ChatApi()

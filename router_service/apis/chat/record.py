@@ -1,0 +1,102 @@
+"""Record of an answer of Chat Completions that passes through unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from router_service.apis.answers import AnswerIdentity, AnswerRecord
+from router_service.apis.conversation import Json
+from router_service.apis.usage import Usage, read_counts
+
+MAX_CHOICES = 128
+"""Most choices of a stream whose ends are awaited. OpenAI allows as many (API reference: `n`)."""
+
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+
+
+class ChatRecord(AnswerRecord):
+    """Record of one answer. It also reads answers of the older Completions, and Embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unfinished: set[int] = set()
+        """Places of the choices that have begun and not ended."""
+
+    def read(self, value: Mapping[str, Json]) -> None:
+        """Read a whole answer or one event."""
+        self.usage = read_usage(value) or self.usage
+        if self.identity.id is None:
+            self.identity = AnswerIdentity.of(value)
+        if not self.has_output:
+            self.has_output = not is_beginning(value)
+        for choice in self.objects(value.get("choices")):
+            place = choice.get("index", 0)
+            if isinstance(place, int):
+                self._read_stop(place, choice.get("finish_reason"))
+            delta = choice.get("delta", choice.get("message"))
+            if not isinstance(delta, dict):
+                text = choice.get("text")
+                self.written_characters += len(text) if isinstance(text, str) else 0
+                continue
+            for name in _TEXTS:
+                if isinstance(text := delta.get(name), str):
+                    self.written_characters += len(text)
+            is_kept = place == 0 and not self.is_incomplete
+            if is_kept:
+                self.add_text(delta.get("content"))
+            if calls := delta.get("tool_calls"):
+                for call in self.objects(calls):
+                    # A call without an index is identified by its id. A delta without index and id
+                    # continues call 0.
+                    number = call.get("index", call.get("id")) or 0
+                    self._read_call(number if isinstance(number, int | str) else 0, call, is_kept)
+            legacy = delta.get("function_call")
+            if isinstance(legacy, dict):
+                self._read_call("function_call", {"function": legacy}, is_kept)
+
+    def _read_stop(self, place: int, reason: Json) -> None:
+        """Record whether the answer has ended: some servers do not send `[DONE]`."""
+        if reason:
+            self._unfinished.discard(place)
+            self.has_stopped = not self._unfinished
+        elif place not in self._unfinished and len(self._unfinished) < MAX_CHOICES:
+            self._unfinished.add(place)
+            self.has_stopped = False
+
+    def _read_call(self, place: int | str, fields: Mapping[str, Json], is_kept: bool) -> None:
+        inner = fields.get("function", fields.get("custom"))
+        inner = inner if isinstance(inner, dict) else {}
+        name, text = inner.get("name"), inner.get("arguments", inner.get("input"))
+        for each in (name, text):
+            self.written_characters += len(each) if isinstance(each, str) else 0
+        if is_kept and not self.is_incomplete:
+            call = self.add_call(place)
+            call.is_custom = call.is_custom or "custom" in fields
+            call.id = call.id or self.count(fields.get("id"))
+            call.name = call.name or self.count(name)
+            call.arguments.write(self.count(text))
+
+
+def read_usage(value: Json) -> Usage | None:
+    """Return the usage of an answer or of an event; Groq has it in `x_groq`."""
+    usage = value.get("usage")
+    if not isinstance(usage, dict):
+        inner = value.get("x_groq")
+        usage = inner.get("usage") if isinstance(inner, dict) else None
+    return None if usage is None else read_counts(usage)
+
+
+def is_beginning(event: Mapping[str, Json]) -> bool:
+    """Return whether an event contains nothing but the role."""
+    choices = event.get("choices")
+    if not isinstance(choices, list):
+        return False
+    for choice in choices:
+        if not isinstance(choice, dict):
+            continue
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or choice.get("finish_reason"):
+            return False
+        if any(value for name, value in delta.items() if name != "role"):
+            return False
+    return True

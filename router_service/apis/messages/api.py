@@ -1,0 +1,194 @@
+"""Anthropic's Messages API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
+from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
+from router_service.apis.conversation import ChatRequest, Json
+from router_service.apis.messages import NAME
+from router_service.apis.messages.answer_reader import MessagesReader
+from router_service.apis.messages.answer_writer import MessagesWriter
+from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
+from router_service.apis.messages.error import TOO_LONG_MESSAGE, write_error
+from router_service.apis.messages.record import (
+    MessagesRecord,
+    find_proofs,
+    is_beginning,
+    read_usage,
+)
+from router_service.apis.messages.request_reader import DOCUMENT_TYPES, place_of_call, read_request
+from router_service.apis.messages.request_writer import write_request
+from router_service.apis.messages.schema import MessagesErrorBody, request_schema
+from router_service.apis.messages.thinking import without_foreign_thinking
+from router_service.apis.openapi import RequestSchema
+from router_service.apis.parts import Request, has_content, media_of
+from router_service.apis.usage import Usage
+
+_PARAMETERS = {
+    "max_completion_tokens": "max_tokens",
+    "reasoning_effort": "output_config.effort",
+    "stop": "stop_sequences",
+}
+"""Parameters that have other names in Chat Completions."""
+
+_LACKING = frozenset(
+    "frequency_penalty logit_bias logprobs modalities prediction presence_penalty response_format "
+    "seed parallel_tool_calls prompt_cache_key prompt_cache_retention reasoning safety_identifier "
+    "tool_choice top_logprobs user verbosity".split()
+)
+"""Parameters that this API does not have, or has in another form. Anthropic refuses requests with
+unknown ones."""
+
+_TYPES = (
+    "message",
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+)
+
+
+class MessagesApi(Api):
+    """Anthropic's Messages API."""
+
+    name = NAME
+    title = "the Messages API"
+    path = "/messages"
+    counting_path = "/messages/count_tokens"
+    operation = "create_message"
+    summary = "Messages (Anthropic)"
+    description = (
+        "Answer a request of Anthropic's Messages API with the model that the router chooses."
+    )
+    fields = FieldNames("messages", stop="stop_sequences")
+    call_id_pattern = re.compile(r"[a-zA-Z0-9_-]+")
+    answer_id_prefix = "msg_"
+    takes_objects = True
+    omits_unasked_thinking = True
+    continues_answers = True
+    ping_type = "ping"
+    has_proofs = True
+    proof_marks = (b'"signature"', b'"redacted_thinking"')
+    proof_pattern = re.compile(rb'"(?:signature|data)"\s*:\s*"([^"\\]{8,})"')
+    forwarded_headers = frozenset({"anthropic-version", "anthropic-beta"})
+    default_headers = {"anthropic-version": "2023-06-01"}  # noqa: RUF012 - never changed
+    error_body = MessagesErrorBody
+
+    def to_chat(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the chat request that asks a model the same."""
+        return to_chat_body(body)
+
+    def parse(self, chat_body: Mapping[str, Json]) -> ChatRequest:
+        """Return what the router needs of a converted body, which must have `max_tokens`."""
+        return parse_messages_request(chat_body)
+
+    def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
+        """Return the schema of a request; of one whose tokens are counted, if `is_counted`."""
+        return request_schema(is_counted=is_counted)
+
+    def read_request(self, body: Mapping[str, Json]) -> Request:
+        """Read a request that has to be translated."""
+        return read_request(body)
+
+    def write_request(
+        self, request: Request, target: Target, is_foreign: IsForeign | None = None
+    ) -> dict[str, Json]:
+        """Return the body for a target."""
+        return write_request(request, target, is_foreign)
+
+    def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
+        """Yield the fields of a client's request that this API cannot express."""
+        fields, media, form = client.fields, list(media_of(request)), request.output_format
+        if not all(stop.strip() for stop in request.stop):
+            yield fields.stop
+        if any(part.kind == "audio" for part in media):
+            yield f"{fields.messages} (audio)"
+        documents = [part for part in media if part.kind == "document" and part.data]
+        if any(part.media_type not in DOCUMENT_TYPES for part in documents):
+            yield f"{fields.messages} (document that is neither PDF nor text)"
+        if request.temperature is not None and request.temperature > 1:
+            yield "temperature"
+        if form is not None and form.schema is None:
+            yield fields.output_format
+        if not any(map(has_content, request.messages)):
+            yield fields.messages
+
+    def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
+        """Return where a message has a call, or its result."""
+        return place_of_call(item, call_id, is_result=is_result)
+
+    def without_foreign_thinking(
+        self, body: Mapping[str, Json], is_foreign: IsForeign
+    ) -> dict[str, Json] | None:
+        """Return a body without foreign reasoning, or None if nothing is to be removed."""
+        return without_foreign_thinking(body, is_foreign)
+
+    def parameter(self, name: str, value: Json) -> tuple[str, Json] | None:
+        """Return the field for a parameter of Chat Completions."""
+        if name in _LACKING:
+            return None
+        place = _PARAMETERS.get(name, name)
+        is_one_stop = place == "stop_sequences" and isinstance(value, str)
+        return place, [value] if is_one_stop else value
+
+    def recognizes(self, value: Mapping[str, Json]) -> bool:
+        """Return whether a value is a message, or has the type of an event of one."""
+        return value.get("type") in _TYPES
+
+    def is_beginning(self, event: Mapping[str, Json]) -> bool:
+        """Return whether an event contains nothing of the answer."""
+        return is_beginning(event)
+
+    def record(self) -> MessagesRecord:
+        """Return a record for an answer that is not translated."""
+        return MessagesRecord()
+
+    def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
+        """Return the usage of an answer or of an event, given what earlier events reported."""
+        return read_usage(value, before)
+
+    def answer_reader(self, request: Request) -> AnswerReader:
+        """Return a reader of the answer to a request."""
+        return MessagesReader()
+
+    def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
+        """Return a writer of the answer to a request."""
+        return MessagesWriter(model)
+
+    def find_proofs(self, value: Mapping[str, Json]) -> Iterator[str]:
+        """Yield the proofs of reasoning in a whole answer."""
+        return find_proofs(value)
+
+    def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
+        """Return the body of an error."""
+        return write_error(error, request_id=request_id)
+
+    def write_fault(
+        self, status: int, fault: Mapping[str, str | None], *, request_id: str | None = None
+    ) -> dict[str, Json]:
+        """Return the body of an error of the gateway; its code is in the details."""
+        body = super().write_fault(status, fault, request_id=request_id)
+        if fault["code"] is not None:
+            body["error"]["details"] = {"error_code": fault["code"]}
+        return body
+
+    def is_error_body(self, value: Json) -> bool:
+        """Return whether a decoded body is an error in Anthropic's format."""
+        has_error = isinstance(value, dict) and isinstance(value.get("error"), dict)
+        return has_error and value.get("type") == "error"
+
+    def read_error(self, value: Json, status: int) -> AnswerError:
+        """Return what an error says; Anthropic has no code for a prompt that is too long."""
+        error = read_error(value, status)
+        if error.code is None and error.message.startswith(TOO_LONG_MESSAGE):
+            return replace(error, code=TOO_LONG)
+        return error
+
+
+MESSAGES = MessagesApi()

@@ -1,0 +1,285 @@
+"""Writer of answers of Responses, whole and in events."""
+
+from __future__ import annotations
+
+import orjson
+
+from router_service.apis.answer_errors import (
+    AnswerError,
+    write_openai_error,
+)
+from router_service.apis.building import AnswerBuilder
+from router_service.apis.conversation import Json
+from router_service.apis.encoding import encode
+from router_service.apis.foreign import seal, to_input
+from router_service.apis.parts import (
+    Answer,
+    Event,
+    Finished,
+    PartEnded,
+    PartGrew,
+    PartProved,
+    PartStarted,
+    Request,
+    Started,
+    Stop,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from router_service.apis.responses import NAME
+from router_service.apis.responses.request_writer import write_format, write_tool
+from router_service.apis.usage import Usage
+
+
+class ResponsesWriter:
+    """Writer of one answer. Each part is a separate output item."""
+
+    def __init__(self, model: str, created_s: int, request: Request) -> None:
+        self._repeated = {"created_at": created_s, "model": model, **_repeat(request)}
+        self._tools = {tool.name: tool for tool in request.tools}
+        self._builder = AnswerBuilder()
+        self._number = 0
+        """The sequence number of the next event."""
+        self._places: dict[int, tuple[int, str]] = {}
+        """The place of each part's item in the output, and the item's id."""
+        self._summaries: set[int] = set()
+        """The parts of reasoning whose summary has begun."""
+        self._has_started = False
+
+    def whole(self, answer: Answer) -> dict[str, Json]:
+        """Return a whole answer."""
+        # Anthropic's refusals cut off the text; OpenAI's are a text of their own.
+        has_refused = any(isinstance(part, Text) and part.is_refusal for part in answer.parts)
+        is_filtered = answer.stop is Stop.FILTER
+        is_filtered = is_filtered or (answer.stop is Stop.REFUSAL and not has_refused)
+        is_cut = is_filtered or answer.stop is Stop.LENGTH
+        last = len(answer.parts) - 1
+        output = [
+            self._item(part, _item_id(part, answer.id, index), is_cut=is_cut and index == last)
+            for index, part in enumerate(answer.parts)
+        ]
+        status, reason = "completed", None
+        if is_cut:
+            status = "incomplete"
+            reason = "content_filter" if is_filtered else "max_output_tokens"
+        return self._response(answer.id, status, output, reason=reason, usage=answer.usage)
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events for one event."""
+        self._builder.add(event)
+        match event:
+            case PartGrew(index, text):
+                return self._grow(index, text)
+            case PartStarted(index, part):
+                return self._start_item(index, part)
+            case PartEnded(index):
+                return self._end_item(index)
+            case PartProved():
+                return b""  # the item's last event has the proof
+            case Started(id):
+                self._has_started = True
+                response = self._response(id, "in_progress", [])
+                first = self._event("response.created", response=response)
+                return first + self._event("response.in_progress", response=response)
+            case Finished():
+                response = self.whole(self._builder.answer())
+                return self._event(f"response.{response['status']}", response=response)
+
+    def error(self, error: AnswerError) -> bytes:
+        """Return the events that report an error."""
+        fields = write_openai_error(error)["error"]
+        # Some clients read the fields at the top level, others below `error`.
+        shown = {name: fields[name] for name in ("code", "message", "param")}
+        written = self._event("error", **shown, error=fields)
+        if not self._has_started:
+            return written
+        answer = self._builder.answer()
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        failed = self.whole(answer) | {
+            "status": "failed",
+            "incomplete_details": None,
+            "error": {"code": code, "message": error.message},
+        }
+        return written + self._event("response.failed", response=failed)
+
+    def _grow(self, index: int, text: str) -> bytes:
+        place, item_id = self._places[index]
+        fields: dict[str, Json] = {"item_id": item_id, "output_index": place}
+        match self._builder.parts[index].start:
+            case ToolUse(_, name, _, is_custom):
+                if name in self._tools and self._tools[name].is_search:
+                    return b""  # its item has an object at the end
+                kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
+                return self._event(f"response.{kind}.delta", **fields, delta=text)
+            case Text(is_refusal=True):
+                return self._event("response.refusal.delta", **fields, content_index=0, delta=text)
+            case Text():
+                fields |= {"content_index": 0, "delta": text, "logprobs": []}
+                return self._event("response.output_text.delta", **fields)
+            case Thinking():
+                written = b""
+                if index not in self._summaries:
+                    self._summaries.add(index)
+                    part = {"type": "summary_text", "text": ""}
+                    added = {**fields, "summary_index": 0, "part": part}
+                    written = self._event("response.reasoning_summary_part.added", **added)
+                fields |= {"summary_index": 0, "delta": text}
+                return written + self._event("response.reasoning_summary_text.delta", **fields)
+
+    def _start_item(self, index: int, part: Text | Thinking | ToolUse) -> bytes:
+        place, item_id = len(self._places), _item_id(part, self._builder.id, len(self._places))
+        self._places[index] = place, item_id
+        item = self._item(part, item_id) | {"status": "in_progress"}
+        if not isinstance(part, Text):
+            return self._event("response.output_item.added", output_index=place, item=item)
+        [content] = item["content"]
+        item["content"] = []
+        written = self._event("response.output_item.added", output_index=place, item=item)
+        fields = {"item_id": item_id, "output_index": place, "content_index": 0}
+        return written + self._event("response.content_part.added", **fields, part=content)
+
+    def _end_item(self, index: int) -> bytes:
+        place, item_id = self._places[index]
+        part = self._builder.parts[index].part()
+        item = self._item(part, item_id)
+        fields: dict[str, Json] = {"item_id": item_id, "output_index": place}
+        match part:
+            case ToolUse() if item["type"] == "tool_search_call":
+                written = b""
+            case ToolUse(_, _, text, is_custom):
+                kind, name = "function_call_arguments", "arguments"
+                if is_custom:
+                    kind, name = "custom_tool_call_input", "input"
+                written = self._event(f"response.{kind}.done", **fields, **{name: text})
+            case Text(text, is_refusal):
+                fields["content_index"] = 0
+                done: dict[str, Json] = {"text": text, "logprobs": []}
+                kind = "output_text"
+                if is_refusal:
+                    done, kind = {"refusal": text}, "refusal"
+                written = self._event(f"response.{kind}.done", **fields, **done)
+                content = item["content"][0]
+                written += self._event("response.content_part.done", **fields, part=content)
+            case Thinking(text):
+                written = b""
+                if text:
+                    fields["summary_index"] = 0
+                    summary = item["summary"][0]
+                    written = self._event(
+                        "response.reasoning_summary_text.done", **fields, text=text
+                    ) + self._event("response.reasoning_summary_part.done", **fields, part=summary)
+        return written + self._event("response.output_item.done", output_index=place, item=item)
+
+    def _item(
+        self, part: Text | Thinking | ToolUse, item_id: str, *, is_cut: bool = False
+    ) -> dict[str, Json]:
+        """Return a part as an output item."""
+        item: dict[str, Json] = {"id": item_id, "status": "incomplete" if is_cut else "completed"}
+        match part:
+            case ToolUse():
+                return item | self._call(part)
+            case Thinking(text):
+                summary = [{"type": "summary_text", "text": text}] if text else []
+                # Also without a proof, because OpenAI rejects reasoning that it does not know.
+                proof = seal(part, NAME)
+                item |= {"type": "reasoning", "summary": summary, "encrypted_content": proof}
+            case Text(text, is_refusal):
+                content: dict[str, Json] = {"type": "refusal", "refusal": text}
+                if not is_refusal:
+                    content = {"type": "output_text", "text": text}
+                    content |= {"annotations": [], "logprobs": []}
+                item |= {"type": "message", "role": "assistant", "content": [content]}
+        return item
+
+    def _call(self, call: ToolUse) -> dict[str, Json]:
+        """Return the fields of a call's item, which depend on the tool."""
+        tool = self._tools.get(call.name)
+        fields: dict[str, Json] = {"call_id": call.id, "name": call.name}
+        if tool is not None and tool.is_search:
+            search = {"type": "tool_search_call", "call_id": call.id, "execution": "client"}
+            return {**search, "arguments": to_input(call.arguments)}
+        if tool is not None and tool.namespace:
+            fields["name"] = call.name.removeprefix(f"{tool.namespace}__")
+            fields["namespace"] = tool.namespace
+        if call.is_custom:
+            return fields | {"type": "custom_tool_call", "input": call.arguments}
+        return fields | {"type": "function_call", "arguments": call.arguments}
+
+    def _event(self, type: str, **fields: Json) -> bytes:  # noqa: A002
+        data = encode({"type": type, "sequence_number": self._number, **fields})
+        self._number += 1
+        return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
+
+    def _response(
+        self,
+        id: str,  # noqa: A002
+        status: str,
+        output: list[Json],
+        *,
+        reason: str | None = None,
+        usage: Usage | None = None,
+    ) -> dict[str, Json]:
+        return {
+            "id": id,
+            "object": "response",
+            **self._repeated,
+            "status": status,
+            "error": None,
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "output": output,
+            "usage": None if usage is None else _write_usage(usage),
+        }
+
+
+def _repeat(request: Request) -> dict[str, Json]:
+    """Return the fields of a request that its response repeats."""
+    tools = [write_tool(tool) for tool in request.tools]
+    choice, form = request.tool_choice, request.output_format
+    text = {"format": {"type": "text"} if form is None else write_format(form)}
+    if request.verbosity is not None:
+        text["verbosity"] = request.verbosity
+    return {
+        "background": False,
+        "instructions": None,
+        "max_output_tokens": request.max_tokens,
+        "metadata": {},
+        "parallel_tool_calls": request.is_parallel is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": request.effort, "summary": None},
+        "store": False,
+        "temperature": request.temperature,
+        "text": _written(text),
+        "tool_choice": "auto" if choice is None else choice.mode,
+        "tools": _written(tools),
+        "top_p": request.top_p,
+        "truncation": "disabled",
+    }
+
+
+def _written(value: Json) -> orjson.Fragment:
+    """Return a part of all responses of an answer as JSON, because it is long and never changes."""
+    return orjson.Fragment(encode(value))
+
+
+def _item_id(part: Text | Thinking | ToolUse, answer_id: str, place: int) -> str:
+    """Return an id with the prefix that OpenAI demands when the item is sent back."""
+    match part:
+        case Text():
+            prefix = "msg"
+        case Thinking():
+            prefix = "rs"
+        case ToolUse(is_custom=is_custom):
+            prefix = "ctc" if is_custom else "fc"
+    return f"{prefix}_{answer_id.removeprefix('resp_')}_{place}"
+
+
+def _write_usage(usage: Usage) -> dict[str, Json]:
+    prompt = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens}
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": prompt,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

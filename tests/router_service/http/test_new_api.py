@@ -1,0 +1,165 @@
+"""An API that is added to the registry works for clients and upstreams, without further changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from router_service.apis.answer_translation import AnswerTranslator
+from router_service.apis.answers import ParsedAnswer, WrittenCall
+from router_service.apis.parts import Request
+from router_service.apis.registry import parse_answer, read_usage
+from router_service.apis.usage import Usage
+from router_service.serving.app import create_app
+from router_service.settings import Settings
+from router_service.settings.litellm import ModelInfo
+from router_service.settings.values import Deployment
+from tests import apis
+from tests.apis import APIS, Api
+from tests.fakes import PROBABILITIES, FakeRouter
+from tests.lines_api import LINES
+from tests.serving import Sandbox, served
+
+TOOL = {
+    "name": "get_weather",
+    "about": "Weather in a city",
+    "takes": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+BODY: dict[str, Any] = {
+    "model": "switchcraft",
+    "lines": [
+        {"by": "guide", "text": "Be short."},
+        {"by": "person", "text": "What is the weather in Oslo?"},
+    ],
+    "tools": [TOOL],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    """Register the API before the gateway's app is created."""
+    APIS.register(LINES)
+    try:
+        yield
+    finally:
+        APIS.unregister(LINES)
+
+
+@pytest.fixture(params=["chat", "responses", "messages"])
+def http(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client of a gateway whose models all speak one of the other APIs."""
+    upstream: Api = APIS.named(request.param)
+    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES))
+    models = tuple(
+        model.model_copy(update={"deployments": (_speaking(model.deployments[0], upstream),)})
+        for model in settings.models
+    )
+    app = create_app(settings.model_copy(update={"models": models}), FakeRouter())
+    with served(app) as url, httpx.Client(base_url=url, timeout=20) as client:
+        yield client
+
+
+def _speaking(deployment: Deployment, api: Api) -> Deployment:
+    return deployment.model_copy(update={"apis": (api,)})
+
+
+def events(data: bytes) -> list[dict[str, Any]]:
+    """Return the events of a stream of lines."""
+    parts = data.split(b"\n\n")
+    return [orjson.loads(part[6:]) for part in parts if part.startswith(b"data: ")]
+
+
+def test_a_request_is_routed_and_its_answer_is_translated(http: httpx.Client) -> None:
+    """The router reads the lines, and the upstream's call comes back as a line."""
+    response = http.post("/v1/lines", json=BODY)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-switchcraft-reason"] == "threshold"
+    answer = response.json()
+    assert (answer["kind"], answer["why"]) == ("lines", "calls")
+    assert answer["id"].startswith("lines-")
+    [line] = answer["lines"]
+    assert line["call"]["name"] == "get_weather"
+    assert isinstance(orjson.loads(line["call"]["arguments"]), dict)
+    assert answer["tokens"]["read"] > 0
+
+    result = {"by": "tool", "of": line["call"]["id"], "text": "Rain."}
+    lines = [*BODY["lines"], {"by": "model", **line}, result]
+    further = http.post("/v1/lines", json={**BODY, "lines": lines}).json()
+    assert further["why"] == "done"
+    assert "sandbox" in further["lines"][0]["text"]
+
+
+def test_a_stream_is_translated(http: httpx.Client) -> None:
+    """The events give the same call as the whole answer."""
+    whole = http.post("/v1/lines", json=BODY).json()
+    streamed = events(http.post("/v1/lines", json={**BODY, "stream": True}).content)
+    assert [streamed[0]["kind"], streamed[-1]["kind"]] == ["begin", "end"]
+    arguments = "".join(event["add"] for event in streamed if event["kind"] == "arguments")
+    assert arguments == whole["lines"][0]["call"]["arguments"]
+    assert streamed[-1]["tokens"]["written"] == whole["tokens"]["written"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_are_written_in_the_format_of_the_api(http: httpx.Client, stream: bool) -> None:
+    """Errors of the gateway, of the upstream, and within a stream."""
+    body = {**BODY, "stream": stream}
+    unknown = http.post("/v1/lines", json={**body, "model": "nobody"})
+    refused = http.post("/v1/lines", json=body, headers={"x-sandbox": "status=400"})
+    for response, status in ((unknown, 404), (refused, 400)):
+        assert response.status_code == status
+        problem = response.json()
+        assert (problem["kind"], problem["number"]) == ("problem", status)
+        assert problem["text"]
+    if stream:
+        broken = http.post("/v1/lines", json=body, headers={"x-sandbox": "cut_after=3"})
+        assert events(broken.content)[-1]["kind"] == "problem"
+
+
+def test_what_only_the_api_can_express_is_refused(http: httpx.Client) -> None:
+    """A field that the API does not carry over is named."""
+    response = http.post("/v1/lines", json={**BODY, "rhyme": True})
+    assert response.status_code == 400
+    assert "the field 'rhyme' of the Lines API" in response.json()["text"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_may_speak_the_api(stream: bool) -> None:
+    """What the API's writer has written is read again, and recorded without a translation."""
+    case = {"id": "lines-1", "model": "m", "why": "calls", "tokens": {"read": 3, "written": 2}}
+    call = {"id": "c", "name": "get_weather", "arguments": '{"city":"Oslo"}'}
+    answer = ParsedAnswer(
+        (WrittenCall(call["id"], call["name"], call["arguments"]),), "Let me see."
+    )
+    translator = AnswerTranslator(LINES, apis.CHAT, Request("m", ()), model="m", created_s=1)
+    if not stream:
+        value = {"kind": "lines", **case, "lines": [{"text": "Let me see."}, {"call": call}]}
+        assert (parse_answer(value), read_usage(value)) == (answer, Usage(3, 2))
+        assert parse_answer(orjson.loads(translator.whole(value))) == answer
+        return
+    record = LINES.record()
+    sent: list[dict[str, Any]] = [
+        {"kind": "begin", "id": "lines-1", "model": "m"},
+        {"kind": "text", "text": "Let me "},
+        {"kind": "text", "text": "see."},
+        {"kind": "call", "call": {"id": "c", "name": "get_weather"}},
+        {"kind": "arguments", "add": '{"city":"Oslo"}'},
+        {"kind": "end", "why": "calls", "tokens": case["tokens"]},
+    ]
+    for event in sent:
+        record.feed(event)
+        translator.feed(event)
+    for found in (record, translator.record):
+        assert (found.answer(), found.usage, found.is_done) == (answer, Usage(3, 2), True)
+        assert found.identity.id == "lines-1"
+
+
+def test_the_configuration_and_the_description_know_the_api() -> None:
+    """A model's `supported_endpoints` may name it, and the OpenAPI description lists it."""
+    app = create_app(Settings.sandbox("http://127.0.0.1:9/v1", list(PROBABILITIES)), FakeRouter())
+    assert app.openapi()["paths"]["/v1/lines"]["post"]["summary"] == "Lines"
+    info = ModelInfo(supported_endpoints=("/v1/lines", "/v1/messages"))
+    assert info.apis == (LINES, apis.MESSAGES)
