@@ -52,7 +52,7 @@ from router_service.measurement.held_out import Figures
 from router_service.predictor.model import CUDA_PROVIDER, IDENTITY, Classifier, has_cuda
 from router_service.predictor.packing import Packed, Packer, PackingSpec
 from router_service.router import Router
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from switchcraft_training.config import RunConfig
 from switchcraft_training.models.export import (
     CUDA_GRAPH,

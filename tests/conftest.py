@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 import redis
 
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from tests.apis import Api
 from tests.debian import program
 from tests.serving import Sandbox, wait_for

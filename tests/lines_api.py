@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from router_service.apis import reading, writing
+from router_service.apis import fields, writing
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api, FieldNames, IsForeign, Target
@@ -56,11 +56,11 @@ class LinesApi(Api):
         messages = [
             {"role": by[line["by"]], "content": line.get("text")}
             | ({"tool_calls": [{"function": line["call"]}]} if "call" in line else {})
-            for line in reading.array(body, "lines")
+            for line in fields.array(body, "lines")
         ]
         tools = [
             {"function": {"name": tool["name"], "description": tool["about"]}}
-            for tool in reading.array(body, "tools")
+            for tool in fields.array(body, "tools")
         ]
         return {**body, "messages": messages, "tools": tools}
 
@@ -71,7 +71,7 @@ class LinesApi(Api):
     def read_request(self, body: Mapping[str, Json]) -> Request:
         """Read a request that has to be translated."""
         messages: list[Message] = []
-        for line in reading.array(body, "lines"):
+        for line in fields.array(body, "lines"):
             text = Text(line.get("text") or "")
             if "call" in line:
                 call = line["call"]
@@ -84,13 +84,13 @@ class LinesApi(Api):
         return Request(
             read_model(body),
             tuple(messages),
-            lost=tuple(reading.lost_fields(body, CARRIED, {})),
+            lost=tuple(fields.lost_fields(body, CARRIED, {})),
             stream=read_stream(body),
             tools=tuple(
                 OfferedTool(tool["name"], tool["about"], tool.get("takes"))
-                for tool in reading.array(body, "tools")
+                for tool in fields.array(body, "tools")
             ),
-            max_tokens=reading.optional_count(body, "limit"),
+            max_tokens=fields.optional_count(body, "limit"),
         )
 
     def write_request(

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
-from router_service.sandbox.app import ThreadServer
+from router_service.sandbox.provider import ThreadServer
 from router_service.serving.accepting import AcceptingServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 

@@ -12,7 +12,7 @@ from router_service.apis.conversation import Json
 from router_service.checker.canonical import canonical, same_text
 from router_service.checker.defaults import documented_defaults
 from router_service.checker.literals import parse_literal
-from router_service.checker.schema import ANY_SCHEMA, JsonType, Schema
+from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
 
 IsParaphrase = Callable[[str, str], bool]
 """Returns whether a text (first) means the same as the expected text (second)."""

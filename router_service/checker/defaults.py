@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from router_service.apis.conversation import Json
-from router_service.checker.schema import JsonType, Schema
+from router_service.checker.parameter_schema import JsonType, Schema
 
 _MISSING: Final = object()
 

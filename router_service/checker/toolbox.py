@@ -18,7 +18,7 @@ from router_service.checker.comparison import (
     OneOf,
     can_pair_all,
 )
-from router_service.checker.schema import ANY_SCHEMA, Schema
+from router_service.checker.parameter_schema import ANY_SCHEMA, Schema
 from router_service.core.errors import SchemaError
 
 _NOT_IN_NAMES = re.compile(r"[^\w-]", re.ASCII)

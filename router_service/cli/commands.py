@@ -268,7 +268,7 @@ def sandbox(*, host: str = "127.0.0.1", port: Port = 8081) -> None:
     """
     import uvicorn
 
-    from router_service.sandbox.app import KEEP_ALIVE_S, create_sandbox
+    from router_service.sandbox.provider import KEEP_ALIVE_S, create_sandbox
 
     print(f"sandbox upstream at http://{host}:{port}/v1", file=sys.stderr)
     uvicorn.run(

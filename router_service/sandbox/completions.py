@@ -16,7 +16,9 @@ from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json, read_model, read_stream
 from router_service.apis.parts import Answer, Request, Stop
 from router_service.core.errors import InvalidRequestError
-from router_service.sandbox.answers import (
+from router_service.sandbox.event_writing import write_answer
+from router_service.sandbox.filling import mapping
+from router_service.sandbox.replies import (
     SandboxAnswer,
     SandboxUsage,
     count_tokens,
@@ -28,8 +30,6 @@ from router_service.sandbox.answers import (
     read_alternatives,
     read_request,
 )
-from router_service.sandbox.event_writing import write_answer
-from router_service.sandbox.filling import mapping
 from router_service.sandbox.sending import DONE, Faults, Reply, event
 
 MAX_COPIES = 128

@@ -23,7 +23,7 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
-from router_service.sandbox.answers import fragments
+from router_service.sandbox.replies import fragments
 from router_service.sandbox.sending import Reply, event
 
 

@@ -17,7 +17,9 @@ from router_service.apis.messages.chat_form import parse_messages_request, to_ch
 from router_service.apis.parts import Answer, AnswerPart, Stop, Thinking
 from router_service.apis.usage import Usage
 from router_service.core.errors import InvalidRequestError
-from router_service.sandbox.answers import (
+from router_service.sandbox.event_writing import write_answer
+from router_service.sandbox.filling import mapping, sequence
+from router_service.sandbox.replies import (
     SandboxUsage,
     count_tokens,
     count_usage,
@@ -25,8 +27,6 @@ from router_service.sandbox.answers import (
     make_answer,
     read_request,
 )
-from router_service.sandbox.event_writing import write_answer
-from router_service.sandbox.filling import mapping, sequence
 from router_service.sandbox.sending import Faults, Reply
 
 SIGNATURE = "sandbox-signature-"

@@ -14,7 +14,9 @@ from router_service.apis.parts import Answer, Stop, Thinking
 from router_service.apis.responses.api import RESPONSES
 from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
 from router_service.core.errors import InvalidRequestError, NotFoundError
-from router_service.sandbox.answers import (
+from router_service.sandbox.event_writing import write_answer
+from router_service.sandbox.filling import mapping, sequence
+from router_service.sandbox.replies import (
     count_usage,
     encode_prompt,
     fragments,
@@ -23,8 +25,6 @@ from router_service.sandbox.answers import (
     read_alternatives,
     read_request,
 )
-from router_service.sandbox.event_writing import write_answer
-from router_service.sandbox.filling import mapping, sequence
 from router_service.sandbox.sending import Faults, Reply
 
 MAX_STORED = 1000

@@ -85,7 +85,7 @@ def sandbox_for(settings: Settings) -> Iterator[str | None]:
         yield None
         return
     # Imported only if it is needed: it takes 20 ms.
-    from router_service.sandbox.app import run_in_thread  # noqa: PLC0415
+    from router_service.sandbox.provider import run_in_thread  # noqa: PLC0415
 
     with run_in_thread() as base_url:
         _log.warning(

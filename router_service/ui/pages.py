@@ -30,7 +30,7 @@ from router_service.requests.explain import Explained
 from router_service.requests.mapping import Basis, UnroutedModel
 from router_service.requests.parsing import Endpoint
 from router_service.runtime.engine import Engine
-from router_service.ui.steps import PlaygroundAnswer
+from router_service.ui.verified_steps import PlaygroundAnswer
 
 FOLDER = Path(__file__).parent / "web"
 

@@ -26,7 +26,7 @@ from router_service.apis.answers import ParsedAnswer
 from router_service.apis.conversation import Conversation, Json, unwrap_tool
 from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
-from router_service.checker.schema import ANY_SCHEMA, JsonType, Schema
+from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
 from router_service.checker.toolbox import Call, Toolbox, read_function, same_calls
 from router_service.core.errors import SchemaError
 from router_service.predictor.model import Floats

@@ -16,7 +16,7 @@ from math import inf
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
-from router_service.checker.schema import Schema
+from router_service.checker.parameter_schema import Schema
 from router_service.core.errors import SchemaError
 from router_service.predictor.text_features import STEM_CHARS
 

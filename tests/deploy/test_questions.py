@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from tests.bodies import ASK, TOOLS
 from tests.deploy.dashboards import queries, query
 from tests.deploy.prometheus import Prometheus, running

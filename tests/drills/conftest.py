@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from tests.drills.processes import RedisServer
 from tests.publishing import make_artifact
 from tests.serving import Sandbox

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import (
     BreakerSettings,

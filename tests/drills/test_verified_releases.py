@@ -18,7 +18,7 @@ from router_service.artifact import MANIFEST, NO_VERIFIER, sha256
 from router_service.core.releases import Canary, Publication, Release
 from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.store.pointers import open_pointer
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import START_TIMEOUT_S, GatewayProcess, gateway, write_config

@@ -179,7 +179,7 @@ TARGET = FuzzTarget(
         "router_service/apis/foreign.py",
         "router_service/apis/messages/request.py",
         "router_service/apis/messages/answer.py",
-        "router_service/apis/reading.py",
+        "router_service/apis/fields.py",
         "router_service/apis/registry.py",
         "router_service/apis/responses/request.py",
         "router_service/apis/responses/answer.py",

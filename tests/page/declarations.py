@@ -16,13 +16,14 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from router_service.ui import pages, traffic
-from router_service.ui.steps import CandidateView
+from router_service.ui.verified_steps import CandidateView
 
 FILE = pages.FOLDER / "types.d.ts"
 HEAD = "// Written by `python -m tests.page.declarations` from the models of the page's JSON API.\n"
 
 WITHOUT_DEFAULTS = {CandidateView.__name__}
-"""Models whose JSON may leave out fields that have a default: `ui/steps.py` drops null values."""
+"""Models whose JSON may leave out fields that have a default, because `ui/verified_steps.py` drops
+null values."""
 
 LINE_WIDTH = 100
 COMMENT_WIDTH = LINE_WIDTH - len("   * ")

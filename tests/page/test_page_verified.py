@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from router_service.artifact import FrontierPoint, Measure
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import VerificationSettings
 from router_service.verifier.graphs import VerifierSpec

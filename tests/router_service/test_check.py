@@ -11,7 +11,7 @@ import pytest
 from router_service.artifact import SHIPPED, read_manifest
 from router_service.check import Finding, Status, check
 from router_service.cli import main
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 
 MANIFEST = read_manifest(SHIPPED / "manifest.json")
 ARM = MANIFEST.arms[0]

@@ -76,7 +76,7 @@ import httpx
 from router_service.artifact import SHIPPED
 from router_service.serving.app import create_app
 from router_service.router import Router
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.settings import Settings
 from tests.serving import served
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from router_service.apis import reading
+from router_service.apis import fields
 from router_service.apis.chat import NAME
 from router_service.apis.conversation import Json, as_list, read_model, read_stream, wrong_type
 from router_service.apis.foreign import unseal
@@ -64,51 +64,51 @@ _CHOICES: Mapping[str, ToolChoice] = {
 
 def read_request(body: Mapping[str, Json]) -> Request:
     """Read a body. Raises InvalidRequestError, which names what is malformed."""
-    lost = reading.lost_fields(body, _CARRIED, _NEUTRAL)
+    lost = fields.lost_fields(body, _CARRIED, _NEUTRAL)
     messages: list[Message] = []
-    items = reading.as_array(body.get("messages"), "messages")
+    items = fields.as_array(body.get("messages"), "messages")
     if not items:
         raise InvalidRequestError(
             "'messages' is empty. Send at least one message.", param="messages", code="empty_array"
         )
     for index, item in enumerate(items):
         path = f"messages[{index}]"
-        message = _read_message(reading.as_object(item, path), path, lost)
+        message = _read_message(fields.as_object(item, path), path, lost)
         if message is not None:
             messages.append(message)
     stop = body.get("stop")
-    stops = [stop] if isinstance(stop, str) else reading.array(body, "stop")
+    stops = [stop] if isinstance(stop, str) else fields.array(body, "stop")
     if not all(isinstance(each, str) for each in stops):
         raise wrong_type("stop", "a string or an array of strings", stop)
-    options = reading.optional_object(body, "stream_options") or {}
-    limit = reading.optional_count(body, "max_completion_tokens")
+    options = fields.optional_object(body, "stream_options") or {}
+    limit = fields.optional_count(body, "max_completion_tokens")
     return Request(
         model=read_model(body),
         messages=tuple(messages),
         stream=read_stream(body),
         tools=_read_tools(body, lost),
         tool_choice=_read_choice(body.get("tool_choice"), lost),
-        is_parallel=reading.optional_flag(body, "parallel_tool_calls"),
-        max_tokens=limit or reading.optional_count(body, "max_tokens"),
-        temperature=reading.optional_number(body, "temperature"),
-        top_p=reading.optional_number(body, "top_p"),
+        is_parallel=fields.optional_flag(body, "parallel_tool_calls"),
+        max_tokens=limit or fields.optional_count(body, "max_tokens"),
+        temperature=fields.optional_number(body, "temperature"),
+        top_p=fields.optional_number(body, "top_p"),
         stop=tuple(stops),
         output_format=_read_format(body, lost),
-        effort=reading.optional_text(body, "reasoning_effort"),
-        verbosity=reading.optional_text(body, "verbosity"),
-        user=reading.optional_text(body, "user"),
-        cache_key=reading.optional_text(body, "prompt_cache_key"),
-        service_tier=reading.optional_text(body, "service_tier"),
-        wants_usage=bool(reading.optional_flag(options, "include_usage", "stream_options")),
+        effort=fields.optional_text(body, "reasoning_effort"),
+        verbosity=fields.optional_text(body, "verbosity"),
+        user=fields.optional_text(body, "user"),
+        cache_key=fields.optional_text(body, "prompt_cache_key"),
+        service_tier=fields.optional_text(body, "service_tier"),
+        wants_usage=bool(fields.optional_flag(options, "include_usage", "stream_options")),
         lost=tuple(lost),
     )
 
 
 def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message | None:
-    role = reading.one_of(item.get("role"), _ROLES, f"{path}.role")
+    role = fields.one_of(item.get("role"), _ROLES, f"{path}.role")
     content = item.get("content")
     if role == "tool":
-        call_id = reading.identifier(item, "tool_call_id", path)
+        call_id = fields.identifier(item, "tool_call_id", path)
         parts = [] if content is None else _read_content(content, f"{path}.content", lost)
         return Message("user", (Result(call_id, tuple(parts)),))
     if role == "function":  # the legacy form of results, which names no call
@@ -124,7 +124,7 @@ def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message 
     written: list[Part] = [*_read_thinking(item)]
     if content is not None:
         written += _read_content(content, f"{path}.content", lost)
-    refusal = reading.optional_text(item, "refusal", path)
+    refusal = fields.optional_text(item, "refusal", path)
     if refusal:
         written.append(Text(refusal, is_refusal=True))
     return Message("assistant", (*written, *_read_calls(item, path)))
@@ -132,15 +132,15 @@ def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message 
 
 def _read_calls(item: Mapping[str, Json], path: str) -> list[ToolUse]:
     calls = []
-    for index, entry in enumerate(reading.array(item, "tool_calls", path)):
+    for index, entry in enumerate(fields.array(item, "tool_calls", path)):
         where = f"{path}.tool_calls[{index}]"
-        call = reading.as_object(entry, where)
-        call_id = reading.identifier(call, "id", where)
-        kind = reading.one_of(call.get("type", "function"), _KINDS, f"{where}.type")
-        called = reading.as_object(call.get(kind), f"{where}.{kind}")
-        name = reading.identifier(called, "name", f"{where}.{kind}")
+        call = fields.as_object(entry, where)
+        call_id = fields.identifier(call, "id", where)
+        kind = fields.one_of(call.get("type", "function"), _KINDS, f"{where}.type")
+        called = fields.as_object(call.get(kind), f"{where}.{kind}")
+        name = fields.identifier(called, "name", f"{where}.{kind}")
         field = "arguments" if kind == "function" else "input"
-        arguments = reading.text(called, field, f"{where}.{kind}")
+        arguments = fields.text(called, field, f"{where}.{kind}")
         calls.append(ToolUse(call_id, name, arguments, is_custom=kind == "custom"))
     return calls
 
@@ -153,29 +153,29 @@ def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Medi
     parts: list[Text | Media] = []
     for index, entry in enumerate(content):
         where = f"{path}[{index}]"
-        part = reading.as_object(entry, where)
-        kind = reading.text(part, "type", where)
+        part = fields.as_object(entry, where)
+        kind = fields.text(part, "type", where)
         if kind == "text":
-            parts.append(Text(reading.text(part, "text", where)))
+            parts.append(Text(fields.text(part, "text", where)))
         elif kind == "refusal":
-            parts.append(Text(reading.text(part, "refusal", where), is_refusal=True))
+            parts.append(Text(fields.text(part, "refusal", where), is_refusal=True))
         elif kind == "image_url":
-            image = reading.as_object(part.get("image_url"), f"{where}.image_url")
-            url = reading.identifier(image, "url", f"{where}.image_url")
-            detail = reading.optional_text(image, "detail", f"{where}.image_url")
-            parts.append(reading.read_media("image", url, f"{where}.image_url.url", detail=detail))
+            image = fields.as_object(part.get("image_url"), f"{where}.image_url")
+            url = fields.identifier(image, "url", f"{where}.image_url")
+            detail = fields.optional_text(image, "detail", f"{where}.image_url")
+            parts.append(fields.read_media("image", url, f"{where}.image_url.url", detail=detail))
         elif kind == "input_audio":
-            audio = reading.as_object(part.get("input_audio"), f"{where}.input_audio")
-            data = reading.identifier(audio, "data", f"{where}.input_audio")
-            form = reading.identifier(audio, "format", f"{where}.input_audio")
+            audio = fields.as_object(part.get("input_audio"), f"{where}.input_audio")
+            data = fields.identifier(audio, "data", f"{where}.input_audio")
+            form = fields.identifier(audio, "format", f"{where}.input_audio")
             parts.append(Media("audio", data=data, media_type=f"audio/{form}"))
         elif kind == "file":
-            file = reading.as_object(part.get("file"), f"{where}.file")
-            data_url = reading.optional_text(file, "file_data", f"{where}.file")
-            name = reading.optional_text(file, "filename", f"{where}.file")
+            file = fields.as_object(part.get("file"), f"{where}.file")
+            data_url = fields.optional_text(file, "file_data", f"{where}.file")
+            name = fields.optional_text(file, "filename", f"{where}.file")
             if data_url:
                 param = f"{where}.file.file_data"
-                parts.append(reading.read_file(data_url, param, name=name))
+                parts.append(fields.read_file(data_url, param, name=name))
             else:  # a file that one provider stores
                 lost.append(f"{where}.file")
         else:
@@ -212,70 +212,70 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
 
 def _read_tools(body: Mapping[str, Json], lost: list[str]) -> tuple[OfferedTool, ...]:
     tools: list[OfferedTool] = []
-    for index, entry in enumerate(reading.array(body, "tools")):
+    for index, entry in enumerate(fields.array(body, "tools")):
         path = f"tools[{index}]"
-        tool = reading.as_object(entry, path)
-        kind = reading.text(tool, "type", path)
+        tool = fields.as_object(entry, path)
+        kind = fields.text(tool, "type", path)
         if kind not in {"function", "custom"}:  # a tool that the provider runs
             lost.append(path)
             continue
         path = f"{path}.{kind}"
-        tool = reading.as_object(tool.get(kind), path)
-        name = reading.identifier(tool, "name", path)
-        description = reading.optional_text(tool, "description", path) or ""
+        tool = fields.as_object(tool.get(kind), path)
+        name = fields.identifier(tool, "name", path)
+        description = fields.optional_text(tool, "description", path) or ""
         if kind == "function":
-            parameters = reading.optional_object(tool, "parameters", path)
-            is_strict = reading.optional_flag(tool, "strict", path)
+            parameters = fields.optional_object(tool, "parameters", path)
+            is_strict = fields.optional_flag(tool, "strict", path)
             tools.append(OfferedTool(name, description, parameters, is_strict))
         else:
-            form = reading.optional_object(tool, "format", path) or {}
-            grammar = reading.optional_object(form, "grammar", f"{path}.format")
+            form = fields.optional_object(tool, "format", path) or {}
+            grammar = fields.optional_object(form, "grammar", f"{path}.format")
             tools.append(OfferedTool(name, description, is_custom=True, grammar=grammar))
-    return reading.distinct_tools(tools, "tools")
+    return fields.distinct_tools(tools, "tools")
 
 
 def _read_choice(value: Json, lost: list[str]) -> ToolChoice | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return _CHOICES[reading.one_of(value, (*_CHOICES,), "tool_choice")]
-    choice = reading.as_object(value, "tool_choice")
-    kind = reading.text(choice, "type", "tool_choice")
+        return _CHOICES[fields.one_of(value, (*_CHOICES,), "tool_choice")]
+    choice = fields.as_object(value, "tool_choice")
+    kind = fields.text(choice, "type", "tool_choice")
     if kind in {"function", "custom"}:
         path = f"tool_choice.{kind}"
-        named = reading.as_object(choice.get(kind), path)
-        return ToolChoice("required", (reading.identifier(named, "name", path),))
+        named = fields.as_object(choice.get(kind), path)
+        return ToolChoice("required", (fields.identifier(named, "name", path),))
     if kind != "allowed_tools":
         lost.append("tool_choice")
         return None
     path = "tool_choice.allowed_tools"
-    allowed = reading.as_object(choice.get("allowed_tools"), path)
+    allowed = fields.as_object(choice.get("allowed_tools"), path)
     names = []
-    for index, entry in enumerate(reading.array(allowed, "tools", path)):
+    for index, entry in enumerate(fields.array(allowed, "tools", path)):
         where = f"{path}.tools[{index}]"
-        tool = reading.as_object(entry, where)
-        kind = reading.text(tool, "type", where)
-        named = reading.as_object(tool.get(kind), f"{where}.{kind}")
-        names.append(reading.identifier(named, "name", f"{where}.{kind}"))
-    mode = reading.one_of(allowed.get("mode"), ("auto", "required"), f"{path}.mode")
+        tool = fields.as_object(entry, where)
+        kind = fields.text(tool, "type", where)
+        named = fields.as_object(tool.get(kind), f"{where}.{kind}")
+        names.append(fields.identifier(named, "name", f"{where}.{kind}"))
+    mode = fields.one_of(allowed.get("mode"), ("auto", "required"), f"{path}.mode")
     return ToolChoice(_CHOICES[mode].mode, tuple(names))
 
 
 def _read_format(body: Mapping[str, Json], lost: list[str]) -> OutputFormat | None:
-    value = reading.optional_object(body, "response_format")
+    value = fields.optional_object(body, "response_format")
     if value is None:
         return None
-    kind = reading.text(value, "type", "response_format")
+    kind = fields.text(value, "type", "response_format")
     if kind == "json_object":
         return OutputFormat()
     if kind == "json_schema":
         path = "response_format.json_schema"
-        schema = reading.as_object(value.get("json_schema"), path)
+        schema = fields.as_object(value.get("json_schema"), path)
         return OutputFormat(
-            schema=reading.optional_object(schema, "schema", path) or {},
-            name=reading.identifier(schema, "name", path),
-            description=reading.optional_text(schema, "description", path),
-            is_strict=reading.optional_flag(schema, "strict", path),
+            schema=fields.optional_object(schema, "schema", path) or {},
+            name=fields.identifier(schema, "name", path),
+            description=fields.optional_text(schema, "description", path),
+            is_strict=fields.optional_flag(schema, "strict", path),
         )
     if kind != "text":
         lost.append("response_format")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router_service.apis import reading, writing
+from router_service.apis import fields, writing
 from router_service.apis.conversation import Json, as_list, read_model, read_stream, wrong_type
 from router_service.apis.foreign import from_input, unseal
 from router_service.apis.messages import NAME
@@ -62,7 +62,7 @@ DOCUMENT_TYPES = frozenset({None, "application/pdf", "text/plain"})
 
 def read_request(body: Mapping[str, Json]) -> Request:
     """Read a body. Raises InvalidRequestError, which names what is malformed."""
-    lost = reading.lost_fields(body, _CARRIED, {})
+    lost = fields.lost_fields(body, _CARRIED, {})
     if body.get("max_tokens") is None:
         missing = "max_tokens" not in body
         raise wrong_type("max_tokens", "an integer", None, missing=missing)
@@ -74,13 +74,13 @@ def read_request(body: Mapping[str, Json]) -> Request:
             p for p in parts if not (isinstance(p, Text) and p.text.startswith(_BILLING_HEADER))
         )
         messages.append(Message("system", tuple(shown)))
-    items = reading.as_array(body.get("messages"), "messages")
+    items = fields.as_array(body.get("messages"), "messages")
     if not items:
         raise InvalidRequestError(
             "'messages' is empty. Send at least one message.", param="messages", code="empty_array"
         )
-    config = reading.optional_object(body, "output_config") or {}
-    effort = reading.optional_text(config, "effort", "output_config")
+    config = fields.optional_object(body, "output_config") or {}
+    effort = fields.optional_text(config, "effort", "output_config")
     changes = _ToolChanges()
     last_user = max(
         (
@@ -92,11 +92,11 @@ def read_request(body: Mapping[str, Json]) -> Request:
     )
     for index, item in enumerate(items):
         path = f"messages[{index}]"
-        entry = reading.as_object(item, path)
-        role = reading.one_of(entry.get("role"), (*_MESSAGE_ROLES,), f"{path}.role")
+        entry = fields.as_object(item, path)
+        role = fields.one_of(entry.get("role"), (*_MESSAGE_ROLES,), f"{path}.role")
         if role == "system":
-            own = reading.optional_object(entry, "output_config", path) or {}
-            effort = reading.optional_text(own, "effort", f"{path}.output_config") or effort
+            own = fields.optional_object(entry, "output_config", path) or {}
+            effort = fields.optional_text(own, "effort", f"{path}.output_config") or effort
         content = entry.get("content")
         if content is None and role == "system":  # it may only have an effort
             continue
@@ -106,16 +106,16 @@ def read_request(body: Mapping[str, Json]) -> Request:
         parts = _read_blocks(content, f"{path}.content", lost, role=role, changes=changes)
         messages.append(Message(_MESSAGE_ROLES[role], tuple(parts)))
 
-    thinking = reading.optional_object(body, "thinking") or {}
+    thinking = fields.optional_object(body, "thinking") or {}
     kinds = ("adaptive", "enabled", "between_tools", "disabled")
-    kind = reading.one_of(thinking.get("type", "disabled"), kinds, "thinking.type")
+    kind = fields.one_of(thinking.get("type", "disabled"), kinds, "thinking.type")
     budget = None
     if kind == "enabled":
-        budget = reading.optional_count(thinking, "budget_tokens", "thinking")
+        budget = fields.optional_count(thinking, "budget_tokens", "thinking")
         if effort is None and budget is not None:
             effort = next((e for e, most in BUDGETS_TOKENS.items() if budget <= most), "high")
-    choice, is_parallel = _read_choice(reading.optional_object(body, "tool_choice"), lost)
-    stops = reading.array(body, "stop_sequences")
+    choice, is_parallel = _read_choice(fields.optional_object(body, "tool_choice"), lost)
+    stops = fields.array(body, "stop_sequences")
     if not all(isinstance(stop, str) for stop in stops):
         raise wrong_type("stop_sequences", "an array of strings", stops)
     return Request(
@@ -125,9 +125,9 @@ def read_request(body: Mapping[str, Json]) -> Request:
         tools=_read_tools(body, lost, changes),
         tool_choice=choice,
         is_parallel=is_parallel,
-        max_tokens=reading.optional_count(body, "max_tokens"),
-        temperature=reading.optional_number(body, "temperature"),
-        top_p=reading.optional_number(body, "top_p"),
+        max_tokens=fields.optional_count(body, "max_tokens"),
+        temperature=fields.optional_number(body, "temperature"),
+        top_p=fields.optional_number(body, "top_p"),
         stop=tuple(stops),
         output_format=_read_format(body, config, lost),
         effort=effort,
@@ -167,10 +167,10 @@ def _read_blocks(
     parts: list[Part] = []
     for index, entry in enumerate(content):
         where = f"{path}[{index}]"
-        block = reading.as_object(entry, where)
-        kind = reading.text(block, "type", where)
+        block = fields.as_object(entry, where)
+        kind = fields.text(block, "type", where)
         if kind == "text":
-            parts.append(Text(reading.text(block, "text", where)))
+            parts.append(Text(fields.text(block, "text", where)))
         elif kind in _ROLES:
             if role != _ROLES[kind]:
                 raise InvalidRequestError(
@@ -183,13 +183,13 @@ def _read_blocks(
         elif kind in {"image", "document"}:
             parts += _read_media(block, kind, where, lost)
         elif kind == "search_result":
-            if (reading.optional_object(block, "citations", where) or {}).get("enabled"):
+            if (fields.optional_object(block, "citations", where) or {}).get("enabled"):
                 lost.append(f"{where}.citations")
             texts = writing.texts_of(_read_blocks(block.get("content"), f"{where}.content", lost))
-            title, source = (reading.text(block, name, where) for name in ("title", "source"))
+            title, source = (fields.text(block, name, where) for name in ("title", "source"))
             parts.append(Text(writing.join_texts((f"{title} ({source})", *texts))))
         elif kind == "tool_reference" and role == "result" and changes is not None:
-            name = reading.identifier(block, "tool_name", where)
+            name = fields.identifier(block, "tool_name", where)
             changes.add(name)
             parts.append(Text(f"The tool {name} can be called now."))
         elif kind in {"tool_addition", "tool_removal"} and changes is not None:
@@ -204,31 +204,31 @@ def _read_exchange(
 ) -> Part:
     """Read a block that only the user, or only the assistant, may write."""
     if kind == "tool_use":
-        arguments = from_input(reading.as_object(block.get("input"), f"{path}.input"))
-        call_id = reading.identifier(block, "id", path)
-        return ToolUse(call_id, reading.identifier(block, "name", path), arguments)
+        arguments = from_input(fields.as_object(block.get("input"), f"{path}.input"))
+        call_id = fields.identifier(block, "id", path)
+        return ToolUse(call_id, fields.identifier(block, "name", path), arguments)
     if kind == "thinking":
-        signature = reading.text(block, "signature", path)
-        return unseal(reading.text(block, "thinking", path), signature, NAME)
+        signature = fields.text(block, "signature", path)
+        return unseal(fields.text(block, "thinking", path), signature, NAME)
     if kind == "redacted_thinking":
-        return unseal("", reading.text(block, "data", path), NAME, is_hidden=True)
-    call_id = reading.identifier(block, "tool_use_id", path)
+        return unseal("", fields.text(block, "data", path), NAME, is_hidden=True)
+    call_id = fields.identifier(block, "tool_use_id", path)
     given = block.get("content")
     parts: list[Part] = []
     if given is not None:
         parts = _read_blocks(given, f"{path}.content", lost, role="result", changes=changes)
     content = tuple(part for part in parts if isinstance(part, Text | Media))
-    is_error = bool(reading.optional_flag(block, "is_error", path))
+    is_error = bool(fields.optional_flag(block, "is_error", path))
     return Result(call_id, content, is_error=is_error)
 
 
 def _read_tool_change(
     block: dict[str, Json], kind: str, path: str, lost: list[str], changes: _ToolChanges
 ) -> None:
-    tool = reading.as_object(block.get("tool"), f"{path}.tool")
-    form = reading.text(tool, "type", f"{path}.tool")
+    tool = fields.as_object(block.get("tool"), f"{path}.tool")
+    form = fields.text(tool, "type", f"{path}.tool")
     if form == "tool_reference":
-        name = reading.identifier(tool, "name", f"{path}.tool")
+        name = fields.identifier(tool, "name", f"{path}.tool")
         if kind == "tool_addition":
             changes.add(name)
         else:
@@ -240,32 +240,32 @@ def _read_tool_change(
 
 
 def _read_media(block: dict[str, Json], kind: str, path: str, lost: list[str]) -> list[Part]:
-    source = reading.as_object(block.get("source"), f"{path}.source")
-    form = reading.text(source, "type", f"{path}.source")
+    source = fields.as_object(block.get("source"), f"{path}.source")
+    form = fields.text(source, "type", f"{path}.source")
     where = f"{path}.source"
     if kind == "image":
         if form == "base64":
-            data = reading.text(source, "data", where)
-            return [Media("image", data=data, media_type=reading.text(source, "media_type", where))]
+            data = fields.text(source, "data", where)
+            return [Media("image", data=data, media_type=fields.text(source, "media_type", where))]
         if form == "url":
-            return [Media("image", url=reading.identifier(source, "url", where))]
+            return [Media("image", url=fields.identifier(source, "url", where))]
         lost.append(where)
         return []
-    if (reading.optional_object(block, "citations", path) or {}).get("enabled"):
+    if (fields.optional_object(block, "citations", path) or {}).get("enabled"):
         lost.append(f"{path}.citations")
-    name = reading.optional_text(block, "title", path)
-    context = reading.optional_text(block, "context", path)
+    name = fields.optional_text(block, "title", path)
+    context = fields.optional_text(block, "context", path)
     parts: list[Part] = [Text(context)] if context else []
     if form in {"base64", "text"}:
-        data = reading.text(source, "data", where)
+        data = fields.text(source, "data", where)
         if form == "text":
             parts.append(Media("document", data=data, media_type="text/plain", name=name))
         else:
-            media_type = reading.optional_text(source, "media_type", where) or "application/pdf"
+            media_type = fields.optional_text(source, "media_type", where) or "application/pdf"
             url = f"data:{media_type};base64,{data}"
-            parts.append(reading.read_file(url, f"{where}.data", name=name))
+            parts.append(fields.read_file(url, f"{where}.data", name=name))
     elif form == "url":
-        parts.append(Media("document", url=reading.identifier(source, "url", where), name=name))
+        parts.append(Media("document", url=fields.identifier(source, "url", where), name=name))
     elif form == "content":
         inner = _read_blocks(source.get("content"), f"{where}.content", lost)
         parts += [Text(name), *inner] if name else inner
@@ -279,29 +279,29 @@ def _read_tools(
 ) -> tuple[OfferedTool, ...]:
     """Return the tools that the model may call now."""
     tools: list[OfferedTool] = []
-    entries = [(f"tools[{i}]", tool) for i, tool in enumerate(reading.array(body, "tools"))]
+    entries = [(f"tools[{i}]", tool) for i, tool in enumerate(fields.array(body, "tools"))]
     for path, entry in (*entries, *changes.definitions):
-        tool = reading.as_object(entry, path)
+        tool = fields.as_object(entry, path)
         if tool.get("type") not in (None, "custom"):  # only Anthropic's models know its schema
             lost.append(path)
             continue
-        name = reading.identifier(tool, "name", path)
-        is_deferred = reading.optional_flag(tool, "defer_loading", path)
+        name = fields.identifier(tool, "name", path)
+        is_deferred = fields.optional_flag(tool, "defer_loading", path)
         if name in changes.removed or (is_deferred and name not in changes.added):
             continue
-        callers = reading.array(tool, "allowed_callers", path)
+        callers = fields.array(tool, "allowed_callers", path)
         if callers and "direct" not in callers:
             lost.append(f"{path}.allowed_callers")
-        description = reading.optional_text(tool, "description", path) or ""
-        schema = reading.as_object(tool.get("input_schema"), f"{path}.input_schema")
-        is_strict = reading.optional_flag(tool, "strict", path)
+        description = fields.optional_text(tool, "description", path) or ""
+        schema = fields.as_object(tool.get("input_schema"), f"{path}.input_schema")
+        is_strict = fields.optional_flag(tool, "strict", path)
         examples = (
             f"Example of the input: {from_input(example)}"
-            for example in reading.array(tool, "input_examples", path)
+            for example in fields.array(tool, "input_examples", path)
         )
         description = writing.join_texts((description, *examples))
         tools.append(OfferedTool(name, description, schema, is_strict))
-    return reading.distinct_tools(tools, "tools")
+    return fields.distinct_tools(tools, "tools")
 
 
 def _read_choice(
@@ -309,11 +309,11 @@ def _read_choice(
 ) -> tuple[ToolChoice | None, bool | None]:
     if choice is None:
         return None, None
-    is_alone = reading.optional_flag(choice, "disable_parallel_tool_use", "tool_choice")
+    is_alone = fields.optional_flag(choice, "disable_parallel_tool_use", "tool_choice")
     is_parallel = None if is_alone is None else not is_alone
-    kind = reading.text(choice, "type", "tool_choice")
+    kind = fields.text(choice, "type", "tool_choice")
     if kind == "tool":
-        name = reading.identifier(choice, "name", "tool_choice")
+        name = fields.identifier(choice, "name", "tool_choice")
         return ToolChoice("required", (name,)), is_parallel
     if kind == "any":
         return ToolChoice("required"), is_parallel
@@ -327,14 +327,14 @@ def _read_format(
     body: Mapping[str, Json], config: Mapping[str, Json], lost: list[str]
 ) -> OutputFormat | None:
     path = "output_config.format" if config.get("format") is not None else "output_format"
-    value = reading.optional_object(config, "format", "output_config")
-    value = value or reading.optional_object(body, "output_format")
+    value = fields.optional_object(config, "format", "output_config")
+    value = value or fields.optional_object(body, "output_format")
     if value is None:
         return None
-    if reading.text(value, "type", path) != "json_schema":
+    if fields.text(value, "type", path) != "json_schema":
         lost.append(path)
         return None
-    return OutputFormat(reading.as_object(value.get("schema"), f"{path}.schema"), is_strict=True)
+    return OutputFormat(fields.as_object(value.get("schema"), f"{path}.schema"), is_strict=True)
 
 
 def place_of_call(item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:

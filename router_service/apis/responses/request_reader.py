@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from router_service.apis import reading, writing
+from router_service.apis import fields, writing
 from router_service.apis.conversation import Json, read_model, read_stream, wrong_type
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import unseal
@@ -68,43 +68,43 @@ _TEXTS = frozenset({"input_text", "output_text", "text"})
 
 def read_request(body: Mapping[str, Json]) -> Request:
     """Read a body. Raises InvalidRequestError, which names what is malformed."""
-    lost = reading.lost_fields(body, {*_CARRIED, "include"}, _NEUTRAL)
-    if _LOGPROBS in reading.array(body, "include"):
+    lost = fields.lost_fields(body, {*_CARRIED, "include"}, _NEUTRAL)
+    if _LOGPROBS in fields.array(body, "include"):
         lost.append("include")
-    tools = _read_tools(reading.array(body, "tools"), "tools", lost)
-    reasoning = reading.optional_object(body, "reasoning") or {}
+    tools = _read_tools(fields.array(body, "tools"), "tools", lost)
+    reasoning = fields.optional_object(body, "reasoning") or {}
     if reasoning.get("mode") not in (None, "standard"):
         lost.append("reasoning.mode")
-    effort = reading.optional_text(reasoning, "effort", "reasoning")
+    effort = fields.optional_text(reasoning, "effort", "reasoning")
     summary = reasoning.get("summary") or reasoning.get("generate_summary")
-    text = reading.optional_object(body, "text") or {}
+    text = fields.optional_object(body, "text") or {}
 
     turns: list[_Turn] = []
-    instructions = reading.optional_text(body, "instructions")
+    instructions = fields.optional_text(body, "instructions")
     if instructions:
         turns.append(("system", [Text(instructions)]))
     given = body.get("input")
     if isinstance(given, str):
         turns.append(("user", [Text(given)]))
     else:
-        items = reading.array(body, "input")
+        items = fields.array(body, "input")
         if not items and not lost:
             raise InvalidRequestError(
                 "'input' is empty. Send at least one item.", param="input", code="empty_array"
             )
         for index, item in enumerate(items):
             path = f"input[{index}]"
-            entry = reading.as_object(item, path)
+            entry = fields.as_object(item, path)
             if entry.get("type") == "additional_tools":
-                listed = reading.array(entry, "tools", path)
+                listed = fields.array(entry, "tools", path)
                 tools += _read_tools(listed, f"{path}.tools", lost)
             elif entry.get("type") == "tool_search_output":
-                listed = reading.array(entry, "tools", path)
+                listed = fields.array(entry, "tools", path)
                 found = _read_tools(listed, f"{path}.tools", lost)
                 tools += found
                 names = ", ".join(tool.name for tool in found)
                 note = f"These tools can be called now: {names}" if found else "No tool was found."
-                call_id = reading.identifier(entry, "call_id", path)
+                call_id = fields.identifier(entry, "call_id", path)
                 turns.append(("user", [Result(call_id, (Text(note),))]))
             else:
                 _add_item(turns, entry, path, lost)
@@ -112,19 +112,19 @@ def read_request(body: Mapping[str, Json]) -> Request:
         model=read_model(body),
         messages=tuple(Message(role, tuple(parts)) for role, parts in turns),
         stream=read_stream(body),
-        tools=reading.distinct_tools(tools, "tools"),
+        tools=fields.distinct_tools(tools, "tools"),
         tool_choice=_read_choice(body.get("tool_choice"), lost),
-        is_parallel=reading.optional_flag(body, "parallel_tool_calls"),
-        max_tokens=reading.optional_count(body, "max_output_tokens"),
-        temperature=reading.optional_number(body, "temperature"),
-        top_p=reading.optional_number(body, "top_p"),
+        is_parallel=fields.optional_flag(body, "parallel_tool_calls"),
+        max_tokens=fields.optional_count(body, "max_output_tokens"),
+        temperature=fields.optional_number(body, "temperature"),
+        top_p=fields.optional_number(body, "top_p"),
         output_format=_read_format(text, lost),
         effort=effort,
         shows_thinking=summary is not None,
-        verbosity=reading.optional_text(text, "verbosity", "text"),
-        user=reading.optional_text(body, "user"),
-        cache_key=reading.optional_text(body, "prompt_cache_key"),
-        service_tier=reading.optional_text(body, "service_tier"),
+        verbosity=fields.optional_text(text, "verbosity", "text"),
+        user=fields.optional_text(body, "user"),
+        cache_key=fields.optional_text(body, "prompt_cache_key"),
+        service_tier=fields.optional_text(body, "service_tier"),
         lost=tuple(lost),
     )
 
@@ -135,10 +135,10 @@ _Turn = tuple[Role, list[Part]]
 
 def _add_item(turns: list[_Turn], item: dict[str, Json], path: str, lost: list[str]) -> None:
     """Add an item; what the model wrote without interruption becomes one message."""
-    kind = reading.optional_text(item, "type", path) or "message"
+    kind = fields.optional_text(item, "type", path) or "message"
     parts: list[Part] = []
     if kind == "message":
-        role = reading.one_of(item.get("role"), (*_ROLES,), f"{path}.role")
+        role = fields.one_of(item.get("role"), (*_ROLES,), f"{path}.role")
         parts += _read_content(item.get("content"), f"{path}.content", lost)
         if role != "assistant":
             turns.append((_ROLES[role], parts))
@@ -147,20 +147,20 @@ def _add_item(turns: list[_Turn], item: dict[str, Json], path: str, lost: list[s
         parts = [_read_thinking(item, path)]
     elif kind in {"function_call", "custom_tool_call"}:
         is_custom = kind == "custom_tool_call"
-        arguments = reading.text(item, "input" if is_custom else "arguments", path)
-        name = reading.identifier(item, "name", path)
-        namespace = reading.optional_text(item, "namespace", path)
+        arguments = fields.text(item, "input" if is_custom else "arguments", path)
+        name = fields.identifier(item, "name", path)
+        namespace = fields.optional_text(item, "namespace", path)
         if namespace:
             name = f"{namespace}__{name}"
-        call_id = reading.identifier(item, "call_id", path)
+        call_id = fields.identifier(item, "call_id", path)
         parts = [ToolUse(call_id, name, arguments, is_custom=is_custom)]
     elif kind == "tool_search_call" and item.get("execution") == "client":
         arguments = encode(item.get("arguments") or {}).decode()
-        parts = [ToolUse(reading.identifier(item, "call_id", path), _SEARCH, arguments)]
+        parts = [ToolUse(fields.identifier(item, "call_id", path), _SEARCH, arguments)]
     elif kind in {"function_call_output", "custom_tool_call_output"}:
         content = tuple(_read_content(item.get("output"), f"{path}.output", lost))
         is_custom = kind == "custom_tool_call_output"
-        call_id = reading.identifier(item, "call_id", path)
+        call_id = fields.identifier(item, "call_id", path)
         turns.append(("user", [Result(call_id, content, is_custom=is_custom)]))
         return
     else:  # what the provider's own tools did, what it stores, and what is not known
@@ -180,28 +180,28 @@ def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Medi
     parts: list[Text | Media] = []
     for index, entry in enumerate(content):
         where = f"{path}[{index}]"
-        part = reading.as_object(entry, where)
-        kind = reading.text(part, "type", where)
+        part = fields.as_object(entry, where)
+        kind = fields.text(part, "type", where)
         if kind in _TEXTS:
-            parts.append(Text(reading.text(part, "text", where)))
+            parts.append(Text(fields.text(part, "text", where)))
         elif kind == "refusal":
-            parts.append(Text(reading.text(part, "refusal", where), is_refusal=True))
+            parts.append(Text(fields.text(part, "refusal", where), is_refusal=True))
         elif kind == "input_image" and part.get("image_url"):
-            url = reading.text(part, "image_url", where)
-            detail = reading.optional_text(part, "detail", where)
-            parts.append(reading.read_media("image", url, f"{where}.image_url", detail=detail))
+            url = fields.text(part, "image_url", where)
+            detail = fields.optional_text(part, "detail", where)
+            parts.append(fields.read_media("image", url, f"{where}.image_url", detail=detail))
         elif kind == "input_file" and (part.get("file_data") or part.get("file_url")):
-            name = reading.optional_text(part, "filename", where)
+            name = fields.optional_text(part, "filename", where)
             if part.get("file_data"):
-                data = reading.text(part, "file_data", where)
-                parts.append(reading.read_file(data, f"{where}.file_data", name=name))
+                data = fields.text(part, "file_data", where)
+                parts.append(fields.read_file(data, f"{where}.file_data", name=name))
             else:
-                url = reading.text(part, "file_url", where)
+                url = fields.text(part, "file_url", where)
                 parts.append(Media("document", url=url, name=name))
         elif kind == "input_audio":
-            audio = reading.as_object(part.get("input_audio"), f"{where}.input_audio")
-            data = reading.identifier(audio, "data", f"{where}.input_audio")
-            form = reading.identifier(audio, "format", f"{where}.input_audio")
+            audio = fields.as_object(part.get("input_audio"), f"{where}.input_audio")
+            data = fields.identifier(audio, "data", f"{where}.input_audio")
+            form = fields.identifier(audio, "format", f"{where}.input_audio")
             parts.append(Media("audio", data=data, media_type=f"audio/{form}"))
         else:  # a file that one provider stores, or a part that is not known
             lost.append(where)
@@ -210,11 +210,11 @@ def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Medi
 
 def _read_thinking(item: Mapping[str, Json], path: str) -> Thinking:
     texts = [
-        reading.text(reading.as_object(entry, f"{path}.{name}[{i}]"), "text", f"{path}.{name}[{i}]")
+        fields.text(fields.as_object(entry, f"{path}.{name}[{i}]"), "text", f"{path}.{name}[{i}]")
         for name in ("content", "summary")
-        for i, entry in enumerate(reading.array(item, name, path))
+        for i, entry in enumerate(fields.array(item, name, path))
     ]
-    proof = reading.optional_text(item, "encrypted_content", path) or ""
+    proof = fields.optional_text(item, "encrypted_content", path) or ""
     return unseal(writing.join_texts(texts), proof, NAME)
 
 
@@ -222,32 +222,32 @@ def _read_tools(entries: Sequence[Json], param: str, lost: list[str]) -> list[Of
     tools: list[OfferedTool] = []
     for index, entry in enumerate(entries):
         path = f"{param}[{index}]"
-        tool = reading.as_object(entry, path)
-        kind = reading.text(tool, "type", path)
-        description = reading.optional_text(tool, "description", path) or ""
+        tool = fields.as_object(entry, path)
+        kind = fields.text(tool, "type", path)
+        description = fields.optional_text(tool, "description", path) or ""
         if kind == "function":
-            name = reading.identifier(tool, "name", path)
-            parameters = reading.optional_object(tool, "parameters", path)
-            is_strict = reading.optional_flag(tool, "strict", path)
+            name = fields.identifier(tool, "name", path)
+            parameters = fields.optional_object(tool, "parameters", path)
+            is_strict = fields.optional_flag(tool, "strict", path)
             tools.append(OfferedTool(name, description, parameters, is_strict))
         elif kind == "custom":
-            name = reading.identifier(tool, "name", path)
-            form = reading.optional_object(tool, "format", path) or {}
+            name = fields.identifier(tool, "name", path)
+            form = fields.optional_object(tool, "format", path) or {}
             grammar = None
             if form.get("type") == "grammar":
                 grammar = {
-                    "syntax": reading.text(form, "syntax", f"{path}.format"),
-                    "definition": reading.text(form, "definition", f"{path}.format"),
+                    "syntax": fields.text(form, "syntax", f"{path}.format"),
+                    "definition": fields.text(form, "definition", f"{path}.format"),
                 }
             tools.append(OfferedTool(name, description, is_custom=True, grammar=grammar))
         elif kind == "namespace":
-            namespace = reading.identifier(tool, "name", path)
+            namespace = fields.identifier(tool, "name", path)
             tools += [
                 replace(inner, name=f"{namespace}__{inner.name}", namespace=namespace)
-                for inner in _read_tools(reading.array(tool, "tools", path), f"{path}.tools", lost)
+                for inner in _read_tools(fields.array(tool, "tools", path), f"{path}.tools", lost)
             ]
         elif kind == _SEARCH and tool.get("execution") == "client":
-            parameters = reading.optional_object(tool, "parameters", path)
+            parameters = fields.optional_object(tool, "parameters", path)
             tools.append(OfferedTool(_SEARCH, description, parameters, is_search=True))
         else:  # a tool that the provider runs, or whose form only its models know
             lost.append(path)
@@ -258,39 +258,39 @@ def _read_choice(value: Json, lost: list[str]) -> ToolChoice | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return _CHOICES[reading.one_of(value, (*_CHOICES,), "tool_choice")]
-    choice = reading.as_object(value, "tool_choice")
-    kind = reading.text(choice, "type", "tool_choice")
+        return _CHOICES[fields.one_of(value, (*_CHOICES,), "tool_choice")]
+    choice = fields.as_object(value, "tool_choice")
+    kind = fields.text(choice, "type", "tool_choice")
     if kind in {"function", "custom"}:
-        return ToolChoice("required", (reading.identifier(choice, "name", "tool_choice"),))
+        return ToolChoice("required", (fields.identifier(choice, "name", "tool_choice"),))
     if kind == "allowed_tools":
         names = []
-        for index, entry in enumerate(reading.array(choice, "tools", "tool_choice")):
+        for index, entry in enumerate(fields.array(choice, "tools", "tool_choice")):
             where = f"tool_choice.tools[{index}]"
-            tool = reading.as_object(entry, where)
+            tool = fields.as_object(entry, where)
             if tool.get("type") not in ("function", "custom"):
                 lost.append(where)
                 continue
-            names.append(reading.identifier(tool, "name", where))
-        mode = reading.one_of(choice.get("mode"), ("auto", "required"), "tool_choice.mode")
+            names.append(fields.identifier(tool, "name", where))
+        mode = fields.one_of(choice.get("mode"), ("auto", "required"), "tool_choice.mode")
         return ToolChoice(_CHOICES[mode].mode, tuple(names))
     lost.append("tool_choice")
     return None
 
 
 def _read_format(text: Mapping[str, Json], lost: list[str]) -> OutputFormat | None:
-    value = reading.optional_object(text, "format", "text")
+    value = fields.optional_object(text, "format", "text")
     if value is None:
         return None
-    kind = reading.text(value, "type", "text.format")
+    kind = fields.text(value, "type", "text.format")
     if kind == "json_object":
         return OutputFormat()
     if kind == "json_schema":
         return OutputFormat(
-            schema=reading.as_object(value.get("schema"), "text.format.schema"),
-            name=reading.identifier(value, "name", "text.format"),
-            description=reading.optional_text(value, "description", "text.format"),
-            is_strict=reading.optional_flag(value, "strict", "text.format"),
+            schema=fields.as_object(value.get("schema"), "text.format.schema"),
+            name=fields.identifier(value, "name", "text.format"),
+            description=fields.optional_text(value, "description", "text.format"),
+            is_strict=fields.optional_flag(value, "strict", "text.format"),
         )
     if kind != "text":
         lost.append("text.format")

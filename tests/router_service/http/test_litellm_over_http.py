@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import load_settings
 from tests.bodies import ASK, BODY, CHAT

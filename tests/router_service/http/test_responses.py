@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.policies.costs import Price
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from tests.bodies import ASK, CHAT, TOOLS

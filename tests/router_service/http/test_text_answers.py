@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from router_service.requests.planning import POLICY_HEADER
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.settings import VerificationSettings
 from tests.bodies import BODY, CHAT, TOOLS
 from tests.fakes import POLICIES, VerifyingRouter

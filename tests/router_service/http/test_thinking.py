@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.sandbox.app import run_in_thread
 from router_service.sandbox.messages import SIGNATURE
+from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests import apis

@@ -17,7 +17,7 @@ from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
 from router_service.ui.pages import FOLDER
-from router_service.ui.steps import MAX_HEADER, STEPS_HEADER
+from router_service.ui.verified_steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.serving import Sandbox, served, wait_for

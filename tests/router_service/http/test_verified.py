@@ -15,7 +15,7 @@ from router_service.artifact import NO_VERIFIER, Artifact
 from router_service.core.resources import Timer
 from router_service.requests.planning import POLICY_HEADER
 from router_service.router import Prediction, Router
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.settings import Settings, VerificationSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter, VerifyingRouter

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from router_service.policies.costs import Price
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from router_service.settings import (
     BreakerSettings,
     RetrySettings,

@@ -11,7 +11,7 @@ import pytest
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import InvalidRequestError
-from router_service.sandbox.answers import SandboxAnswer, encode_prompt, make_answer, read_request
+from router_service.sandbox.replies import SandboxAnswer, encode_prompt, make_answer, read_request
 
 
 def function(name: str, description: str = "") -> dict[str, Any]:

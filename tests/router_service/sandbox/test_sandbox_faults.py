@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from router_service.core.errors import InvalidRequestError
-from router_service.sandbox.app import create_sandbox, run_in_thread
+from router_service.sandbox.provider import create_sandbox, run_in_thread
 from router_service.sandbox.sending import Faults
 
 CHAT = "/v1/chat/completions"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.checker.schema import Schema
+from router_service.checker.parameter_schema import Schema
 from router_service.checker.toolbox import Call
 from router_service.verifier.answer_features import read_answer, unconfirmed_arguments
 from router_service.verifier.grounding import (

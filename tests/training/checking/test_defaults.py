@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router_service.checker.defaults import documented_defaults
-from router_service.checker.schema import Schema
+from router_service.checker.parameter_schema import Schema
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import yaml
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.checker.toolbox import ExpectedCall
-from router_service.sandbox.app import create_sandbox
+from router_service.sandbox.provider import create_sandbox
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged

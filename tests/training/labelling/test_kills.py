@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from router_service.sandbox.app import run_in_thread
+from router_service.sandbox.provider import run_in_thread
 from tests.serving import Sandbox
 from tests.training.labelling.cases import Case, wait_for_requests
 

@@ -15,7 +15,7 @@ from datetime import date, timedelta
 from enum import StrEnum
 
 from router_service.apis.conversation import Json, parse_conversation, unwrap_tool
-from router_service.checker.schema import ANY_SCHEMA, JsonType, Schema
+from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
 from router_service.checker.toolbox import Call, Toolbox
 from router_service.core.errors import SchemaError
 from router_service.verifier.answer_features import (

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import OneOf
-from router_service.checker.schema import TYPE_WORDS, JsonType, Schema
+from router_service.checker.parameter_schema import TYPE_WORDS, JsonType, Schema
 from router_service.checker.toolbox import Call, ExpectedCall
 from router_service.core.errors import SchemaError
 from switchcraft_training.checking import check
