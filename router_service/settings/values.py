@@ -569,7 +569,7 @@ class ServerSettings(Frozen):
     """Largest number of concurrent requests of one key in each process; further requests get status
     429. By default, a key may have three times as many requests as are free, so that one busy key
     leaves a quarter to other keys."""
-    max_buffered_bytes: Count = 256 * 1024 * 1024
+    max_buffered_bytes: Count = 192 * 1024 * 1024
     """Memory in bytes for the bodies and answers of all requests in flight, each counted three
     times because it is copied. At the limit, new requests get status 503, or 429 if their key uses
     more than three times the memory that is free. Answers are then relayed without buffering."""

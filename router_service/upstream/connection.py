@@ -259,6 +259,10 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the response. If it has no length, the end of the connection is its regular end."""
         self._is_open = False
+        # The parser has methods of this object. Without it, the connection and what it has received
+        # are freed at once, and not by the next full garbage collection: 150 connections had kept
+        # up to 150 MB for seconds.
+        del self._parser
         if exc is not None:
             self._error = self._error or httpx.ReadError(str(exc))
         elif self._has_head and self._error is None:

@@ -226,7 +226,7 @@ def test_vendors_clients_reach_every_upstream(scripts: Path) -> None:
         asked = {
             "cells": [
                 {
-                    "client": cell.client,
+                    "client": cell.client.name,
                     "model": names()[cell.upstream],
                     "stream": cell.stream,
                     "thinks": cell.case is Case.THINKING,

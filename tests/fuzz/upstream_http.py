@@ -264,6 +264,7 @@ EXPLAINED = {
     "in the head: InformationalResponse status_code": "a status below 100 is refused later",
     "in the head: no response line": "blank lines before an answer are skipped",
     "in the head: multiple Transfer-Encoding": "`chunked` twice is read as once",
+    "in the head: Only Transfer-Encoding": "other transfer codings are refused later",
     "behind the head: (multiple|Only|conflicting|bad) ": "trailers are not read",
 }
 """Reason why the gateway accepts an answer that h11 refuses, by the start of h11's error."""

@@ -35,7 +35,7 @@ REFERENCE_S = 0.004
 """CPU time of `slowdown`'s loop on a quiet machine; a busy neighbour on the core doubles it."""
 TRIES = 3
 MAX_MEMORY_BYTES = 384 * 1024 * 1024
-"""`server.max_buffered_bytes` and 128 MB."""
+"""`server.max_buffered_bytes` (192 MB) and 192 MB for the process itself, which takes about 175."""
 KILL_BYTES = 1024 * 1024 * 1024
 """The gateway is killed at this size to protect the machine. Its test has failed by then."""
 
