@@ -193,29 +193,34 @@ class RetryingClient:
         first: UpstreamError | None = None
         last: UpstreamError | None = None
         exceeded_tokens = 0
-        for model in request.candidates:
-            window_tokens = model.capabilities.context_window_tokens
-            if window_tokens is not None and window_tokens <= exceeded_tokens:
-                continue
-            if last is not None:
-                if request.latest_end_s(model) <= loop.time():
+        try:
+            for model in request.candidates:
+                window_tokens = model.capabilities.context_window_tokens
+                if window_tokens is not None and window_tokens <= exceeded_tokens:
                     continue
-                if asked >= request.max_models or not self.may_fall_back(last, request):
-                    break
-            earlier = len(attempts)
-            try:
-                return await self._try_model(model, request, attempts)
-            except UpstreamError as exc:
-                last = exc
-                asked += any(attempt.was_sent for attempt in attempts[earlier:])
-                if exc.failure is Failure.TOO_LONG:
-                    exceeded_tokens = max(exceeded_tokens, window_tokens or 0)
-                # The chosen model's failure is reported, unless it was not tried at all.
-                if first is None or first.failure is Failure.COOLING_DOWN:
-                    first = exc
-        if first is None:
-            raise ValueError("a request needs at least one candidate model")
-        raise first
+                if last is not None:
+                    if request.latest_end_s(model) <= loop.time():
+                        continue
+                    if asked >= request.max_models or not self.may_fall_back(last, request):
+                        break
+                earlier = len(attempts)
+                try:
+                    return await self._try_model(model, request, attempts)
+                except UpstreamError as exc:
+                    last = exc
+                    asked += any(attempt.was_sent for attempt in attempts[earlier:])
+                    if exc.failure is Failure.TOO_LONG:
+                        exceeded_tokens = max(exceeded_tokens, window_tokens or 0)
+                    # The chosen model's failure is reported, unless it was not tried at all.
+                    if first is None or first.failure is Failure.COOLING_DOWN:
+                        first = exc
+            if first is None:
+                raise ValueError("a request needs at least one candidate model")
+            raise first
+        finally:
+            # A failure refers to this frame by its traceback. If the frame referred to the failure
+            # too, what was read of an answer would stay until the next full garbage collection.
+            first = last = None
 
     def may_fall_back(self, failure: UpstreamError, request: UpstreamRequest) -> bool:
         """Return whether another model may be tried after a failure; takes it from the budget."""
@@ -240,36 +245,41 @@ class RetryingClient:
         failed_ids: set[str] = set()
         failures = 0
         unsafe: UpstreamError | None = None  # the first failure after which nothing may be repeated
-        while True:
-            try:
-                deployment = self._choose_deployment(model, failed_ids, request)
-                attempt = Attempt(model.name, deployment.id)
+        try:
+            while True:
                 try:
-                    answered = await self._send(model, deployment, request, attempt)
-                except UpstreamError as exc:
-                    self._count_failure(deployment, exc, request.client)
-                    failed_ids.add(deployment.id)
-                    attempt.failure = exc.failure
-                    attempts.append(attempt)
-                    raise
-                except BaseException:  # the client left, or a bug: neither is about the upstream
-                    self._breakers.release(deployment.id)
-                    if attempt.was_sent:
-                        attempt.is_cancelled = True
+                    deployment = self._choose_deployment(model, failed_ids, request)
+                    attempt = Attempt(model.name, deployment.id)
+                    try:
+                        answered = await self._send(model, deployment, request, attempt)
+                    except UpstreamError as exc:
+                        self._count_failure(deployment, exc, request.client)
+                        failed_ids.add(deployment.id)
+                        attempt.failure = exc.failure
                         attempts.append(attempt)
-                    raise
-            except UpstreamError as exc:
-                failures += 1
-                if not _is_safe_to_repeat(exc, request):
-                    unsafe = unsafe or exc
-                wait_s = self._retry_wait_s(exc, model, request, failed_ids, failures, unsafe)
-                if wait_s is None:
-                    raise unsafe or exc from exc.__cause__
-            else:
-                self._breakers.record_success(deployment.id, request.client)
-                attempts.append(attempt)
-                return answered
-            await asyncio.sleep(wait_s)
+                        raise
+                    except (
+                        BaseException
+                    ):  # the client left, or a bug: neither is about the upstream
+                        self._breakers.release(deployment.id)
+                        if attempt.was_sent:
+                            attempt.is_cancelled = True
+                            attempts.append(attempt)
+                        raise
+                except UpstreamError as exc:
+                    failures += 1
+                    if not _is_safe_to_repeat(exc, request):
+                        unsafe = unsafe or exc
+                    wait_s = self._retry_wait_s(exc, model, request, failed_ids, failures, unsafe)
+                    if wait_s is None:
+                        raise unsafe or exc from exc.__cause__
+                else:
+                    self._breakers.record_success(deployment.id, request.client)
+                    attempts.append(attempt)
+                    return answered
+                await asyncio.sleep(wait_s)
+        finally:
+            unsafe = None  # as in `start`
 
     def _choose_deployment(
         self, model: Model, failed_ids: set[str], request: UpstreamRequest
