@@ -968,6 +968,9 @@ JSON = [
         ANY,
         STREAMS,
     ),
+]
+
+WRONG_TYPES = [
     wrong_type("body"),
     wrong_type("id", "id", surfaces=(*CHATS, Surface.RESPONSES)),
     wrong_type("model", "model", surfaces=(*CHATS, Surface.RESPONSES)),
@@ -1025,6 +1028,7 @@ JSON = [
     wrong_type("event-delta", "delta", surfaces=STREAMS),
     wrong_type("sequence-number", "sequence_number", surfaces=STREAMS),
 ]
+"""Values of all types for each field that the gateway reads, on each surface that has the field."""
 
 SSE = [
     Behaviour("lines-cr", with_line_end(b"\r"), GOOD, STREAMS),
@@ -1402,7 +1406,7 @@ RETRIES = [
     ),
 ]
 
-BEHAVIOURS = (*HEADS, *LENGTHS, *ENCODINGS, *JSON, *SSE, *ECHOES, *RETRIES)
+BEHAVIOURS = (*HEADS, *LENGTHS, *ENCODINGS, *JSON, *WRONG_TYPES, *SSE, *ECHOES, *RETRIES)
 
 
 async def main() -> None:
