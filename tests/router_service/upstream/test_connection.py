@@ -241,11 +241,11 @@ def outbound(
 
 async def whole(transport: Transport, connection: Connection) -> bytes:
     """Return a body to its end, and release its connection."""
-    body = b""
+    body = bytearray()
     while part := await connection.read():
         body += part
     transport.release(connection)
-    return body
+    return bytes(body)
 
 
 async def asked(*answers: bytes) -> tuple[int, bytes]:
