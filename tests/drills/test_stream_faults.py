@@ -19,6 +19,7 @@ from tests import apis
 from tests.apis import APIS, Api
 from tests.clients.conversations import PARAMETERS
 from tests.gateways import NO_RETRIES
+from tests.products import pairwise
 from tests.providers.app import Fault, Play, Provider
 from tests.providers.gateways import deployment, gateway
 from tests.providers.requests import ProviderRequest
@@ -213,7 +214,17 @@ TRIALS = [
         *product(APIS, APIS, ONLY_BEFORE_OUTPUT, (True,)),
     )
 ]
-QUICK = [trial for trial in TRIALS if trial.fault is not Fault.SILENCE]
+QUICK = pairwise(
+    [trial for trial in TRIALS if trial.fault is not Fault.SILENCE],
+    # Each API recognizes each fault, and reports it, in streams that are relayed and translated.
+    lambda trial: (
+        trial.client is trial.upstream,
+        trial.upstream,
+        trial.fault,
+        trial.before_output,
+    ),
+    lambda trial: (trial.client is trial.upstream, trial.client, trial.fault, trial.before_output),
+)
 SLOW = [trial for trial in TRIALS if trial.fault is Fault.SILENCE]
 
 

@@ -85,7 +85,7 @@ def fuzz(names: Sequence[str], seconds: float, *, slice_s: float, jobs: int) -> 
     turn_s = min(slice_s, seconds * jobs / len(names))
     end_s = time.monotonic() + seconds
     for name in names:
-        entries.export(entries.read(name), FOLDER / name / "inputs")
+        entries.export(entries.inputs(name, load(name).attacks), FOLDER / name / "inputs")
 
     def turn(name: str) -> None:
         turn_end_s = min(end_s, time.monotonic() + turn_s)

@@ -26,6 +26,7 @@ from router_service.http.protocol import (
     ConnectionLimits,
     protocol_with_limits,
 )
+from tests.attacks import CHUNK_SIZES, LENGTHS, PATHS
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
     Target,
@@ -486,4 +487,12 @@ TARGET = Target(
     tokens=TOKENS,
     measured=("router_service/http/protocol.py",),
     runs=400,
+    attacks=(
+        *(b"POST / HTTP/1.1\r\ncontent-length: %b\r\n\r\nhello" % x for x in LENGTHS.values()),
+        *(
+            b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n%b\r\nhello\r\n0\r\n\r\n" % size
+            for size in CHUNK_SIZES.values()
+        ),
+        *(b"GET %b HTTP/1.1\r\n\r\n" % path for path in PATHS),
+    ),
 )

@@ -34,6 +34,11 @@ def read(name: str) -> list[Entry]:
     return [Entry(e["input"].encode("latin-1"), e.get("found", "")) for e in map(json.loads, lines)]
 
 
+def inputs(name: str, attacks: Iterable[bytes]) -> list[Entry]:
+    """Return a target's inputs, and its attacks."""
+    return [*read(name), *map(Entry, attacks)]
+
+
 def write(name: str, entries: Iterable[Entry]) -> None:
     """Replace the inputs of a target."""
     ordered = sorted(set(entries), key=lambda entry: (not entry.found, len(entry.data), entry.data))

@@ -20,6 +20,7 @@ from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import HttpResponse
 from router_service.upstream.streams import MAX_EVENT_BYTES, EventReader
 from tests.apis import Api
+from tests.attacks import OUTSIDE_JSON, REPEATED_KEYS
 from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
 
@@ -184,9 +185,7 @@ TOKENS = (
     b"\0",
     b"\\ud83d",
     b"\\ude00",
-    b"-Infinity",
-    b"NaN",
-    b"1e999",
+    *(value for value in OUTSIDE_JSON.values() if len(value) < 20),
     b"18446744073709551616",
     b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
     b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}}]}\n\n',
@@ -235,4 +234,9 @@ TARGET = Target(
         "router_service/apis/answers.py",
     ),
     runs=500,
+    attacks=tuple(
+        b'\1data: {"choices":[{"index":0,"delta":{"content":%b}}]}\n\ndata: [DONE]\n\n' % value
+        for value in (*OUTSIDE_JSON.values(), *REPEATED_KEYS.values())
+        if len(value) < 5000  # each split of the stream is read, also byte by byte
+    ),
 )

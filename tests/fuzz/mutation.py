@@ -11,14 +11,12 @@ from typing import Any
 
 import yaml
 
+from tests.attacks import INTEGERS, VALUES
 from tests.fuzz.target import Mutate
 
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
 _ENDS = (b"\r\n", b"\n", b"\r", b"")
-_NUMBERS = (
-    "0 -1 1 7 8 255 256 65535 65536 99999 2147483648 4294967296 9223372036854775807 "
-    "9223372036854775808 18446744073709551615 18446744073709551616"
-).split()
+_NUMBERS = ("1", "7", "8", "99999", *(str(integer) for integer in INTEGERS))
 
 
 def of_lines(tokens: Sequence[bytes]) -> Mutate:
@@ -185,16 +183,8 @@ def _nested(levels: int) -> Any:  # noqa: ANN401
 def _new_value(words: Sequence[str], rng: random.Random) -> Any:  # noqa: ANN401
     return rng.choice(
         (
-            None,
-            True,
+            *VALUES,
             False,
-            0,
-            -1,
-            1.5,
-            1e308,
-            "",
-            [],
-            {},
             int(rng.choice(_NUMBERS)),
             rng.choice(_NUMBERS),
             rng.choice(words),

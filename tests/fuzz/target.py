@@ -46,6 +46,8 @@ class Target:
     runs: int
     """Executions in CI, a few seconds of them; longer runs are started by hand."""
     max_bytes: int = 4096
+    attacks: Sequence[bytes] = ()
+    """Inputs made from `tests/attacks.py`, which are checked and changed like the corpus."""
 
 
 def kind_of(problem: str) -> str:

@@ -21,6 +21,7 @@ from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
 from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import Connection, HttpResponse
+from tests.attacks import CHUNK_SIZES, LENGTHS, WAITS
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
     Target,
@@ -349,10 +350,8 @@ TOKENS = (
     b"content-encoding: identity\r\n",
     b"content-type: text/event-stream\r\n",
     b"retry-after: 3\r\n",
-    b"retry-after-ms: 1e999\r\n",
-    b"retry-after: nan\r\n",
     b"retry-after: Mon, 01 Jan 2100 00:00:00 GMT\r\n",
-    b"retry-after: Mon, 01 Jan 999999999999 00:00:00 -9999\r\n",
+    *(b"retry-after: %b\r\n" % wait for wait in WAITS if len(wait) < 100),
     b"x-ratelimit-remaining-tokens: 1\r\n",
     b"x-request-id: a\r\n",
     b"trailer: a\r\n",
@@ -382,4 +381,16 @@ TARGET = Target(
         "router_service/upstream/client.py",
     ),
     runs=800,
+    attacks=(
+        *(b"\0HTTP/1.1 200 OK\r\ncontent-length: %b\r\n\r\nhello" % x for x in LENGTHS.values()),
+        *(
+            b"\0HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%b\r\nhello\r\n0\r\n\r\n"
+            % size
+            for size in CHUNK_SIZES.values()
+        ),
+        *(
+            b"\0HTTP/1.1 503 X\r\nretry-after: %b\r\ncontent-length: 0\r\n\r\n" % wait
+            for wait in WAITS
+        ),
+    ),
 )

@@ -32,8 +32,8 @@ from tests.apis import APIS, Api
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
 from tests.fuzz.requests import packer
-from tests.hostile.forms import IS_LONG
 from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
+from tests.products import IS_LONG
 
 Json = Any
 

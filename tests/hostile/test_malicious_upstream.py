@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from tests.bodies import CHAT
 from tests.hostile.raw import Answer, request
 from tests.hostile.target import FILE, Attack, Target, auth_headers, check_answer, new_nonce
-from tests.hostile.upstream import BEHAVIOURS
+from tests.hostile.upstream import BEHAVIOURS, WRONG_TYPES
 from tests.hostile.upstream_server import BEHAVIOUR_HEADER, Behaviour, Expected, Surface, dumps
+from tests.products import pairwise
 
 READ_BYTES = 16 * 1024 * 1024
 """Of an answer that need not be good; then the client leaves, for some have no end."""
@@ -27,6 +30,35 @@ _REQUESTS: dict[Surface, tuple[str, str, dict[str, Any] | None]] = {
     Surface.PASSED_GET: ("GET", FILE, None),
     Surface.PASSED_POST: ("POST", "/v1/files", {"purpose": "none"}),
 }
+
+
+def product_of(behaviours: Iterable[Behaviour]) -> list[tuple[str, Surface, int]]:
+    """Return each behaviour's name with each of its surfaces and variants."""
+    return [
+        (behaviour.name, surface, variant)
+        for behaviour in behaviours
+        for surface in behaviour.surfaces
+        for variant in range(behaviour.variants)
+    ]
+
+
+def exchanges() -> Mapping[str, Sequence[tuple[Surface, int]]]:
+    """Return the surfaces and variants of each behaviour; of fields with wrong types, pairwise.
+
+    Streams are read by other code than whole answers, so that both get every value in every field.
+    """
+    fields = {behaviour.name for behaviour in WRONG_TYPES}
+    others = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in fields]
+    found: dict[str, list[tuple[Surface, int]]] = defaultdict(list)
+    values = pairwise(
+        product_of(WRONG_TYPES), lambda case: (case[0], case[1].endswith("stream"), case[2])
+    )
+    for name, surface, variant in (*product_of(others), *values):
+        found[name].append((surface, variant))
+    return found
+
+
+EXCHANGES = exchanges()
 
 
 def check(expected: Expected, answer: Answer, nonce: str) -> None:
@@ -75,8 +107,7 @@ def test_malicious_upstream_harms_only_the_request_that_it_answers(
         attack.target.wait_for_upstream()
 
     def attack(attack: Attack) -> None:
-        for surface in behaviour.surfaces:
-            for variant in range(behaviour.variants):
-                exchange(attack, surface, variant)
+        for surface, variant in EXCHANGES[behaviour.name]:
+            exchange(attack, surface, variant)
 
     target.withstand(attack)

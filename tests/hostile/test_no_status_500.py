@@ -19,8 +19,8 @@ from tests.apis import APIS, Api
 from tests.fuzz import entries, events, requests, translations
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Mutate
-from tests.hostile.forms import IS_LONG
 from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
+from tests.products import IS_LONG
 
 Json = Any
 

@@ -26,6 +26,7 @@ from router_service.apis.conversation import (
 )
 from router_service.apis.responses.chat_form import parse_responses_request
 from router_service.core.errors import InvalidRequestError
+from tests.attacks import BROKEN_JSON, OUTSIDE_JSON
 
 USER = {"role": "user", "content": "hi"}
 
@@ -237,9 +238,15 @@ def test_schema_depth_limit_is_exact() -> None:
     assert caught.value.param == "tools[0].parameters"
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[1]", b"null", b'{"a": NaN}', b"\xff\xfe", b"[" * 5000]
-)
+NOT_OBJECTS = {
+    **BROKEN_JSON,
+    **{name: b'{"a":%b}' % value for name, value in OUTSIDE_JSON.items()},
+    "an array": b"[1]",
+    "null": b"null",
+}
+
+
+@pytest.mark.parametrize("body", NOT_OBJECTS.values(), ids=NOT_OBJECTS)
 def test_bodies_that_are_not_objects_are_refused(body: bytes) -> None:
     """Any other bytes raise an InvalidRequestError."""
     with pytest.raises(InvalidRequestError):

@@ -21,6 +21,7 @@ from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings
 from router_service.upstream.client import MAX_PASSED_HEADERS
 from router_service.upstream.streams import MAX_HELD_BYTES, MAX_WHOLE_BYTES
+from tests.attacks import INTEGERS, VALUES, WAITS
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import ONE_TRY, WAIT_S, served, wait_for
@@ -390,25 +391,13 @@ def test_compressed_stream_is_read_at_the_clients_pace(house: House) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"Mon, 01 Jan 999999999999 00:00:00 GMT",
-        b"Mon, 01 Jan 2026 00:00:00 +99999999999",
-        b"nan",
-        b"inf",
-        b"1e400",
-        b"-1",
-        b"9" * 5000,
-        b"\xb2\xff",
-    ],
-)
-def test_invalid_retry_after_is_dropped(house: House, status: int, value: bytes) -> None:
+def test_invalid_retry_after_is_dropped(house: House, status: int) -> None:
     """The client gets the upstream's status without the invalid header."""
-    for name in (b"retry-after: ", b"retry-after-ms: "):
-        answer = house.ask(*whole(b"{}", name + value, status=b"%d X" % status))
-        assert answer.status_code == status
-        assert not {"retry-after", "retry-after-ms"} & set(answer.headers)
+    for value in WAITS:
+        for name in (b"retry-after: ", b"retry-after-ms: "):
+            answer = house.ask(*whole(b"{}", name + value, status=b"%d X" % status))
+            assert answer.status_code == status
+            assert not {"retry-after", "retry-after-ms"} & set(answer.headers), value
 
 
 def test_retry_after_is_limited_to_a_day(house: House) -> None:
@@ -418,11 +407,10 @@ def test_retry_after_is_limited_to_a_day(house: House) -> None:
     wait_for(lambda: house.ask(*whole(GOOD)).status_code == 200, "it is asked again")
 
 
-NUMBERS = (b"18446744073709551615", b"9223372036854775807", b"9007199254740991", b"1e308", b"-7")
-ODD = (*NUMBERS, b"1" * 400, b"true", b"null", b'"1"', b"[1]", b'{"a":1}', b"0.5")
+ODD = tuple(json.dumps(value).encode() for value in (*INTEGERS, *VALUES, "1", 0.5))
 
 
-@pytest.mark.parametrize("number", ODD)
+@pytest.mark.parametrize("number", ODD, ids=lambda number: number[:30].decode())
 def test_broken_stream_ends_with_an_error_event_after_any_sequence_number(
     house: House, number: bytes
 ) -> None:
@@ -437,7 +425,7 @@ def test_broken_stream_ends_with_an_error_event_after_any_sequence_number(
     assert 0 <= error["sequence_number"] <= 2**53
 
 
-@pytest.mark.parametrize("number", ODD)
+@pytest.mark.parametrize("number", ODD, ids=lambda number: number[:30].decode())
 def test_invalid_usage_does_not_change_the_answer(house: House, number: bytes) -> None:
     """Invalid token counts are ignored, in whole answers and in streams."""
     kinds = "prompt completion total input output cache_read_input cache_creation_input"

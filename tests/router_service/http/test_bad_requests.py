@@ -19,6 +19,7 @@ from router_service.policies.verified import Verified
 from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests import apis
+from tests.attacks import BROKEN_JSON
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
@@ -41,10 +42,10 @@ def error_of(response: httpx.Response) -> dict[str, str | None]:
 @pytest.mark.parametrize(
     ("body", "status", "param", "code"),
     [
-        (b"", 400, None, "invalid_json"),
-        (b"{", 400, None, "invalid_json"),
-        (b"\xff\xfe", 400, None, "invalid_json"),
-        (b"[" * 3000, 400, None, "invalid_json"),
+        *(
+            pytest.param(body, 400, None, "invalid_json", id=name)
+            for name, body in BROKEN_JSON.items()
+        ),
         (b"[]", 400, None, "invalid_type"),
         (b'{"messages":[{}]}', 400, "model", "missing_required_parameter"),
         (b'{"model":3,"messages":[{}]}', 400, "model", "invalid_type"),

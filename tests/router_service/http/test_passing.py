@@ -11,6 +11,8 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
+from typing import NamedTuple
 
 import anyio
 import httpx
@@ -28,7 +30,9 @@ from router_service.core.errors import ConfigError, InvalidRequestError
 from router_service.http.transfer import segments_of, upstream_path
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
+from tests.attacks import PATHS
 from tests.fakes import FakeRouter
+from tests.products import pairwise
 from tests.serving import ONE_TRY, Sandbox, served
 
 KEY = "upstream-secret-key"
@@ -266,40 +270,7 @@ def raw_told(url: str, target: bytes) -> str:
     return found[1].decode()
 
 
-# Some servers read these as a dot segment, a slash or the end of the path: path parameters
-# (Tomcat), overlong UTF-8, `%u` (IIS), decoding twice, NFKC, trailing blanks, best-fit mappings
-# (Windows).
-AMBIGUOUS = (
-    b"..; ..;x .; .;x ;x a;b x%3bc %3b %2e %2E%2e .%2e %2e. %252e %25 ... .x ..x ..%20 %20.. +.. "
-    b"%20 %c0%ae %c0%ae%c0%ae %c0%af %e0%80%ae %e0%80%af %f0%80%80%ae %c1%9c %ff %80 %ed%a0%80 "
-    b"%uff0e %u002e %ef%bc%8e %ef%bc%8f %e2%80%a4 %e2%80%a5 %e2%80%a6 %e2%92%88 %c2%bd %e2%88%95 "
-    b"%e2%81%84 %ef%bc%bc %ef%bc%85 %2f %5c .. . x%3f x%23 x%0a x%7f %c2%80 x%c2%a0 %2 %zz %"
-).split(b" ")
-
-HOSTILE = [
-    b"/v1/../secret",
-    b"/v1/files/..",
-    b"/v1/files/./x",
-    b"/v1/files//x",
-    b"/v1//files",
-    b"/v1/files/%2e%2e/x",
-    b"/v1/files/%2E./x",
-    b"/v1/files/a%2fb",
-    b"/v1/files/a%5Cb",
-    b"/v1/files/a\\b",
-    b"/v1/files/%0d%0ax",
-    b"/v1/files/%00",
-    b"/v1/files/%252e%252e",
-    b"/v1/files/",
-    b"/v1/files?a=%0d\tb",
-    b"/v1/fil\xc3\xa9s",
-    *(b"/v1/files/" + segment for segment in AMBIGUOUS),
-    *(b"/v1/files/" + segment + b"/x" for segment in AMBIGUOUS),
-    *(b"/v1/files?" + query for query in (b"a=%0d%0ax", b"a=%00", b"a=%", b"a=%zz", b"%u002e")),
-]
-
-
-@pytest.mark.parametrize("target", HOSTILE)
+@pytest.mark.parametrize("target", PATHS)
 def test_no_path_leaves_the_base_url(passing: httpx.Client, target: bytes) -> None:
     """Dots, double and encoded slashes, and control characters are refused, never relayed."""
     status = raw_request(str(passing.base_url).rstrip("/"), target)
@@ -405,13 +376,27 @@ def repeating() -> Iterator[httpx.Client]:
 
 
 HOWS = ["headers", "coding", "json", "error", "base64", "text", "stream", "bytes"]
+STATUSES = [200, 201, 400, 404, 409, 422, 429, 500, 503]
 
 
-@pytest.mark.parametrize("model", ["none", "small"])
-@pytest.mark.parametrize("status", [200, 201, 400, 404, 409, 422, 429, 500, 503])
-@pytest.mark.parametrize("how", HOWS)
+class Echo(NamedTuple):
+    """An answer with the gateway's key, and the model that the request names."""
+
+    how: str
+    status: int
+    model: str
+
+
+ECHOES = pairwise(
+    [Echo(*each) for each in product(HOWS, STATUSES, ("none", "small"))],
+    # Both models' answers are read by other code, and so are errors.
+    lambda echo: (echo.how, echo.model, echo.status < 400),
+)
+
+
+@pytest.mark.parametrize(("how", "status", "model"), ECHOES)
 def test_echo_of_the_gateways_key_is_redacted(
-    repeating: httpx.Client, status: int, how: str, model: str
+    repeating: httpx.Client, how: str, status: int, model: str
 ) -> None:
     """No client sees the key, whichever request headers an upstream repeats.
 

@@ -30,6 +30,7 @@ from router_service.upstream.streams import (
     failure_of_error,
 )
 from tests import apis
+from tests.attacks import OUTSIDE_JSON, REPEATED_KEYS
 from tests.dialect_answers import CASES, events
 from tests.fuzz.events import Stream, read_events
 from tests.fuzz.target import virtual_loop
@@ -82,12 +83,15 @@ def delta(fields: str) -> bytes:
     return b'{"id":"1","model":"m","choices":[{"index":0,"delta":' + fields.encode() + b"}]}"
 
 
+VALUES = {
+    name: delta('{"content":"a","x":VALUE}').replace(b"VALUE", value)
+    for name, value in (*OUTSIDE_JSON.items(), *REPEATED_KEYS.items())
+}
+TOO_DEEP = VALUES.pop("50,000 levels")
 ODD = {
-    "half an emoji": delta(r'{"content":"\ud83d"}'),
-    "minus infinity": delta('{"content":"a","logprob":-Infinity}'),
-    "not a number": delta('{"content":"a","p":NaN}'),
+    **VALUES,
+    "half an emoji as content": delta(r'{"content":"\ud83d"}'),
     "5,000 digits": delta('{"content":"a","n":' + "7" * 5000 + "}"),
-    "a large exponent": delta('{"content":"a","n":1e999}'),
     "a control character": delta('{"content":"a\x01"}'),
     "half a letter": b'{"choices":[{"index":0,"delta":{"content":"\xe4\xb8"}}]}',
     "a byte order mark": b"\xef\xbb\xbf" + GOOD,
@@ -106,6 +110,15 @@ def test_odd_json_is_relayed_and_read(name: str) -> None:
         assert said is not None
         assert "good" in said.text
         assert len(said.sha256()) == 64
+
+
+def test_an_event_that_is_too_deep_makes_the_answer_unknown() -> None:
+    """It is forwarded, and the usage after it is read, but what was answered is not known."""
+    parts, reader, error = relay(TOO_DEEP, GOOD, USED, b"[DONE]")
+    assert error is None
+    assert TOO_DEEP in b"".join(parts)
+    assert reader.usage == Usage(3, 2)
+    assert reader.accumulator.answer() is None
 
 
 def test_streams_of_messages() -> None:
