@@ -38,10 +38,10 @@ from benchmarks.stamp import write_figures
 from router_service.policies.costs import Price
 from router_service.predictor.model import sigmoid
 from router_service.predictor.words import Ids
-from switchcraft_training import experiment, pipeline
+from switchcraft_training import experiment, pipeline, training_data
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
-from switchcraft_training.baselines.registry import baselines_to_fit
+from switchcraft_training.baselines.registry import baselines
 from switchcraft_training.config import (
     ArmConfig,
     CheckingConfig,
@@ -59,11 +59,12 @@ from switchcraft_training.evaluation.calibration import (
 )
 from switchcraft_training.evaluation.evaluate import Entrant, Experiment
 from switchcraft_training.evaluation.report import all_sections, main_figures
-from switchcraft_training.experiment import CrossValidation, TrainingData, pack_table
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
 from switchcraft_training.models.finetuning import compute_states
 from switchcraft_training.models.training import branch_logits, train_router
+from switchcraft_training.predictions import HeldOutPredictions, export_fold
 from switchcraft_training.progress import Usage, running, stage, step
+from switchcraft_training.training_data import TrainingData, pack_table
 from switchcraft_training.verification import study_verifier
 
 SHIPPED_CONFIG = Path("configs/reference-pool.yaml")
@@ -167,10 +168,11 @@ def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
     _log_stages()
     config = configured(folder, rows, verifier=verifier)
     with running(()) as stages:
-        with stage(pipeline.READING):
+        with stage(training_data.READING):
             table = load_dataset(config, folder)
         encoder = load_encoder(config.encoder.source)
-        data = pack_table(config, table, encoder, folder / "work")
+        with stage(training_data.PACKING):
+            data = pack_table(config, table, encoder, folder / "work")
         config = config.model_copy(
             update={"encoder": config.encoder.model_copy(update={"distilled": None})}
         )
@@ -197,7 +199,7 @@ def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
 
 def one_fold(
     data: TrainingData, train: Sequence[int], test: Sequence[int], encoder: PretrainedEncoder
-) -> CrossValidation:
+) -> HeldOutPredictions:
     """Train on one fold and predict its test rows; other rows get noisy labels as predictions."""
     config, table = data.config, data.table
     labels = table.measured(config.arms).correct
@@ -214,22 +216,21 @@ def one_fold(
             ).items():
                 branches[name][list(test)] = logits
         with step("int8 graph"):
-            classifier = experiment.export_fold(model, config)
+            classifier = export_fold(model, config)
         with step("int8 graph's predictions"):
             raw = sigmoid(noise)
             raw[list(test)] = classifier.predict(table.take(test).packed)
     costs_usd = np.tile(data.expected_costs_usd(train), (len(labels), 1))
     folds = np.zeros(len(labels), dtype=np.int64)
-    return CrossValidation(branches, raw, costs_usd, folds)
+    unknown = np.full(len(labels), np.nan)
+    return HeldOutPredictions(branches, raw, unknown, folds=folds, expected_costs_usd=costs_usd)
 
 
-def study_all(data: TrainingData, validation: CrossValidation) -> None:
+def study_all(data: TrainingData, validation: HeldOutPredictions) -> None:
     """Calibrate, fit each baseline on one fold, and make the report's figures."""
     config = data.config
     table = replace(data.table.measured(config.arms), folds=validation.folds)
-    raw = validation.probabilities
-    assert raw is not None  # noqa: S101 - `one_fold` has an exported graph
-    study, probabilities = calibrated(table, raw, config.seed)
+    study, probabilities = calibrated(table, validation.probabilities, config.seed)
     entrants = tuple(_entrants(data, probabilities)) if config.evaluation.baselines else ()
     result = Experiment(
         table=table,
@@ -240,7 +241,7 @@ def study_all(data: TrainingData, validation: CrossValidation) -> None:
         prices=config.prices,
         calibrating=study,
     )
-    with stage(pipeline.MAIN_TABLE):
+    with stage(experiment.MAIN_TABLE):
         figures = main_figures(result)
     with stage(pipeline.REPORT):
         all_sections(result, figures)
@@ -259,14 +260,14 @@ def measure_cheap(folder: Path, rows: int) -> list[Usage]:
     """Do the stages of a run that need no encoder, with noisy labels as predictions."""
     config = configured(folder, rows)
     with running(()) as stages:
-        with stage(pipeline.READING):
+        with stage(training_data.READING):
             table = load_dataset(
                 config.model_copy(update={"also": (), "checking": CheckingConfig()}), folder
             ).measured(config.arms)
         labels = table.correct
         raw = sigmoid(2 * labels - 1 + np.random.default_rng(0).normal(0, 2, labels.shape))
         _, probabilities = calibrated(table, raw, config.seed)
-        with stage(pipeline.MAIN_TABLE):
+        with stage(experiment.MAIN_TABLE):
             profile = profile_arms(table, config.prices)
             costs_usd = [profile[arm].cost_usd() for arm in config.arms]
             main_figures(Experiment(table, probabilities, costs_usd, config.policies))
@@ -287,7 +288,7 @@ def measure_tables(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:  
     costs_usd = [profile[arm].cost_usd() for arm in config.arms]
     with running(()) as stages:
         _, probabilities = calibrated(table, raw, config.seed)
-        with stage(pipeline.MAIN_TABLE):
+        with stage(experiment.MAIN_TABLE):
             main_figures(Experiment(table, probabilities, costs_usd, config.policies))
     return list(stages.usages.values())
 
@@ -299,9 +300,9 @@ def _entrants(data: TrainingData, probabilities: Floats) -> Iterator[Entrant]:
     with stage(experiment.BASELINES):
         splits = fold_table(table, data.config.evaluation.folds, data.config.seed)
         rule = data.config.choosing_rule
-        for baseline in baselines_to_fit(views, _random_vectors):
+        for baseline in baselines(views, _random_vectors):
             with step(baseline.name):
-                found = held_out(baseline, table, splits[:1], (rule,))
+                found = held_out(baseline, table, splits[:1], rule)
             choices = np.zeros(len(table), dtype=np.int64)
             predicts = found.probabilities is not None
             yield Entrant("baseline", baseline.name, choices, probabilities if predicts else None)

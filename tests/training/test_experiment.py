@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from switchcraft_training.config import RunConfig
-from switchcraft_training.dataset import load_dataset
-from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
-from switchcraft_training.models.encoders import load_encoder, packing_for
+from switchcraft_training.predictions import cross_validate, predict_held_out
 from switchcraft_training.progress import running, stage
+from switchcraft_training.training_data import TrainingData, read_training_data
 from switchcraft_training.workers import Workers
 
 
@@ -22,12 +21,7 @@ def data(config: Path, benchmark: Path, tmp_path: Path) -> TrainingData:
     """Load the invented benchmark for a router of trees and words."""
     values = yaml.safe_load(config.read_text())
     values["training"] |= {"shares": {"forest": 1, "lexical": 3}, "select_on": "last"}
-    run = RunConfig.model_validate(values)
-    dataset = load_dataset(run, benchmark)
-    encoder = load_encoder(run.encoder.source)
-    run = run.model_copy(update={"packing": packing_for(encoder, run.packing)})
-    (tmp_path / "work").mkdir()
-    return pack_table(run, dataset, encoder, tmp_path / "work")
+    return read_training_data(RunConfig.model_validate(values), benchmark, tmp_path / "work")
 
 
 def test_every_own_row_is_asked_once_of_a_router_that_has_not_seen_it(data: TrainingData) -> None:
@@ -41,28 +35,45 @@ def test_every_own_row_is_asked_once_of_a_router_that_has_not_seen_it(data: Trai
         assert split.train
         tested += split.test
     assert sorted(tested) == own
-    found = cross_validate(data, exported=False)
+    found = cross_validate(data)
     assert found is not None
     for number, split in enumerate(data.folds()):
         assert set(found.folds[list(split.test)]) == {number}
         assert found.expected_costs_usd[split.test[0]].tolist() == pytest.approx(
             data.expected_costs_usd(split.train)
         )
-    assert found.probabilities is None
+    np.testing.assert_array_equal(
+        found.probabilities, found.mix(data.config.training.branch_shares)
+    )
+    assert np.isnan(found.p_no_call).all()
     assert found.branches.keys() == {"forest", "lexical"}
     assert all(np.isfinite(logits).all() for logits in found.branches.values())
     assert not np.isnan(found.expected_costs_usd).any()
+
+
+def test_folds_are_one_part_and_a_router_of_all_rows_ships(data: TrainingData) -> None:
+    """Results are in the order of the rows, and calibration and rules are chosen on all of them."""
+    folds, division = data.folds(), data.divide()
+    assert division.splits == division.parts["test"] == folds
+    tested = np.array([row for split in folds for row in split.test])
+    assert division.rows == data.table.measured_rows
+    assert tuple(tested[division.order]) == division.rows
+    assert not division.ships_measured
+    assert division.tuning_part == "test"
+    assert division.is_in("test").all()
+    assert division.shipped.train == data.table.measured_rows
+    assert division.shipped.teaching == data.table.teaching_rows
 
 
 def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -> None:
     """Flipping one group's labels changes predictions of other folds, and not of its own fold."""
     chosen = data.table.groups == data.table.groups[0]
     fold = next(set(s.test) for s in data.folds() if 0 in s.test)
-    first = cross_validate(data, exported=False)
+    first = cross_validate(data)
     table = data.table
     flipped = np.where(chosen[:, None], 1 - table.correct, table.correct)
     changed = replace(data, table=replace(table, correct=flipped))
-    second = cross_validate(changed, exported=False)
+    second = cross_validate(changed)
     assert first is not None
     assert second is not None
     same = sorted(fold)  # all predictions of the router that has not seen the group
@@ -74,17 +85,18 @@ def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -
 
 @pytest.mark.slow
 def test_folds_in_several_processes_give_the_same_predictions(data: TrainingData) -> None:
-    """Two processes predict what one predicts, and the stage has the steps and memory of both."""
-    alone = cross_validate(data, exported=True)
+    """Two processes predict what one predicts, and the stage has the steps and memory of both.
+
+    Without an encoder, the graphs equal the network in full precision.
+    """
+    alone = cross_validate(data)
     with running(()) as stages, stage("folds"):
-        together = cross_validate(data, exported=True, workers=Workers(2))
+        together = predict_held_out(data, data.divide(), exported=True, workers=Workers(2))
     assert alone is not None
     assert together is not None
-    assert alone.probabilities is not None
-    assert together.probabilities is not None
     np.testing.assert_array_equal(alone.folds, together.folds)
     # The number of threads may change the order of sums.
-    np.testing.assert_allclose(alone.probabilities, together.probabilities, atol=1e-6)
+    np.testing.assert_allclose(alone.probabilities, together.probabilities, atol=1e-5)
     for name, logits in alone.branches.items():
         np.testing.assert_allclose(logits, together.branches[name], atol=1e-5)
     whole, forest = stages.usages["folds", ""], stages.usages["folds", "forest"]
@@ -95,9 +107,8 @@ def test_folds_in_several_processes_give_the_same_predictions(data: TrainingData
 
 def test_what_the_graph_says_is_the_branches_mixed(data: TrainingData) -> None:
     """Without an encoder there is nothing to quantize, so the graph equals the mixed branches."""
-    found = cross_validate(data, exported=True)
+    found = predict_held_out(data, data.divide(), exported=True)
     assert found is not None
-    assert found.probabilities is not None
     shares = data.config.training.branch_shares
     np.testing.assert_allclose(found.probabilities, found.mix(shares), atol=1e-5)
     twice = {name: 2 * share for name, share in shares.items()}

@@ -21,7 +21,7 @@ from router_service.measurement.held_out import describe_pool
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig, load_config
+from switchcraft_training.config import RunConfig, load_config, trained_config
 from switchcraft_training.data.learned import LearnedQueries, digests_of
 from switchcraft_training.dataset import load_dataset, open_source, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
@@ -122,7 +122,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     # The labels are the checker's: the city must be right, and no call is right if no tool fits.
     assert report["label_rates"]["simple"] == {"large-FC": 1.0, "small-FC": pytest.approx(26 / 40)}
     assert report["label_rates"]["relevance"]["large-FC"] == 1.0
-    trained = trained_config(router.artifact)
+    trained = trained_config(manifest)
     sources = (trained.source, *trained.also)
     assert len(sources) == 2
     assert manifest.provenance.data_sha256 == sources_sha256(sources, benchmark)
@@ -278,7 +278,7 @@ def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) ->
     The digests of what it has learned from are those of all queries of these recordings.
     """
     artifact = Artifact.load(SHIPPED)
-    config = trained_config(artifact)
+    config = trained_config(artifact.manifest)
     sources = (config.source, *config.also)
     assert sources_sha256(sources, recorded_data) == artifact.manifest.provenance.data_sha256
     known = LearnedQueries.read(artifact)
@@ -286,11 +286,6 @@ def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) ->
     opened = (open_source(source, recorded_data) for source in sources)
     examples = [example for source in opened for example in source.examples()]
     np.testing.assert_array_equal(known.digests, LearnedQueries.of(examples).digests)
-
-
-def trained_config(artifact: Artifact) -> RunConfig:
-    """Return the configuration that an artifact was trained with."""
-    return RunConfig.model_validate(yaml.safe_load(artifact.manifest.provenance.config))
 
 
 def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:

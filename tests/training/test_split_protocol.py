@@ -21,12 +21,11 @@ from router_service.predictor.packing import Packer
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
-from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets.rows import read_rows
-from switchcraft_training.experiment import NAIVE_TRUNCATION, TrainingData, pack_table, run_split
+from switchcraft_training.experiment import NAIVE_TRUNCATION, run_experiment
 from switchcraft_training.models.checkpoints import FINISHED
-from switchcraft_training.models.encoders import load_encoder, packing_for
-from switchcraft_training.pipeline import LARGE_DIFFERENCE, has_cuda_graph
+from switchcraft_training.shipping import LARGE_DIFFERENCE, has_cuda_graph
+from switchcraft_training.training_data import TrainingData, read_training_data
 from tests.training.conftest import ARMS
 from tests.training.models.stand_ins import save
 from tests.training.papers import DATASETS, write_labelled
@@ -58,9 +57,7 @@ def load(values: Settings, tmp_path: Path) -> Load:
 
     def load_with(evaluation: Settings) -> TrainingData:
         run = RunConfig.model_validate(values | {"evaluation": {"protocol": "split"} | evaluation})
-        encoder = load_encoder(run.encoder.source)
-        run = run.model_copy(update={"packing": packing_for(encoder, run.packing)})
-        return pack_table(run, load_dataset(run, tmp_path / "data"), encoder, tmp_path)
+        return read_training_data(run, tmp_path / "data", tmp_path)
 
     return load_with
 
@@ -112,6 +109,28 @@ def test_split_that_cannot_be_made_is_an_error(load: Load) -> None:
         replace(data, table=data.table.take(range(4))).split()
 
 
+def test_router_that_is_measured_predicts_both_parts_and_ships(load: Load) -> None:
+    """One router learns from the training part; validation rows stop it only if it needs them.
+
+    Calibration and rules are chosen on the validation part. The report of that part compares its
+    rows with the training rows only.
+    """
+    data = load({})
+    split, division = data.split(), data.divide()
+    (trained,) = division.splits
+    assert (trained.train, trained.validation) == (split.train, split.validation)
+    assert trained.test == division.rows == (*split.validation, *split.test)
+    assert data.divide(validated=False).splits[0].validation == ()
+    assert division.ships_measured
+    assert division.shipped == split
+    assert division.tuning_part == "validation"
+    assert division.parts["test"] == (split,)
+    assert division.parts["validation"] == (replace(split, validation=(), test=split.validation),)
+    for part in division.parts:
+        (own,) = division.parts[part]
+        assert tuple(np.array(division.rows)[division.is_in(part)]) == own.test
+
+
 def test_both_parts_have_every_entrant(load: Load) -> None:
     """Baselines and the router on truncated input are measured on test and validation rows.
 
@@ -120,12 +139,13 @@ def test_both_parts_have_every_entrant(load: Load) -> None:
     data = load({"truncated": True, "baselines": True})
     policies = {"default": "theta=0.5", "economy": "accuracy=best-10"}
     data = replace(data, config=data.config.model_copy(update={"policies": policies}))
-    result = run_split(data, data.load_encoder())
+    result = run_experiment(data)
     assert result is not None
-    for experiment, rows in (
-        (result.test, result.split.test),
-        (result.validation, result.split.validation),
-    ):
+    test, validation = result.experiments["test"], result.experiments["validation"]
+    split = data.split()
+    assert result.division.shipped == split
+    assert result.predictions.trained is not None
+    for experiment, rows in ((test, split.test), (validation, split.validation)):
         assert [e.id for e in experiment.table.examples] == [
             data.table.examples[r].id for r in rows
         ]
@@ -136,14 +156,12 @@ def test_both_parts_have_every_entrant(load: Load) -> None:
         for entrant in (*entrants.values(), *experiment.variants):
             assert len(entrant.choices) == len(rows)
     chosen = Figures.measure(
-        result.validation.table,
-        result.validation.probabilities,
-        result.validation.expected_costs_usd,
-        policies,
+        validation.table, validation.probabilities, validation.expected_costs_usd, policies
     ).policies
-    assert result.test.policies == result.validation.policies == chosen
-    assert chosen["economy"] in frontier_rules(result.test.expected_costs_usd)
-    assert result.test.expected_costs_usd == data.expected_costs_usd(result.split.train)
+    assert test.policies == validation.policies == chosen
+    costs_usd = np.asarray(test.expected_costs_usd)
+    assert chosen["economy"] in frontier_rules(costs_usd)
+    assert (costs_usd == data.expected_costs_usd(split.train)).all()
 
 
 @pytest.mark.timeout(RUN_S)

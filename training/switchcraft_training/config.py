@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from router_service.artifact import Knowledge
+from router_service.artifact import Knowledge, Manifest
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.measurement.goals import parse_goal
 from router_service.policies.costs import Price
@@ -475,11 +476,18 @@ def load_config(path: Path) -> RunConfig:
     A file may name another one as `extends`, in its own folder or a shipped one, and then contains
     only the settings that differ.
     """
-    try:
+    with raising_config_error(path):
         return RunConfig.model_validate(_read_settings(find_config(path)))
+
+
+@contextmanager
+def raising_config_error(path: Path) -> Iterator[None]:
+    """Raise ConfigError if a block cannot read or validate the YAML file at a path."""
+    try:
+        yield
     except OSError as exc:
         raise ConfigError(str(exc.filename), "", f"cannot be read: {exc.strerror}") from exc
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise ConfigError(str(path), "", f"is not YAML: {exc}") from exc
     except ValidationError as exc:
         first = exc.errors()[0]
@@ -516,3 +524,9 @@ def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 def dump_config(config: RunConfig) -> str:
     """Write a configuration as YAML, including all defaults."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def trained_config(manifest: Manifest) -> RunConfig:
+    """Return the configuration that an artifact was trained with, with the packing that it uses."""
+    config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
+    return config.model_copy(update={"packing": manifest.packing})

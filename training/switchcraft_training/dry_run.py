@@ -32,7 +32,6 @@ from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import unique
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import open_source, require_measured_rows
-from switchcraft_training.experiment import TrainingData
 from switchcraft_training.models.encoders import (
     PretrainedEncoder,
     find_encoder,
@@ -42,6 +41,7 @@ from switchcraft_training.models.encoders import (
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import start_accelerator
 from switchcraft_training.records import Example
+from switchcraft_training.training_data import TrainingData
 from switchcraft_training.verification import require_answers
 
 WEIGHTS: Final = (

@@ -12,17 +12,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from router_service.artifact import MANIFEST, Artifact, Manifest, read_manifest, save_manifest
 from router_service.core.errors import UnbalancedFoldsError
 from router_service.predictor.familiarity import FamiliaritySpec, Sizes
-from switchcraft_training.config import RunConfig
+from switchcraft_training.config import trained_config
 from switchcraft_training.data.table import Floats
-from switchcraft_training.dataset import load_dataset, require_measured_rows
-from switchcraft_training.experiment import TrainingData, pack_table
-from switchcraft_training.models.encoders import load_encoder
+from switchcraft_training.training_data import TrainingData, read_training_data
 
 log = logging.getLogger(__name__)
 
@@ -123,14 +120,10 @@ def add_familiarity(artifact: Path, data: Path, out: Path, workspace: Path) -> M
 
     Nothing else of the artifact changes, and no router is trained. `out` may be the artifact's own
     directory. The configuration that the artifact holds and the recorded answers in `data` give
-    the queries. Raises the errors of `load_dataset` and `Artifact.load`.
+    the queries. Raises the errors of `read_training_data` and `Artifact.load`.
     """
     manifest = Artifact.load(artifact).manifest
-    config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
-    table = load_dataset(config, data, workspace / "labels")
-    require_measured_rows(table, config, data)
-    config = config.model_copy(update={"packing": manifest.packing})
-    training = pack_table(config, table, load_encoder(config.encoder.source), workspace)
+    training = read_training_data(trained_config(manifest), data, workspace)
     if out.resolve() != artifact.resolve():
         shutil.copytree(artifact, out, dirs_exist_ok=True)
     update = {"familiarity": fit_familiarity(training)}

@@ -11,42 +11,23 @@ from __future__ import annotations
 import json
 import logging
 import platform
-import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import numpy as np
-
-from router_service.artifact import TOKENIZER, Encoder, Manifest, Provenance
-from router_service.measurement.held_out import HeldOut
-from router_service.predictor.model import Calibration, Classifier
+from router_service.artifact import Provenance
 from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import Grouping, RunConfig, dump_config
-from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
+from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.outcomes import CheckedAnswers
-from switchcraft_training.data.splits import split_table
-from switchcraft_training.data.table import Table, profile_arms
-from switchcraft_training.dataset import (
-    load_dataset,
-    open_source,
-    require_measured_rows,
-    sources_sha256,
-)
-from switchcraft_training.evaluation.evaluate import Experiment
+from switchcraft_training.data.table import Table
+from switchcraft_training.dataset import open_source, sources_sha256
 from switchcraft_training.evaluation.learning import LearningCurve, learning_curves
-from switchcraft_training.evaluation.report import (
-    KnownTools,
-    Report,
-    all_sections,
-    main_figures,
-    write_report,
-)
+from switchcraft_training.evaluation.report import KnownTools, Report, all_sections, write_report
 from switchcraft_training.evaluation.verified import (
     NO_ANSWERS,
     NO_VERIFIER,
@@ -58,27 +39,19 @@ from switchcraft_training.experiment import (
     CROSS_VALIDATION,
     ROUTER,
     TRUNCATED,
-    TrainingData,
     experiment_stages,
-    pack_table,
     run_experiment,
-    run_split,
     seed_stage,
 )
-from switchcraft_training.familiarity import fit_familiarity
-from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
-from switchcraft_training.models.export import (
-    CUDA_GRAPH,
-    GRAPH,
-    export_fp16,
-    export_int8,
-    full_precision,
-    write_canaries,
-    write_manifest,
-)
 from switchcraft_training.models.optimization import explaining_lost_processes, is_main_process
-from switchcraft_training.models.training import TrainedRouter, predict, train_router
 from switchcraft_training.progress import running, stage
+from switchcraft_training.shipping import ship_router, train_on_all
+from switchcraft_training.training_data import (
+    PACKING,
+    READING,
+    TrainingData,
+    read_training_data,
+)
 from switchcraft_training.verification import (
     NESTED_ROUTERS,
     VERIFIER,
@@ -91,30 +64,15 @@ log = logging.getLogger(__name__)
 
 DISTRIBUTION = "switchcraft-router"
 VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")
-PARITY_ROWS = 100
-COMPARED_ROWS = 500
-"""Number of queries by which the graphs for CPUs and GPUs are compared."""
-LARGE_DIFFERENCE = 0.1
-MANY_CHANGED = 0.05
-"""Above this difference in probability or this share of changed decisions between the graphs for
-CPUs and GPUs, a run warns. The int8 graph of a DistilBERT with sharp probabilities differs from
-full precision by up to 0.08."""
-GPU_PARAMETERS = 10_000_000
-"""Larger encoders get a graph for GPUs by default. On one core, the int8 graph of a DistilBERT (66
-million parameters) takes 36 ms for 64 tokens, and the shipped one (4 million) 0.7 ms
-(`benchmarks/gpu.sh`)."""
-
 STAGES = "stages.json"
 """File with the time and memory of every stage of a run."""
 
-READING = "reading and judging"
 FINAL_ROUTER = "final router"
 EXPORT = "export"
-MAIN_TABLE = "main table"
 KNOWN_TOOLS = "known tools"
 LEARNING_CURVE = "learning curve"
 REPORT = "report"
-"""Names of the stages besides those of `experiment_stages` and of `study_verifier`."""
+"""Names of the stages of this module."""
 
 SHARES: Mapping[str, float] = {
     CROSS_VALIDATION: 25,
@@ -168,93 +126,91 @@ def run(
 
 def run_stages(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the stages of a run, in their order."""
-    if config.evaluation.protocol == "split":
-        return (READING, *experiment_stages(config), MAIN_TABLE, EXPORT, REPORT)
-    verifier = (NESTED_ROUTERS, VERIFIER) if config.verifier else ()
-    known = (KNOWN_TOOLS,) if config.evaluation.known_tools else ()
-    learning = (LEARNING_CURVE,) if config.evaluation.learning_curve else ()
-    last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, *known, *learning, REPORT)
-    return (READING, *experiment_stages(config), *last)
+    settings = config.evaluation
+    return (
+        *(READING, PACKING, *experiment_stages(config)),
+        *((FINAL_ROUTER,) if settings.protocol == "folds" else ()),
+        EXPORT,
+        *((NESTED_ROUTERS, VERIFIER) if config.verifier else ()),
+        *((KNOWN_TOOLS,) if settings.known_tools else ()),
+        *((LEARNING_CURVE,) if settings.learning_curve else ()),
+        REPORT,
+    )
 
 
 def _run_stages(
     config: RunConfig, data: Path, out: Path, workspace: Path, workers: Workers
 ) -> Path:
-    provenance = trace(config, data)
-    workspace.mkdir(parents=True, exist_ok=True)
-    chat = config.evaluation.chat_preferences
-    with stage(READING):
-        preferences = None if chat is None else read_preferences(chat, data)
-        table = load_dataset(config, data, workspace / "labels")
-    require_measured_rows(table, config, data)
-    encoder = load_encoder(config.encoder.source)
-    config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
-    training = replace(pack_table(config, table, encoder, workspace), preferences=preferences)
-    if config.evaluation.protocol == "split":
-        return _run_split(training, out, provenance)
-    result = run_experiment(training, workers)
-    with stage(FINAL_ROUTER):
-        encoder = training.load_encoder()
-        trained = train_on_all(training, encoder)
-    if result is None or not is_main_process():
-        return out / "artifact"
+    settings, directory = config.evaluation, out / "artifact"
+    is_split = settings.protocol == "split"
 
-    directory = out / "artifact"
+    # Read the answers, and pack the queries.
+    provenance = trace(config, data)
+    chat = settings.chat_preferences
+    preferences = None if chat is None else read_preferences(chat, data)
+    training = replace(read_training_data(config, data, workspace), preferences=preferences)
+    examples = training.table.examples
+
+    # Divide the rows, train routers, and measure their predictions of rows that they have not seen.
+    result = run_experiment(training, workers)
+
+    # Ship the router that was measured, or with folds one that is trained on all rows.
+    encoder = training.load_encoder()
+    trained = None if result is None else result.predictions.trained
+    if not is_split:
+        with stage(FINAL_ROUTER):
+            trained = train_on_all(training, encoder)
+    if result is None or trained is None or not is_main_process():
+        return directory
     with stage(EXPORT):
-        parity = result.parity | export(training, encoder, trained, result.calibration, directory)
-    with stage(MAIN_TABLE):
-        figures = main_figures(result.experiment)
-    measured = table.measured(config.arms)
-    profile = profile_arms(measured, config.prices)
-    LearnedQueries.of(table.examples).write(directory)
-    folds = [split.train for split in training.folds()]
-    held_out_predictions(training, result.experiment, folds).write(directory)
-    manifest = write_manifest(
-        directory,
-        config,
-        describe_encoder(encoder),
-        profile,
-        provenance,
-        figures=result.experiment.figures(),
-        calibration=result.calibration,
-        familiarity=fit_familiarity(training),
-    )
-    parity |= compare_graphs(training, manifest, directory)
-    verified: VerifiedFigures | str = NO_VERIFIER
+        parity = ship_router(training, result, trained, encoder, provenance, directory)
+
+    # Study verifiers on the same folds, and add one to the artifact.
+    measured = result.experiments["test"]
+    verified: VerifiedFigures | str | None = None
     if config.verifier:
-        calibrated = result.experiment.probabilities
-        study = study_verifier(training, result.validation, calibrated, data, workers=workers)
+        calibrated = measured.probabilities
+        study = study_verifier(training, result.predictions, calibrated, data, workers=workers)
         study.add_to(directory)
         verified = verified_figures(study)
-    elif not isinstance(open_source(config.source, data), CheckedAnswers):
-        verified = NO_ANSWERS
+    elif not is_split:
+        has_answers = isinstance(open_source(config.source, data), CheckedAnswers)
+        verified = NO_VERIFIER if has_answers else NO_ANSWERS
+
+    # Measure with tools that may be known, and with fewer queries.
     known: KnownTools | None = None
-    if config.evaluation.known_tools:
+    if settings.known_tools:
         with stage(KNOWN_TOOLS):
-            known = measure_known_tools(training, result.experiment.policies, data, workers)
+            known = measure_known_tools(training, measured.policies, data, workers)
     learning: dict[Grouping, LearningCurve] = {}
-    if config.evaluation.learning_curve:
+    if settings.learning_curve:
         with stage(LEARNING_CURVE):
             learning = learning_curves(training, data, workers=workers)
+
+    # Report on each part.
+    shipped = result.division.shipped
     with stage(REPORT):
-        report = Report(
-            name=config.name,
-            folds=config.evaluation.folds,
-            teaching=len(table.teaching_rows),
-            unprofiled_arms=config.unprofiled_arms if config.evaluation.baselines else (),
-            label_rates=rates_by_category(measured),
-            epochs=trained.epochs,
-            test=figures,
-            sections=all_sections(result.experiment, figures),
-            parity=parity,
-            provenance=provenance,
-            overlap=TrainingOverlap.of_splits(table.examples, training.folds()),
-            verified=verified,
-            grouped_by=config.evaluation.grouped_by,
-            known_tools=known,
-            learning=learning,
-        )
-        write_report(report, out)
+        for part, experiment in result.experiments.items():
+            report = Report(
+                name=config.name,
+                folds=None if is_split else settings.folds,
+                split=shipped.sizes() if is_split else None,
+                part=part,
+                teaching=len(shipped.teaching),
+                unprofiled_arms=config.unprofiled_arms if settings.baselines else (),
+                label_rates=rates_by_category(experiment.table),
+                epochs=trained.epochs,
+                test=result.figures[part],
+                sections=all_sections(experiment, result.figures[part]),
+                parity=parity,
+                provenance=provenance,
+                overlap=TrainingOverlap.of_splits(examples, result.division.parts[part]),
+                verified=verified,
+                grouped_by=settings.grouped_by,
+                known_tools=known,
+                learning=learning,
+            )
+            write_report(report, out, "report" if part == "test" else part)
     return directory
 
 
@@ -271,180 +227,10 @@ def measure_known_tools(
     assert result is not None  # noqa: S101 - only the main process measures
     verified: VerifiedFigures | None = None
     if config.verifier:
-        calibrated = result.experiment.probabilities
-        study = study_verifier(data, result.validation, calibrated, recordings, workers=workers)
+        calibrated = result.experiments["test"].probabilities
+        study = study_verifier(data, result.predictions, calibrated, recordings, workers=workers)
         verified = verified_figures(study)
-    return KnownTools(main_figures(result.experiment), verified)
-
-
-def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
-    """Train one router, and write its artifact and the reports on its test and validation part."""
-    config, directory = data.config, out / "artifact"
-    encoder = data.load_encoder()
-    result = run_split(data, encoder)
-    if result is None:
-        return directory
-    with stage(MAIN_TABLE):
-        test, validation = main_figures(result.test), main_figures(result.validation)
-    chosen = validation.entry(validation.default_policy)
-    described = result.test.figures()
-    measures = {
-        "validation_accuracy": chosen.accuracy,
-        "validation_cost_usd": chosen.cost_usd,
-    }
-    described = replace(described, metrics={**described.metrics, **measures})
-    with stage(EXPORT):
-        parity = export(data, encoder, result.trained, result.calibration, directory)
-    split, examples = result.split, data.table.examples
-    known = (*split.train, *split.validation, *split.teaching)
-    LearnedQueries.of(examples[row] for row in known).write(directory)
-    profile = profile_arms(
-        data.table.take(result.split.train).select_arms(config.arms), config.prices
-    )
-    held_out_predictions(data, result.test, [split.train]).write(directory)
-    manifest = write_manifest(
-        directory,
-        config,
-        describe_encoder(encoder),
-        profile,
-        provenance,
-        figures=described,
-        calibration=result.calibration,
-    )
-    parity |= compare_graphs(data, manifest, directory)
-    with stage(REPORT):
-        report = Report(
-            name=config.name,
-            split=result.split.sizes(),
-            teaching=len(result.split.teaching),
-            unprofiled_arms=config.unprofiled_arms if config.evaluation.baselines else (),
-            label_rates=rates_by_category(result.test.table),
-            epochs=result.trained.epochs,
-            test=test,
-            sections=all_sections(result.test, test),
-            parity=parity,
-            provenance=provenance,
-            overlap=TrainingOverlap.of_splits(examples, (split,)),
-        )
-        write_report(report, out)
-        against_training = replace(split, validation=(), test=split.validation)
-        on_validation = replace(
-            report,
-            part="validation",
-            overlap=TrainingOverlap.of_splits(examples, (against_training,)),
-            label_rates=rates_by_category(result.validation.table),
-            test=validation,
-            sections=all_sections(result.validation, validation),
-        )
-        write_report(on_validation, out, "validation")
-    return directory
-
-
-def train_on_all(data: TrainingData, encoder: PretrainedEncoder) -> TrainedRouter:
-    """Train the artifact's router on all rows, minus a tenth if early stopping needs them."""
-    held_out: tuple[int, ...] = ()
-    if data.needs_validation:
-        within = data.config.evaluation.distinct_within
-        held_out = split_table(data.table, data.config.seed, within=within).validation
-    train = [row for row in range(len(data.table)) if row not in set(held_out)]
-    return train_router(
-        encoder,
-        data.config,
-        data.table.take(train),
-        data.table.take(held_out),
-        workspace=data.workspace,
-    )
-
-
-def export(
-    data: TrainingData,
-    encoder: PretrainedEncoder,
-    trained: TrainedRouter,
-    calibration: Calibration,
-    directory: Path,
-) -> dict[str, float]:
-    """Write the tokenizer, the graphs and the canary requests to `directory`, which is emptied.
-
-    Return the largest differences in probability of the exported graphs to PyTorch.
-    """
-    config = data.config
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    encoder.tokenizer.save(str(directory / TOKENIZER))
-    features = len(config.packing.features)
-    rows = data.table.take(data.table.measured_rows[:PARITY_ROWS])
-    with TemporaryDirectory() as folder:  # the artifact does not include the FP32 graph
-        graph = export_int8(trained.model, features, Path(folder) / GRAPH)
-        graphs = {"FP32": full_precision(graph)}
-        if config.evaluation.protocol == "split":  # With folds, the int8 graph is measured itself.
-            graphs["int8"] = directory / GRAPH
-        shutil.copyfile(graph, directory / GRAPH)
-        if has_cuda_graph(config, describe_encoder(encoder)):
-            graphs["fp16"] = directory / CUDA_GRAPH
-            export_fp16(trained.model, features, graphs["fp16"])
-        predicted = {
-            name: Classifier(path, arms=len(config.arms)).predict(rows.packed)
-            for name, path in graphs.items()
-        }
-    write_canaries(directory, config, calibration)
-    exact = predict(trained.model, rows)
-    return {
-        f"{name} graph: largest difference, {len(rows)} queries": float(
-            np.abs(exact - probabilities).max()
-        )
-        for name, probabilities in predicted.items()
-    }
-
-
-def has_cuda_graph(config: RunConfig, encoder: Encoder) -> bool:
-    """Return whether the artifact gets a graph for GPUs; by default, if its encoder is large."""
-    if config.cuda_graph is not None:
-        return config.cuda_graph
-    return "encoder" in config.training.branch_shares and encoder.parameters > GPU_PARAMETERS
-
-
-def compare_graphs(data: TrainingData, manifest: Manifest, directory: Path) -> dict[str, float]:
-    """Return how far the graph for GPUs differs from the one for CPUs, on measured queries.
-
-    These are the largest difference in calibrated probability, and the share of decisions of the
-    policy that chooses once that change. Empty without a graph for GPUs. Logs a warning if the
-    difference is large, because the artifact's figures then say little about a gateway with a GPU.
-    """
-    if "cuda" not in manifest.models:
-        return {}
-    rows = data.table.take(data.table.measured_rows[:COMPARED_ROWS])
-    arms, policy = len(manifest.arms), manifest.choose_once.rule
-    costs_usd = np.tile(manifest.costs_usd(), (len(rows), 1))
-    on_cpu, on_gpu = (
-        Classifier(directory / manifest.models[device], arms=arms, calibration=manifest.calibration)
-        .predict(rows.packed)
-        .astype(np.float64)
-        for device in ("cpu", "cuda")
-    )
-    difference = float(np.abs(on_cpu - on_gpu).max())
-    chosen = [policy.choose_rows(each, costs_usd) for each in (on_cpu, on_gpu)]
-    changed = float((chosen[0] != chosen[1]).mean())
-    if difference > LARGE_DIFFERENCE or changed > MANY_CHANGED:
-        log.warning(
-            "the graphs for CPUs and GPUs differ: probabilities by up to %.3f, %.1f%% of the"
-            " decisions of %s; the artifact's figures may not hold on a GPU",
-            difference,
-            100 * changed,
-            policy,
-        )
-    of = f"fp16 graph and int8 graph, {len(rows)} queries"
-    return {f"{of}: largest difference": difference, f"{of}: changed decisions": changed}
-
-
-def describe_encoder(encoder: PretrainedEncoder) -> Encoder:
-    """Return the description of an encoder that is stored in an artifact."""
-    size = encoder.model.config
-    return Encoder(
-        name=encoder.name,
-        parameters=sum(p.numel() for p in encoder.model.parameters()),
-        hidden_size=size.hidden_size,
-        layers=size.num_hidden_layers,
-    )
+    return KnownTools(result.figures["test"], verified)
 
 
 def rates_by_category(table: Table) -> dict[str, dict[str, float]]:
@@ -456,30 +242,6 @@ def rates_by_category(table: Table) -> dict[str, dict[str, float]]:
         category: dict(zip(table.arms, table.correct[rows].mean(0).tolist(), strict=True))
         for category, rows in sorted(members.items())
     }
-
-
-def held_out_predictions(
-    data: TrainingData, experiment: Experiment, trained_on: Sequence[Sequence[int]]
-) -> HeldOut:
-    """Return the predictions and answers from which a gateway computes the figures of its pool.
-
-    `trained_on` are the rows that each fold's router has learned from: they give the expected
-    costs.
-    """
-    table = experiment.table
-    usage = [
-        [(each.input_tokens, each.output_tokens, each.seconds) for each in data.profiles(rows)]
-        for rows in trained_on
-    ]
-    return HeldOut(
-        probabilities=experiment.probabilities,
-        correct=table.correct,
-        input_tokens=np.where(table.has_tokens, table.input_tokens, 0.0),
-        output_tokens=np.where(table.has_tokens, table.output_tokens, 0.0),
-        seconds=np.nan_to_num(table.seconds),
-        folds=table.folds if len(trained_on) > 1 else np.zeros(len(table), dtype=np.int64),
-        usage=np.array(usage),
-    )
 
 
 def trace(config: RunConfig, data: Path) -> Provenance:

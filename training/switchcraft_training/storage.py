@@ -1,4 +1,4 @@
-"""Full disks and read-only folders: libraries' errors become one error that says what to do."""
+"""Files that are written completely or not at all, and one error if they cannot be written."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ _FAILED_WRITES: Final = {
 }
 _RUST_ERROR: Final = re.compile(r"\(os error (\d+)\)$")  # of safetensors and tokenizers
 _TORCH_WRITER: Final = "inline_container.cc"  # its errors do not contain the system's reason
+
+
+@contextmanager
+def complete_file(path: Path) -> Iterator[Path]:
+    """Give a path to write to; the file gets its own name only if the block ends without an error.
+
+    A process that is killed leaves a file whose name ends in `.partial`, which the next run
+    replaces.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    yield partial
+    partial.replace(path)
 
 
 @contextmanager

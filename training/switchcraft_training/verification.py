@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from router_service.artifact import (
@@ -45,23 +44,14 @@ from router_service.policies.verified import PRICES, Verified
 from router_service.verifier.answer_features import Candidates
 from router_service.verifier.graphs import GAIN_FEATURES, Verifier, VerifierSpec
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
-from switchcraft_training.config import RunConfig
+from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.data.outcomes import CheckedAnswers
+from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats, Table
-from switchcraft_training.dataset import load_dataset, open_source, require_measured_rows
+from switchcraft_training.dataset import open_source
 from switchcraft_training.evaluation.calibration import calibrated_unseen, fit_platt
-from switchcraft_training.experiment import (
-    CrossValidation,
-    HeldOutPart,
-    TrainingData,
-    cross_validate,
-    mix_branches,
-    pack_table,
-    train_parts,
-)
 from switchcraft_training.models.corruptions import CorruptedAnswer, Corruption, corrupt_answers
-from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
     FitEffort,
@@ -70,8 +60,10 @@ from switchcraft_training.models.verifier import (
     fit_verifier,
     read_candidates,
 )
+from switchcraft_training.predictions import HeldOutPredictions, cross_validate, train_splits
 from switchcraft_training.progress import stage, step
 from switchcraft_training.records import Example
+from switchcraft_training.training_data import TrainingData, read_training_data
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 log = logging.getLogger(__name__)
@@ -88,6 +80,17 @@ def outcome(answers: VerifiedAnswers, table: Table) -> tuple[Floats, Floats, Flo
     """
     costs_usd, seconds = np.nan_to_num(table.cost_usd), np.nan_to_num(table.seconds)
     return answers.outcome(table.correct, costs_usd, seconds)
+
+
+def measure_prices(table: Table, by_price: Mapping[float, VerifiedAnswers]) -> dict[float, Entry]:
+    """Return the accuracy and cost of the answers that are accepted at each price."""
+    bench = Bench.of(table)
+    measured = {}
+    for price_usd, answers in by_price.items():
+        correct, cost_usd, _ = outcome(answers, table)
+        name = str(Verified(price_usd))
+        measured[price_usd] = bench.measure("router", name, correct, cost_usd)
+    return measured
 
 
 CHUNK_QUERIES = 64
@@ -221,13 +224,7 @@ class VerifierStudy:
 
     def entries(self) -> dict[float, Entry]:
         """Return the measured accuracy and cost of each price."""
-        bench = Bench.of(self.table)
-        measured = {}
-        for price_usd, answers in self.by_price.items():
-            correct, cost_usd, _ = outcome(answers, self.table)
-            name = str(Verified(price_usd))
-            measured[price_usd] = bench.measure("router", name, correct, cost_usd)
-        return measured
+        return measure_prices(self.table, self.by_price)
 
     def add_to(self, directory: Path) -> Manifest:
         """Add the verifier and its measured frontier to an artifact, and return its manifest.
@@ -302,6 +299,24 @@ class AnswersRead(NamedTuple):
     candidates: Sequence[Candidates]
     corrupted: Sequence[Sequence[CorruptedAnswer]]
 
+    def with_predictions(
+        self, table: Table, probabilities: Floats, costs_usd: Floats
+    ) -> VerifierData:
+        """Return what a verifier learns from: these answers to the queries of a packed table.
+
+        `probabilities` are the router's, (queries, arms), and `costs_usd` the expected costs of the
+        arms, (arms,).
+        """
+        return VerifierData(
+            features=np.array([row.features for row in table.packed], dtype=np.float64),
+            probabilities=probabilities,
+            candidates=self.candidates,
+            correct=table.correct,
+            costs_usd=costs_usd,
+            groups=table.groups,
+            corrupted=self.corrupted,
+        )
+
 
 def read_answers(config: RunConfig, table: Table, recordings: Path) -> AnswersRead:
     """Read the answers to the queries of `table` from a run's source in the folder `recordings`.
@@ -323,7 +338,7 @@ def read_answers(config: RunConfig, table: Table, recordings: Path) -> AnswersRe
 
 def study_verifier(
     data: TrainingData,
-    validation: CrossValidation,
+    validation: HeldOutPredictions,
     calibrated: Floats,
     recordings: Path,
     effort: FitEffort = FULL_EFFORT,
@@ -337,43 +352,28 @@ def study_verifier(
     """
     config = data.config
     table = replace(data.table.measured(config.arms), folds=validation.folds)
-    features = np.array([row.features for row in table.packed], dtype=np.float64)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
     with stage(NESTED_ROUTERS):
         answers = read_answers(config, table, recordings)
         nested = nested_probabilities(data, validation, workers)
-    everything = VerifierData(
-        features=features,
-        probabilities=calibrated,
-        candidates=answers.candidates,
-        correct=table.correct,
-        costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
-        groups=table.groups,
-        corrupted=answers.corrupted,
+    everything = answers.with_predictions(
+        table, calibrated, np.array(data.expected_costs_usd(data.table.measured_rows))
     )
-    prices_usd = prices_in_usd(PRICES, best_usd)
     parts = []
     for fold in range(config.evaluation.folds):
         train, test = np.flatnonzero(table.folds != fold), np.flatnonzero(table.folds == fold)
         calibration = fit_platt(table.correct[train], nested[fold][train])
         costs_usd = validation.expected_costs_usd[test[0]]
-        p_no_call = None if validation.p_no_call is None else validation.p_no_call[test]
-        parts.append(
-            VerifierPart(train, test, calibration.apply(nested[fold]), costs_usd, p_no_call)
-        )
+        probabilities, p_no_call = calibration.apply(nested[fold]), validation.p_no_call[test]
+        parts.append(VerifierPart(train, test, probabilities, costs_usd, p_no_call))
     # The verifier that ships learns from all queries, and is tested on none.
     rows = np.arange(len(table))
     parts.append(VerifierPart(rows, rows[:0], calibrated, everything.costs_usd))
     settings = VerifierSettings(everything, config.seed, effort, best_usd)
     with stage(VERIFIER):
         *tested, final = workers.map(study_part, settings, parts, "verifier")
-        judged = JudgedAnswers.join(
-            [each.judged for each in tested], [part.test for part in parts[:-1]]
-        )
         with step("answers by price"):
-            simulation = Simulation(judged, GAIN_FEATURES)
-            fold_costs_usd = np.array([part.costs_usd for part in parts[:-1]])
-            by_price = {price: simulation.answer(fold_costs_usd, price) for price in prices_usd}
+            judged, by_price = accept_by_price(tested, parts[:-1], best_usd)
     evidence = Evidence.of(
         answers.candidates,
         calibrated,
@@ -442,6 +442,20 @@ def study_part(settings: VerifierSettings, part: VerifierPart) -> StudiedPart:
     return StudiedPart(fitted, judged, corrupted)
 
 
+def accept_by_price(
+    tested: Sequence[StudiedPart], parts: Sequence[VerifierPart], best_usd: float
+) -> tuple[JudgedAnswers, dict[float, VerifiedAnswers]]:
+    """Return the judgements of the verifiers of all parts, and the accepted answers by price.
+
+    `best_usd` is the best single model's mean cost.
+    """
+    judged = JudgedAnswers.join([each.judged for each in tested], [part.test for part in parts])
+    simulation = Simulation(judged, GAIN_FEATURES)
+    costs_usd = np.array([part.costs_usd for part in parts])
+    prices_usd = prices_in_usd(PRICES, best_usd)
+    return judged, {price: simulation.answer(costs_usd, price) for price in prices_usd}
+
+
 def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:
     """Return the highest price whose cost stays within a share of the best single model's cost.
 
@@ -453,7 +467,7 @@ def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:
 
 
 def nested_probabilities(
-    data: TrainingData, validation: CrossValidation, workers: Workers = SINGLE_PROCESS
+    data: TrainingData, validation: HeldOutPredictions, workers: Workers = SINGLE_PROCESS
 ) -> list[Floats]:
     """Return for each fold the router's probabilities of all measured rows, (queries, arms).
 
@@ -461,12 +475,11 @@ def nested_probabilities(
     a router that was trained without both folds, so that nothing about the tested fold reaches a
     verifier that learns from this row.
     """
-    shares = data.config.training.branch_shares
     folds = data.folds()
-    nested = [validation.mix(shares) for _ in folds]
+    nested = [validation.mix(data.config.training.branch_shares) for _ in folds]
     groups = data.table.groups
     pairs = list(combinations(range(len(folds)), 2))
-    parts = []
+    splits = []
     for one, other in pairs:
         tested = (*folds[one].test, *folds[other].test)
         is_related = np.isin(groups, groups[list(tested)])
@@ -476,15 +489,13 @@ def nested_probabilities(
             tuple(row for row in rows if not is_related[row])
             for rows in (known, folds[one].validation)
         )
-        parts.append(HeldOutPart(train, stopping, tested, exported=False))
+        splits.append(Split(train, stopping, tested))
     for (one, other), predicted in zip(
-        pairs, train_parts(data, parts, workers, "router"), strict=True
+        pairs, train_splits(data, splits, workers, "router"), strict=True
     ):
-        assert predicted is not None  # noqa: S101 - only the main process studies verifiers
-        found = mix_branches(predicted.branches, shares)
-        split = len(folds[one].test)
-        nested[other][list(folds[one].test)] = found[:split]
-        nested[one][list(folds[other].test)] = found[split:]
+        own, others = folds[one].test, folds[other].test
+        nested[other][list(own)] = predicted.probabilities[: len(own)]
+        nested[one][list(others)] = predicted.probabilities[len(own) :]
     return nested
 
 
@@ -496,28 +507,24 @@ def add_verifier(
     The router stays as it is. Its configuration, which the artifact holds, and the recorded answers
     in `data` give the routers that the verifier learns from. Raises ConfigError if the artifact was
     trained on outcomes without answers or has too few of the arms that it was trained with, and the
-    errors of `load_dataset` and `Artifact.load`.
+    errors of `read_training_data` and `Artifact.load`.
     """
     loaded = Artifact.load(artifact)
     manifest = loaded.manifest
-    config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
+    config = trained_config(manifest)
     require_answers(config, data)
     config = with_current_pool(config, manifest)
-    table = load_dataset(config, data, workspace / "labels")
-    require_measured_rows(table, config, data)
-    config = config.model_copy(update={"packing": manifest.packing})
-    training = pack_table(config, table, load_encoder(config.encoder.source), workspace)
-    validation = cross_validate(training, exported=False, workers=workers)
+    training = read_training_data(config, data, workspace)
+    validation = cross_validate(training, workers)
     assert validation is not None  # noqa: S101 - this command runs in one process
-    measured = training.table.measured(config.arms)
-    held_out = validation.mix(config.training.branch_shares)
+    measured, held_out = training.table.measured(config.arms), validation.probabilities
     method, groups = manifest.calibration.method, measured.groups.tolist()
     calibrated = calibrated_unseen(measured.correct, held_out, groups, config.seed, method)
     study = study_verifier(training, validation, calibrated, data, workers=workers)
     shutil.copytree(artifact, out, dirs_exist_ok=True)
     known = LearnedQueries.read(loaded)
     if known is not None:
-        known.merge(LearnedQueries.of(table.examples)).write(out)
+        known.merge(LearnedQueries.of(training.table.examples)).write(out)
     study.add_to(out)
     return study
 

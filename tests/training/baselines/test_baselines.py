@@ -8,21 +8,16 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsRegressor
 
-from router_service.measurement.rules import Choices
+from router_service.measurement.rules import oracle, pick
 from router_service.measurement.statistics import mean_auc
-from switchcraft_training.baselines.base import (
-    Baseline,
-    HeldOutResult,
-    held_out,
-    profiled_costs_usd,
-)
+from switchcraft_training.baselines.base import HeldOutResult, held_out, profiled_costs_usd
 from switchcraft_training.baselines.predictors import Neighbours
-from switchcraft_training.baselines.registry import baselines, baselines_to_fit
+from switchcraft_training.baselines.registry import baselines
+from switchcraft_training.baselines.simple import DatasetOracle
 from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats, Table
 from tests.training.baselines.cases import (
     ARMS,
-    COSTS_USD,
     SPLIT,
     CountingEmbedder,
     example,
@@ -32,7 +27,7 @@ from tests.training.baselines.cases import (
 )
 
 PROFILES = dict(zip(ARMS, ("river stone", "violin market"), strict=True))
-ALL = {each.name: each for each in baselines(ARMS, views(), CountingEmbedder(), PROFILES)}
+ALL = {each.name: each for each in baselines(views(), CountingEmbedder(), PROFILES)}
 PREDICTING = (
     "TF-IDF + LR",
     "TF-IDF + LR, truncated input",
@@ -46,86 +41,73 @@ PREDICTING = (
 )
 
 
+TESTED = learnable().take(SPLIT.test)
+
+
 @cache
-def learnable_result(name: str) -> HeldOutResult:
+def learnable_result(name: str, rule: str = "theta=0.5") -> HeldOutResult:
     """Return a baseline's results on the learnable table; it is fitted once for all tests."""
-    return held_out(ALL[name], learnable(), [SPLIT], ["theta=0.5", "drift=0.1"])
-
-
-def accuracy(table: Table, result: HeldOutResult, rule: str = "theta=0.5") -> float:
-    """Return the share of queries for which the chosen arm is correct."""
-    return float(table.correct[list(result.rows), result.choices[rule]].mean())
+    return held_out(ALL[name], learnable(), [SPLIT], rule)
 
 
 def test_registry_has_every_baseline() -> None:
-    """The registry has single models, heuristics, random choice, predictors and oracles by name."""
-    others = {"number of turns", "length", "number of tools", "random", "dataset oracle", "oracle"}
-    assert ALL.keys() == {*ARMS, *others, *PREDICTING}
+    """The registry has heuristics, predictors and the dataset oracle by name."""
+    others = {"number of turns", "length", "number of tools", "dataset oracle"}
+    assert ALL.keys() == {*others, *PREDICTING}
 
 
-def test_baselines_to_fit_exclude_single_models_random_and_oracle() -> None:
-    """Baselines that need no fitting are excluded; truncated input is optional."""
-    known = {*ARMS, "random", "oracle"}
-    given = (views(), CountingEmbedder(), PROFILES)
-    every, packed = (
-        [each.name for each in baselines_to_fit(*given, truncated=truncated)]
-        for truncated in (True, False)
-    )
-    assert every == [name for name in ALL if name not in known]
-    assert set(every) - set(packed) == {"TF-IDF + LR, truncated input", "MLP, truncated input"}
-    assert packed == [name for name in every if name in packed]
+def test_truncated_input_is_optional() -> None:
+    """Without it, the other baselines stay in their order."""
+    found = baselines(views(), CountingEmbedder(), PROFILES, truncated=False)
+    names = [each.name for each in found]
+    assert ALL.keys() - set(names) == {"TF-IDF + LR, truncated input", "MLP, truncated input"}
+    assert names == [name for name in ALL if name in names]
 
 
 def test_mirt_is_left_out_without_profiles() -> None:
     """MIRT is not fitted on arms' names as if they described the arms."""
-    names = {each.name for each in baselines_to_fit(views(), CountingEmbedder())}
+    names = {each.name for each in baselines(views(), CountingEmbedder())}
     assert set(PREDICTING) - names == {"MIRT"}
 
 
 @pytest.mark.parametrize("name", PREDICTING)
 def test_predictor_learns_for_which_queries_the_small_arm_is_correct(name: str) -> None:
     """On held-out queries, each predictor recognizes the small arm's queries and routes by it."""
-    table = learnable()
-    result = learnable_result(name)
-    rows = list(result.rows)
+    result = learnable_result(name, "drift=0.1")
     assert result.probabilities is not None
-    assert mean_auc(table.correct[rows, :1], result.probabilities[:, :1]) > 0.95
+    assert mean_auc(TESTED.correct[:, :1], result.probabilities[:, :1]) > 0.95
     assert ((result.probabilities >= 0) & (result.probabilities <= 1)).all()
-    random = learnable_result("random")
-    assert accuracy(table, result, "drift=0.1") > accuracy(table, random) + 0.1
+    assert TESTED.pick(result.choices)[0].mean() > TESTED.correct.mean() + 0.1
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_equal_seeds_give_equal_results(name: str) -> None:
     """A baseline that is fitted twice on the same queries gives equal results."""
     first, second = learnable_result(name), held_out(ALL[name], learnable(), [SPLIT])
-    assert first.choices["theta=0.5"].tolist() == second.choices["theta=0.5"].tolist()
+    assert first.choices.tolist() == second.choices.tolist()
     np.testing.assert_array_equal(first.probabilities, second.probabilities)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_baseline_beats_the_oracle(name: str) -> None:
     """No baseline is correct more often than the oracle, or cheaper when both are correct."""
-    table = learnable()
-    result, oracle = learnable_result(name), learnable_result("oracle")
-    assert accuracy(table, result) <= accuracy(table, oracle)
-    solvable = (table.correct[list(result.rows)] == 1).any(1)
-    right = table.correct[list(result.rows), result.choices["theta=0.5"]] == 1
-    paid, least = (np.asarray(COSTS_USD)[s.choices["theta=0.5"]] for s in (result, oracle))
-    assert (least <= paid)[right & solvable].all()
+    (right, paid), (best, least) = (
+        pick(TESTED, choices) for choices in (learnable_result(name).choices, oracle(TESTED))
+    )
+    assert right.mean() <= best.mean()
+    assert (least <= paid)[right == 1].all()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_only_the_oracle_reads_test_labels(name: str) -> None:
-    """Other labels of the test queries change only the oracle's choices."""
+def test_no_baseline_reads_test_labels(name: str) -> None:
+    """Other labels of the test queries change no choice."""
     table = learnable()
     test = list(SPLIT.test)
     flipped = table.correct.copy()
     flipped[test] = 1 - flipped[test]
     other = Table(table.examples, table.arms, flipped, table.cost_usd)
     first, second = learnable_result(name), held_out(ALL[name], other, [SPLIT])
-    same = first.choices["theta=0.5"].tolist() == second.choices["theta=0.5"].tolist()
-    assert same is (name != "oracle")
+    assert first.choices.tolist() == second.choices.tolist()
 
 
 @pytest.mark.parametrize("name", PREDICTING)
@@ -140,7 +122,7 @@ def test_missing_label_is_ignored(name: str) -> None:
     unknown = without_labels(table, hard[10:], arm=0)
     correct = np.where(np.isnan(unknown.correct), 1.0, unknown.correct)
     as_correct = Table(table.examples, ARMS, correct, table.cost_usd)
-    is_hard = table.correct[list(SPLIT.test), 0] == 0
+    is_hard = TESTED.correct[:, 0] == 0
     means = []
     for result in (
         learnable_result(name),
@@ -164,10 +146,8 @@ def test_soft_labels_are_predicted_as_probabilities(name: str) -> None:
 
 def test_paper_rule_takes_the_cheapest_arm_that_is_probably_correct() -> None:
     """At theta 0.5, easy queries go to the small arm and hard queries to the large arm."""
-    table = learnable()
-    result = learnable_result("TF-IDF + LR")
-    is_easy = table.correct[list(result.rows), 0] == 1
-    assert (result.choices["theta=0.5"] == np.where(is_easy, 0, 1)).mean() > 0.95
+    wanted = np.where(TESTED.correct[:, 0] == 1, 0, 1)
+    assert (learnable_result("TF-IDF + LR").choices == wanted).mean() > 0.95
 
 
 def test_cost_weighted_loss_lowers_expensive_arms_most() -> None:
@@ -181,11 +161,6 @@ def test_cost_weighted_loss_lowers_expensive_arms_most() -> None:
     assert fall[1] > max(fall[0], 0.01)
 
 
-def chosen(baseline: Baseline, table: Table) -> Choices:
-    """Return a baseline's choices for the queries that it was fitted on."""
-    return baseline.fit(table, table).choices(table)
-
-
 def table_of(correct: Floats, cost_usd: Floats) -> Table:
     """Return a table of as many queries as there are labels."""
     return Table(tuple(example(i, "x") for i in range(len(correct))), ARMS, correct, cost_usd)
@@ -196,12 +171,9 @@ def test_heuristic_finds_its_threshold_in_the_training_data() -> None:
 
     The number of turns, always 1, does not.
     """
-    table = learnable()
-    by_tools = learnable_result("number of tools")
-    is_hard = table.correct[list(by_tools.rows), 0] == 0
-    assert by_tools.choices["theta=0.5"].tolist() == is_hard.astype(int).tolist()
-    by_turns = learnable_result("number of turns")
-    assert set(by_turns.choices["theta=0.5"]) == {1}
+    is_hard = TESTED.correct[:, 0] == 0
+    assert learnable_result("number of tools").choices.tolist() == is_hard.astype(int).tolist()
+    assert set(learnable_result("number of turns").choices) == {1}
 
 
 def test_dataset_oracle_uses_categories_and_else_the_best_arm() -> None:
@@ -209,28 +181,15 @@ def test_dataset_oracle_uses_categories_and_else_the_best_arm() -> None:
 
     An unseen category the best overall.
     """
-    table = learnable()
-    fitted = ALL["dataset oracle"].fit(table, table)
+    table, baseline = learnable(), DatasetOracle()
     unknown = (
         example(0, "x", category="easy"),
         example(1, "x", category="hard"),
         example(2, "x", category="other"),
     )
-    asked = Table(unknown, ARMS, np.zeros((3, 2)), np.zeros((3, 2)))
-    assert fitted.choices(asked).tolist() == [0, 1, 1]
+    assert baseline.fit(table, table)(unknown).tolist() == [0, 1, 1]
     tied = table_of(np.ones((4, 2)), np.tile([2.0, 1.0], (4, 1)))
-    assert chosen(ALL["dataset oracle"], tied).tolist() == [1, 1, 1, 1]
-
-
-def test_oracle_takes_the_cheapest_correct_arm_or_the_most_expensive() -> None:
-    """The oracle never takes an arm that was not asked.
-
-    Among probabilities, it takes the highest.
-    """
-    correct = np.array([[1, 1], [0, 1], [0, 0], [0, np.nan], [np.nan, 1], [0.4, 0.6], [0.5, 0.5]])
-    cost_usd = np.where(np.isnan(correct), np.nan, [[1.0, 2.0]])
-    table = table_of(correct, cost_usd)
-    assert chosen(ALL["oracle"], table).tolist() == [0, 1, 1, 0, 1, 1, 0]
+    assert baseline.fit(tied, tied)(tied.examples).tolist() == [1, 1, 1, 1]
 
 
 def clustered(rows: int, seed: int) -> Floats:
@@ -277,13 +236,13 @@ def test_costs_are_profiled_over_labelled_queries() -> None:
 
 
 def test_folds_cover_every_query_once() -> None:
-    """Rows follow the test parts of the folds, and every policy has a choice for each row."""
+    """Results follow the test parts of the folds."""
     table = learnable(60)
     parts = [tuple(range(start, start + 20)) for start in (0, 20, 40)]
     folds = [Split(parts[i - 2], parts[i - 1], parts[i]) for i in range(3)]
-    result = held_out(ALL["MLP"], table, folds, ["theta=0.5", "drift=0.05"])
-    assert result.rows == tuple(range(60))
-    assert {rule: len(arms) for rule, arms in result.choices.items()} == {
-        "theta=0.5": 60,
-        "drift=0.05": 60,
-    }
+    result = held_out(ALL["TF-IDF + LR"], table, folds)
+    assert result.probabilities is not None
+    assert len(result.choices) == len(result.probabilities) == 60
+    for fold, part in zip(folds, parts, strict=True):
+        alone = held_out(ALL["TF-IDF + LR"], table, [fold])
+        assert result.choices[list(part)].tolist() == alone.choices.tolist()

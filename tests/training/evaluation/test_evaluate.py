@@ -23,7 +23,6 @@ from switchcraft_training.evaluation.metrics import (
     bootstrap,
     brier_measure,
     calibration_measure,
-    expected_calibration_error,
     paired_interval,
     ratio_interval,
 )
@@ -99,8 +98,8 @@ def test_auc_of_noise_is_a_half_within_its_standard_error() -> None:
 def test_calibration_error_is_the_distance_from_the_accuracy() -> None:
     """Calibrated probabilities have an error of 0; probabilities that are off by 0.3 have 0.3."""
     labels = np.array([[1.0]] * 7 + [[0.0]] * 3)
-    assert expected_calibration_error(labels, np.full((10, 1), 0.7)) == pytest.approx(0)
-    assert expected_calibration_error(labels, np.full((10, 1), 0.4)) == pytest.approx(0.3)
+    assert calibration_measure(labels, np.full((10, 1), 0.7)).value == pytest.approx(0)
+    assert calibration_measure(labels, np.full((10, 1), 0.4)).value == pytest.approx(0.3)
 
 
 def test_paired_interval_excludes_zero_only_for_an_actual_gain() -> None:

@@ -13,10 +13,8 @@ import yaml
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.splits import group_table
-from switchcraft_training.dataset import load_dataset
-from switchcraft_training.evaluation.learning import learning_curves, router_parts, sample
-from switchcraft_training.experiment import TrainingData, pack_table
-from switchcraft_training.models.encoders import load_encoder, packing_for
+from switchcraft_training.evaluation.learning import learning_curves, router_splits, sample
+from switchcraft_training.training_data import TrainingData, read_training_data
 from tests.training.verifiers import LITTLE, one_thread
 
 QUERIES, FOLDS, FEW = 80, 3, 24
@@ -35,11 +33,7 @@ def configure(config: Path, *sizes: int, verifier: bool) -> RunConfig:
 def data(config: Path, benchmark: Path, tmp_path: Path) -> TrainingData:
     """Return the benchmark packed for a router of words."""
     run = configure(config, FEW, 1000, verifier=True)
-    table = load_dataset(run, benchmark)
-    encoder = load_encoder(run.encoder.source)
-    run = run.model_copy(update={"packing": packing_for(encoder, run.packing)})
-    (tmp_path / "work").mkdir()
-    return pack_table(run, table, encoder, tmp_path / "work")
+    return read_training_data(run, benchmark, tmp_path / "work")
 
 
 def test_all_sizes_are_measured_on_all_queries(data: TrainingData, benchmark: Path) -> None:
@@ -70,7 +64,7 @@ def test_samples_are_whole_groups_and_grow(data: TrainingData) -> None:
         assert (len(few.train), len(more.train)) == (FEW, 2 * FEW)
         assert set(few.train) < set(more.train) <= set(split.train)
         assert few.test == split.test
-        whole, *inner = router_parts(data, few, is_nested=True)
+        whole, *inner = router_splits(data, few, is_nested=True)
         assert (whole.train, whole.test) == (few.train, split.test)
         assert sorted(row for part in inner for row in part.test) == list(few.train)
         for part in (whole, *inner):

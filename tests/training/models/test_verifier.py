@@ -36,20 +36,19 @@ from router_service.policies.costs import Price
 from router_service.predictor.model import Graph
 from router_service.verifier.graphs import GAIN_FEATURES, Verifier
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig
+from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Floats
-from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
-from switchcraft_training.models.encoders import load_encoder, packing_for
 from switchcraft_training.models.verifier import (
     TrainedVerifier,
     VerifierData,
     fit_verifier,
     save_boosted_trees,
 )
+from switchcraft_training.predictions import cross_validate
 from switchcraft_training.records import Answer, Example, Expected, Judged
+from switchcraft_training.training_data import TrainingData, read_training_data
 from switchcraft_training.verification import (
     VerifierStudy,
     add_verifier,
@@ -383,11 +382,7 @@ def training(config: Path, tmp_path: Path) -> TrainingData:
     values["source"] = {"format": "labelled", "path": "rows.jsonl", "answers": "."}
     values["training"] |= {"shares": {"lexical": 1}, "select_on": "last"}
     run = RunConfig.model_validate(values)
-    dataset = load_dataset(run, tmp_path / "data")
-    encoder = load_encoder(run.encoder.source)
-    run = run.model_copy(update={"packing": packing_for(encoder, run.packing)})
-    (tmp_path / "work").mkdir()
-    return pack_table(run, dataset, encoder, tmp_path / "work")
+    return read_training_data(run, tmp_path / "data", tmp_path / "work")
 
 
 WORDS = "amber birch cedar delta ember fjord grove haven iris jade".split()
@@ -423,7 +418,7 @@ def study(training: TrainingData, correct: Floats, tmp_path: Path) -> VerifierSt
     """Cross-validate a verifier on these labels."""
     data = replace(training, table=replace(training.table, correct=correct))
     with one_thread():
-        validation = cross_validate(data, exported=False)
+        validation = cross_validate(data)
         assert validation is not None
         held_out = validation.mix(data.config.training.branch_shares)
         return study_verifier(data, validation, held_out, tmp_path / "data", LITTLE)
@@ -502,7 +497,7 @@ def test_nested_probabilities_of_a_fold_are_held_out(
 ) -> None:
     """Rows of the tested fold are predicted as in cross-validation, and the other rows are not."""
     with one_thread():
-        validation = cross_validate(training, exported=False)
+        validation = cross_validate(training)
         assert validation is not None
         nested = nested_probabilities(training, validation)
     held_out = validation.mix(training.config.training.branch_shares)
@@ -562,7 +557,7 @@ def test_add_verifier_without_recorded_answers_is_refused(outcomes: Path, tmp_pa
 def test_verifier_learns_from_the_arms_that_are_left() -> None:
     """Arms that were removed or joined are left out, and prices are those of the artifact."""
     manifest = read_manifest(SHIPPED / MANIFEST)
-    config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
+    config = trained_config(manifest)
     dear = Price(input_usd_per_mtok=100, output_usd_per_mtok=200)
     first, second, third = manifest.arms[:3]
     profile = {arm: manifest.profile[arm] for arm in (first, second, third)}

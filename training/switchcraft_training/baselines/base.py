@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,23 +18,20 @@ PAPER_RULE = "theta=0.5"
 there is none (section 3.3)."""
 
 
-class FittedBaseline(Protocol):
-    """A baseline that was fitted on training queries."""
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A fitted baseline that predicts each arm's probability of a correct answer.
 
-    def probabilities(self, examples: Sequence[Example]) -> Floats | None:
-        """Return each arm's probability of a correct answer, (queries, arms).
+    `predict` returns them for queries, (queries, arms). A policy chooses by them and by the
+    profiled costs, (arms,).
+    """
 
-        Return None if the baseline chooses without probabilities.
-        """
-        ...
+    predict: Callable[[Sequence[Example]], Floats]
+    costs_usd: tuple[float, ...]
 
-    def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:
-        """Return the index of the chosen arm for each query, (queries,).
 
-        `rule` is a policy, which only baselines with probabilities use. Only the oracle may read
-        the table's labels and costs.
-        """
-        ...
+Chooser: TypeAlias = Callable[[Sequence[Example]], Choices]
+"""A fitted baseline that chooses an arm for each query without probabilities, (queries,)."""
 
 
 class Baseline(Protocol):
@@ -45,7 +42,7 @@ class Baseline(Protocol):
         """Name in reports."""
         ...
 
-    def fit(self, train: Table, validation: Table) -> FittedBaseline:
+    def fit(self, train: Table, validation: Table) -> Predictor | Chooser:
         """Fit on training queries; validation queries select epochs or hyperparameters.
 
         Raises ValueError if an arm has no training label.
@@ -54,70 +51,38 @@ class Baseline(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Predictor:
-    """A fitted baseline that chooses by predicted probabilities and profiled costs, (arms,)."""
-
-    predict: Callable[[Sequence[Example]], Floats]
-    costs_usd: tuple[float, ...]
-
-    def probabilities(self, examples: Sequence[Example]) -> Floats | None:
-        """Return each arm's probability of a correct answer, (queries, arms)."""
-        return self.predict(examples)
-
-    def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:
-        """Return the arm that the policy chooses for each query."""
-        return route(self.predict(table.examples), self.costs_usd, rule)
-
-
-@dataclass(frozen=True, slots=True)
-class Chooser:
-    """A fitted baseline that chooses without probabilities."""
-
-    choose: Callable[[Table], Choices]
-
-    def probabilities(self, examples: Sequence[Example]) -> Floats | None:  # noqa: ARG002 - part of the protocol
-        """Return None."""
-        return None
-
-    def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:  # noqa: ARG002 - part of the protocol
-        """Return the arm chosen for each query."""
-        return self.choose(table)
-
-
-@dataclass(frozen=True, slots=True)
 class HeldOutResult:
     """A baseline's results on held-out queries.
 
-    `rows` are the queries' indices in the table. `probabilities` is (rows, arms), or None if the
-    baseline has none. `choices` maps each policy to the index of the chosen arm for each row.
+    `choices` are the indices of the chosen arms, (queries,). `probabilities` are (queries, arms),
+    or None if the baseline has none.
     """
 
-    rows: tuple[int, ...]
+    choices: Choices
     probabilities: Floats | None
-    choices: Mapping[str, Choices]
 
 
 def held_out(
-    baseline: Baseline, table: Table, splits: Sequence[Split], rules: Sequence[str] = (PAPER_RULE,)
+    baseline: Baseline, table: Table, splits: Sequence[Split], rule: str = PAPER_RULE
 ) -> HeldOutResult:
-    """Fit a baseline on each split's training part and apply it to the test part.
+    """Fit a baseline on each split's training part, and apply it to the test part.
 
-    With the splits of `fold_table`, the result contains every query once.
+    `rule` is the policy that chooses by probabilities. The results are in the order of the splits'
+    test rows.
     """
     probabilities: list[Floats] = []
-    choices: dict[str, list[Choices]] = {rule: [] for rule in rules}
+    choices: list[Choices] = []
     for split in splits:
         train, validation, test = map(table.take, split.parts())
         fitted = baseline.fit(train, validation)
-        predicted = fitted.probabilities(test.examples)
-        if predicted is not None:
-            probabilities.append(predicted)
-        for rule in rules:
-            choices[rule].append(fitted.choices(test, rule))
+        if isinstance(fitted, Predictor):
+            probabilities.append(fitted.predict(test.examples))
+            choices.append(route(probabilities[-1], fitted.costs_usd, rule))
+        else:
+            choices.append(fitted(test.examples))
     return HeldOutResult(
-        rows=tuple(row for split in splits for row in split.test),
+        choices=np.concatenate(choices),
         probabilities=np.concatenate(probabilities) if probabilities else None,
-        choices={rule: np.concatenate(parts) for rule, parts in choices.items()},
     )
 
 

@@ -18,7 +18,6 @@ from torch.nn import functional
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import ConfigError
-from router_service.measurement.rules import Choices
 from switchcraft_training.baselines.base import Chooser, profiled_costs_usd
 from switchcraft_training.baselines.inputs import Embedder, Views
 from switchcraft_training.baselines.predictors import Fitting, MatrixFactorization
@@ -123,13 +122,9 @@ class ChatTrained:
         share = self.preferences.settings.strong_share
         threshold = np.quantile(self.win_probabilities(train.examples), 1 - share)
 
-        def choose(table: Table) -> Choices:
-            picked: Choices = np.where(
-                self.win_probabilities(table.examples) >= threshold, strong, weak
-            )
-            return picked
-
-        return Chooser(choose)
+        return lambda examples: np.where(
+            self.win_probabilities(examples) >= threshold, strong, weak
+        )
 
     def win_probabilities(self, examples: Sequence[Example]) -> Floats:
         """Return the probability that the strong model wins against the weak one, (queries,)."""

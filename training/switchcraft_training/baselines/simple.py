@@ -1,9 +1,9 @@
-"""Baselines without a model: one arm, random choice, one threshold, and the oracles."""
+"""Baselines without a model: thresholds of a feature, and the best arm of each category."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,39 +15,6 @@ from switchcraft_training.records import Example
 
 MAX_THRESHOLDS = 100
 """Most thresholds that are tried: the feature's quantiles on the training queries."""
-
-
-@dataclass(frozen=True, slots=True)
-class SingleModel:
-    """Baseline that chooses the same arm for every query."""
-
-    arm: str
-
-    @property
-    def name(self) -> str:
-        """The arm's name."""
-        return self.arm
-
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
-        """Look up the arm in the table. Raises ValueError if it has no arm of that name."""
-        index = train.arms.index(self.arm)
-        return Chooser(lambda table: np.full(len(table.examples), index))
-
-
-@dataclass(frozen=True, slots=True)
-class RandomChoice:
-    """Baseline that chooses a random arm for each query. All arms are equally probable."""
-
-    seed: int
-    name: str = "random"
-
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
-        """Fit nothing. The same queries always get the same arms."""
-        return Chooser(
-            lambda table: np.random.default_rng(self.seed).integers(
-                len(table.arms), size=len(table.examples)
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +32,7 @@ class Heuristic:
     def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
         """Find the best threshold, and the best arm on each side of it."""
         costs_usd = profiled_costs_usd(train)
-        values = self._values(train)
+        values = self._values(train.examples)
         # The outcome of an arm that was not asked a query is replaced by the mean of that arm.
         means = np.nanmean(train.correct, axis=0)
         correct = np.where(np.isnan(train.correct), means, train.correct)
@@ -81,12 +48,12 @@ class Heuristic:
             cost = np.asarray(costs_usd)[picked].sum()
             rules.append(_ThresholdRule(threshold, low, high, float(right), float(cost)))
         best = min(rules, key=lambda rule: (-rule.correct, rule.cost_usd))
-        return Chooser(
-            lambda table: np.where(self._values(table) <= best.threshold, best.low, best.high)
+        return lambda examples: np.where(
+            self._values(examples) <= best.threshold, best.low, best.high
         )
 
-    def _values(self, table: Table) -> Floats:
-        return np.array([float(self.feature(example)) for example in table.examples])
+    def _values(self, examples: Sequence[Example]) -> Floats:
+        return np.array([float(self.feature(example)) for example in examples])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,36 +85,9 @@ class DatasetOracle:
         for row, example in enumerate(train.examples):
             rows[_category(example)].append(row)
         best = {name: best_arm(train.correct[members], costs_usd) for name, members in rows.items()}
-        return Chooser(
-            lambda table: np.array(
-                [best.get(_category(example), overall) for example in table.examples]
-            )
+        return lambda examples: np.array(
+            [best.get(_category(example), overall) for example in examples]
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Oracle:
-    """Baseline that knows the labels and chooses the cheapest correct arm (section 3.3).
-
-    If no arm is correct, it chooses the most expensive. If labels are probabilities, it chooses the
-    cheapest of the most probable arms. It never chooses an arm that was not asked the query.
-    """
-
-    name: str = "oracle"
-
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
-        """Fit nothing, because the chooser reads the labels of the table that it is given."""
-
-        def choose(table: Table) -> Choices:
-            asked = ~np.isnan(table.correct)
-            correct = np.where(asked, table.correct, -1.0)
-            best = correct.max(axis=1, keepdims=True)
-            cheapest = np.where(asked & (correct == best), table.cost_usd, np.inf).argmin(1)
-            dearest = np.where(asked, table.cost_usd, -np.inf).argmax(1)
-            picked: Choices = np.where(best[:, 0] > 0, cheapest, dearest)
-            return picked
-
-        return Chooser(choose)
 
 
 def best_arm(correct: Floats, costs_usd: tuple[float, ...]) -> int:

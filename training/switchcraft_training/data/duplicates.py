@@ -201,10 +201,10 @@ def _warn(
     )
 
 
-def shorten(text: str, characters: int = 80) -> str:
-    """Return a text in one line, cut after this number of characters."""
+def shorten(text: str) -> str:
+    """Return a text in one line, cut after 80 characters."""
     line = " ".join(text.split())
-    return line if len(line) <= characters else f"{line[:characters]}..."
+    return line if len(line) <= 80 else f"{line[:80]}..."
 
 
 def user_text(example: Example) -> str:

@@ -60,12 +60,9 @@ class LearnedTools:
 
         Raises ArtifactError if its file is not a list of signatures.
         """
-        if LEARNED_TOOLS not in artifact.manifest.files:
+        content = _read_items(artifact, LEARNED_TOOLS, SIGNATURE, "signatures")
+        if content is None:
             return None
-        path = artifact.directory / LEARNED_TOOLS
-        content = path.read_bytes()
-        if len(content) % SIGNATURE:
-            raise ArtifactError(path, f"is not a list of signatures of {SIGNATURE} bytes")
         return cls(np.frombuffer(content, dtype=np.uint8).reshape(-1, SIGNATURE))
 
     def has(self, example: Example) -> bool:
@@ -76,6 +73,17 @@ class LearnedTools:
             agreement = (self.signatures == own).mean(axis=1)
             self._known[key] = bool(agreement.max(initial=0.0) >= SAME_TOOLS_AGREEMENT)
         return self._known[key]
+
+
+def _read_items(artifact: Artifact, name: str, size: int, items: str) -> bytes | None:
+    """Return an artifact's file of items of this size in bytes; None if it has no such file."""
+    if name not in artifact.manifest.files:
+        return None
+    path = artifact.directory / name
+    content = path.read_bytes()
+    if len(content) % size:
+        raise ArtifactError(path, f"is not a list of {items} of {size} bytes")
+    return content
 
 
 def _tools_key(example: Example) -> bytes:
@@ -106,12 +114,9 @@ class LearnedQueries:
 
         Raises ArtifactError if its file is not a list of digests.
         """
-        if LEARNED not in artifact.manifest.files:
+        content = _read_items(artifact, LEARNED, DIGEST_BYTES, "digests")
+        if content is None:
             return None
-        path = artifact.directory / LEARNED
-        content = path.read_bytes()
-        if len(content) % DIGEST_BYTES:
-            raise ArtifactError(path, f"is not a list of digests of {DIGEST_BYTES} bytes")
         return cls(np.frombuffer(content, dtype=_DIGEST), LearnedTools.read(artifact))
 
     def write(self, directory: Path) -> None:

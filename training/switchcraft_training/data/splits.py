@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -26,7 +26,7 @@ from switchcraft_training.data.duplicates import (
     similar_tools,
     user_text,
 )
-from switchcraft_training.data.table import LAYERS, Table
+from switchcraft_training.data.table import LAYERS, Flags, Table
 from switchcraft_training.records import Example
 
 VALIDATION_SHARE = 0.1
@@ -57,6 +57,64 @@ class Split:
     def sizes(self) -> dict[str, int]:
         """Return the number of rows in each part."""
         return dict(zip(("train", "validation", "test"), map(len, self.parts()), strict=True))
+
+
+Part = Literal["test", "validation"]
+"""A set of rows whose results have a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a protocol divides the rows: who predicts which rows, what is reported, and what ships.
+
+    A router is trained for each of `splits`, and predicts its test rows. `rows` are the test rows
+    of all splits, in the order of results. The report of each of `parts` has the results for the
+    test rows of its splits. `shipped` are the rows that the artifact's router has learned from.
+    """
+
+    splits: tuple[Split, ...]
+    rows: tuple[int, ...]
+    parts: Mapping[Part, tuple[Split, ...]]
+    shipped: Split
+
+    @classmethod
+    def of_folds(cls, table: Table, folds: tuple[Split, ...]) -> Division:
+        """Return a division in which folds are measured, and a router of all rows ships."""
+        everything = Split(table.measured_rows, (), (), table.teaching_rows)
+        return cls(folds, table.measured_rows, {"test": folds}, everything)
+
+    @classmethod
+    def of_split(cls, split: Split, *, validated: bool) -> Division:
+        """Return a division in which the one router that is measured ships.
+
+        It also predicts the validation rows, which stop its training if `validated`.
+        """
+        held_out = (*split.validation, *split.test)
+        trained = replace(split, validation=split.validation if validated else (), test=held_out)
+        on_validation = replace(split, validation=(), test=split.validation)
+        parts: Mapping[Part, tuple[Split, ...]] = {"test": (split,), "validation": (on_validation,)}
+        return cls((trained,), held_out, parts, split)
+
+    @property
+    def ships_measured(self) -> bool:
+        """Whether the artifact's router is the one that is measured."""
+        return len(self.splits) == 1
+
+    @property
+    def tuning_part(self) -> Part:
+        """The part on which the calibration, and rules that reach goals, are chosen."""
+        return "validation" if "validation" in self.parts else "test"
+
+    @property
+    def order(self) -> Groups:
+        """The place of each of `rows` among the splits' test rows, one split after the other."""
+        tested = [row for split in self.splits for row in split.test]
+        places = {row: place for place, row in enumerate(tested)}
+        return np.array([places[row] for row in self.rows])
+
+    def is_in(self, part: Part) -> Flags:
+        """Return whether each of `rows` is in a part, (rows,)."""
+        return np.isin(self.rows, [row for split in self.parts[part] for row in split.test])
 
 
 class Stratum(NamedTuple):

@@ -15,6 +15,7 @@ from router_service.measurement.rules import Choices, pick
 from router_service.policies.costs import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
 from router_service.predictor.packing import Packed
 from switchcraft_training.records import Example
+from switchcraft_training.storage import complete_file
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -172,12 +173,9 @@ def save_layers(table: Table, path: Path) -> None:
 
     Training keeps these files because judging a hundred thousand answers takes minutes.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
     layers = {name: getattr(table, name) for name in RECORDED} | {"correct": table.labels}
-    with partial.open("wb") as file:
+    with complete_file(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, **layers)
-    partial.replace(path)
 
 
 def load_layers(path: Path, examples: Sequence[Example], arms: Sequence[str]) -> Table:

@@ -301,8 +301,8 @@ def write_rows(rows: Iterable[Judged], path: Path) -> int:
     return write_lines(map(encode, rows), path)
 
 
-def read_rows(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
-    """Yield the judged examples of a row file; `on_error` handles rows that cannot be read.
+def read_rows(path: Path) -> Iterator[Judged]:
+    """Yield the judged examples of a row file; raises DataError if a row cannot be read.
 
     Equal tools of several rows are one object, because tools take most of a row's memory, and the
     rows of a benchmark share a few thousand tools.
@@ -318,4 +318,4 @@ def read_rows(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[J
             row["request"]["tools"] = shared
         return judged
 
-    return read_lines(path, decode, on_error)
+    return read_lines(path, decode)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.checker.comparison import IsParaphrase
 from router_service.checker.toolbox import Call, ExpectedCall
-from router_service.core.decision_record import LoggedDecision
+from router_service.core.decision_record import CandidateRecord, LoggedDecision
 from router_service.core.errors import SwitchcraftError
 from switchcraft_training.checking import check_answer
 from switchcraft_training.data.splits import key_of
@@ -149,19 +149,10 @@ def read_answer(decision: LoggedDecision, arm: str) -> Answer:
 
     If the answer's calls cannot be decoded, its problem is a malformed call.
     """
-    calls = None if decision.content is None else decision.content.calls
     candidates = decision.candidates or ()
     # The latency of a verified answer includes that of the other candidates.
     seconds = next((c.seconds for c in candidates if c.is_accepted), decision.latency_s)
-    return Answer(
-        example_id=decision.id,
-        arm=arm,
-        calls=None if calls is None else tuple(Call(c.name, c.arguments) for c in calls),
-        problem="malformed_call" if calls is None else None,
-        input_tokens=decision.prompt_tokens,
-        output_tokens=decision.completion_tokens,
-        seconds=seconds,
-    )
+    return _to_answer(decision, decision.id, arm, seconds)
 
 
 def rejected_answers(decision: LoggedDecision) -> Iterator[Answer]:
@@ -172,16 +163,22 @@ def rejected_answers(decision: LoggedDecision) -> Iterator[Answer]:
             continue
         if content.calls is None and content.text is None:
             continue
-        calls = content.calls
-        yield Answer(
-            example_id=decision.id,
-            arm=candidate.arm,
-            calls=None if calls is None else tuple(Call(c.name, c.arguments) for c in calls),
-            problem="malformed_call" if calls is None else None,
-            input_tokens=candidate.prompt_tokens,
-            output_tokens=candidate.completion_tokens,
-            seconds=candidate.seconds,
-        )
+        yield _to_answer(candidate, decision.id, candidate.arm, candidate.seconds)
+
+
+def _to_answer(
+    logged: LoggedDecision | CandidateRecord, query: str, arm: str, seconds: float | None
+) -> Answer:
+    calls = None if logged.content is None else logged.content.calls
+    return Answer(
+        example_id=query,
+        arm=arm,
+        calls=None if calls is None else tuple(Call(c.name, c.arguments) for c in calls),
+        problem="malformed_call" if calls is None else None,
+        input_tokens=logged.prompt_tokens,
+        output_tokens=logged.completion_tokens,
+        seconds=seconds,
+    )
 
 
 def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) -> Expected | None:

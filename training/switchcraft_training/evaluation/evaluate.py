@@ -27,7 +27,7 @@ from router_service.policies.names import choosing_name
 from router_service.policies.verified import is_verified
 from switchcraft_training.data.table import Flags, Floats, Table
 from switchcraft_training.evaluation.calibration import CalibrationStudy
-from switchcraft_training.evaluation.metrics import expected_calibration_error
+from switchcraft_training.evaluation.metrics import calibration_measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def evaluate(
         entries=main_table(table, [*routers, *entrants]),
         sweep=sweep(table, probabilities, expected_costs_usd),
         auc=auc_measure(table.correct, probabilities),
-        calibration_error=expected_calibration_error(table.correct, probabilities),
+        calibration_error=calibration_measure(table.correct, probabilities).value,
         arm_share=dict(zip(table.arms, shares.tolist(), strict=True)),
     )
 

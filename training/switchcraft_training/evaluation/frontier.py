@@ -69,12 +69,11 @@ def paper_metrics(
     name: str, table: Table, probabilities: Floats, expected_costs_usd: Costs
 ) -> PaperMetrics:
     """Return other papers' metrics of a router over the sweep of thresholds and drifts."""
-    bench = Bench.of(table)
     names = frontier_rules(expected_costs_usd)
     rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in names]
-    entries = [
-        bench.measure("router", rule, *found) for rule, found in zip(names, rules, strict=True)
-    ]
+    entries = Bench.of(table).measure_all(
+        "router", [(rule, *found) for rule, found in zip(names, rules, strict=True)]
+    )
     # Costs, then correctness, of arms and rules: (queries, 2 x (arms + rules)).
     costs = [table.cost_usd, *(paid[:, None] for _, paid in rules)]
     correct = [table.correct, *(got[:, None] for got, _ in rules)]
@@ -222,13 +221,10 @@ class MeasuredRules:
         """Measure the choices of every rule on these rows of a table."""
         part = table.take(rows)
         bench = Bench.of(part)
-        return cls(
-            frontier=tuple(
-                bench.measure("router", rule, *part.pick(chosen[rows])).point
-                for rule, chosen in choices.items()
-            ),
-            best_single=mean_measure(bench.best),
+        entries = bench.measure_all(
+            "router", [(rule, *part.pick(chosen[rows])) for rule, chosen in choices.items()]
         )
+        return cls(tuple(entry.point for entry in entries), mean_measure(bench.best))
 
     def pick(self, goal: Goal) -> str | None:
         """Return the rule that reaches a goal, or None if no rule does."""

@@ -21,28 +21,23 @@ from pathlib import Path
 import numpy as np
 
 from router_service.artifact import Measure
-from router_service.measurement.rules import Bench, Entry, best_single, prices_in_usd, sweep
-from router_service.measurement.simulation import JudgedAnswers, Simulation
+from router_service.measurement.rules import Entry, best_single, sweep
 from router_service.measurement.statistics import auc_measure
-from router_service.policies.verified import PRICES, Verified
-from router_service.verifier.graphs import GAIN_FEATURES
 from switchcraft_training.config import Grouping
 from switchcraft_training.data.splits import Split, grouped_folds
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.calibration import fit_platt
-from switchcraft_training.experiment import HeldOutPart, TrainingData, mix_branches, train_parts
-from switchcraft_training.models.verifier import (
-    FULL_EFFORT,
-    FitEffort,
-    VerifierData,
-)
+from switchcraft_training.models.verifier import FULL_EFFORT, FitEffort
+from switchcraft_training.predictions import train_splits
+from switchcraft_training.training_data import TrainingData
 from switchcraft_training.verification import (
     AnswersRead,
     Evidence,
     VerifierPart,
     VerifierSettings,
+    accept_by_price,
+    measure_prices,
     operating_price,
-    outcome,
     read_answers,
     study_part,
 )
@@ -120,18 +115,14 @@ def learning_curve(
     samples = {
         (size, n): sample(data, split, size) for size in sizes for n, split in enumerate(folds)
     }
-    parts = [
-        part for each in samples.values() for part in router_parts(data, each, is_nested=is_nested)
-    ]
-    predictions = iter(train_parts(data, parts, workers, "router"))
+    parts = {key: router_splits(data, each, is_nested=is_nested) for key, each in samples.items()}
+    trained = [split for splits in parts.values() for split in splits]
+    predictions = train_splits(data, trained, workers, "router")
     studies = {}
-    for key, split in samples.items():
+    for key, splits in parts.items():
         probabilities = np.full((len(data.table.measured_rows), len(config.arms)), np.nan)
-        for part in router_parts(data, split, is_nested=is_nested):
-            predicted = next(predictions)
-            assert predicted is not None  # noqa: S101 - only the main process measures
-            found = mix_branches(predicted.branches, config.training.branch_shares)
-            probabilities[list(part.test)] = found
+        for split in splits:
+            probabilities[list(split.test)] = next(predictions).probabilities
         studies[key] = probabilities
     return tuple(
         measure_size(
@@ -167,18 +158,18 @@ def sample(data: TrainingData, split: Split, size: int) -> Split:
     return Split(some(split.train, size), some(split.validation, stopping), split.test)
 
 
-def router_parts(data: TrainingData, split: Split, *, is_nested: bool) -> list[HeldOutPart]:
-    """Return the part that predicts the test fold, and if nested also the sample's parts."""
-    parts = [HeldOutPart(split.train, split.validation, split.test, exported=False)]
+def router_splits(data: TrainingData, split: Split, *, is_nested: bool) -> list[Split]:
+    """Return the split that tests the fold, and if nested also those that test the sample."""
+    splits = [split]
     if not is_nested:
-        return parts
+        return splits
     rows = np.array(split.train)
     strata = [data.table.examples[row].category for row in split.train]
     inner = grouped_folds(strata, data.table.own_groups[rows], INNER_FOLDS, data.config.seed)
     for number in range(INNER_FOLDS):
         rest, tested = (tuple(rows[each].tolist()) for each in (inner != number, inner == number))
-        parts.append(HeldOutPart(rest, split.validation, tested, exported=False))
-    return parts
+        splits.append(Split(rest, split.validation, tested))
+    return splits
 
 
 def measure_size(
@@ -222,30 +213,15 @@ def measure_size(
     if answers is None:
         return point
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
-    everything = VerifierData(
-        features=np.array([row.features for row in table.packed], dtype=np.float64),
-        probabilities=held_out,
-        candidates=answers.candidates,
-        correct=table.correct,
-        costs_usd=costs_usd[0],
-        groups=table.groups,
-        corrupted=answers.corrupted,
-    )
+    everything = answers.with_predictions(table, held_out, costs_usd[0])
     parts = [
         VerifierPart(np.array(split.train), np.array(split.test), own, costs_usd[split.test[0]])
         for split, own in zip(splits, calibrated, strict=True)
     ]
     settings = VerifierSettings(everything, config.seed, effort, best_usd)
     studied = list(workers.map(study_part, settings, parts, "verifier"))
-    judged = JudgedAnswers.join([each.judged for each in studied], [part.test for part in parts])
-    simulation, bench = Simulation(judged, GAIN_FEATURES), Bench.of(table)
-    fold_costs_usd = np.array([part.costs_usd for part in parts])
-    entries = {}
-    for price_usd in prices_in_usd(PRICES, best_usd):
-        verified = simulation.answer(fold_costs_usd, price_usd)
-        correct, cost_usd, _ = outcome(verified, table)
-        name = str(Verified(price_usd))
-        entries[price_usd] = bench.measure("router", name, correct, cost_usd)
+    judged, by_price = accept_by_price(studied, parts, best_usd)
+    entries = measure_prices(table, by_price)
     corrupted = [each for part in studied for each in part.corrupted]
     alone = Evidence.of(answers.candidates, held_out, costs_usd, judged, corrupted).alone
     return replace(

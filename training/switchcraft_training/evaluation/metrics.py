@@ -50,29 +50,20 @@ def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
         return interval_of(draws.means(ours) / draws.means(theirs))
 
 
-def expected_calibration_error(
-    labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
-) -> float:
-    """Return the expected calibration error (ECE) over all arms.
+def calibration_measure(labels: Floats, probabilities: Floats) -> Measure:
+    """Return the expected calibration error (ECE) over all arms, with its standard error.
 
-    It is the mean of |confidence - accuracy| over bins of equal width, weighted by their sizes.
-    """
-    return calibration_measure(labels, probabilities, bins).value
-
-
-def calibration_measure(
-    labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
-) -> Measure:
-    """Return the expected calibration error over all arms, with its standard error.
-
-    The standard error is estimated by resampling queries. Unknown labels (NaN) do not count.
+    It is the mean of |confidence - accuracy| over bins of equal width, weighted by their sizes. The
+    standard error is estimated by resampling queries. Unknown labels (NaN) do not count.
     """
     # The ECE sums each bin's |gap| times the bin's share of all predictions. The product is a mean
     # over all predictions: of p - label for those in the bin, and of 0 for the rest.
-    which = bin_of(probabilities, bins)
+    which = bin_of(probabilities)
     a_query = (~np.isnan(labels)).sum() / len(labels)
     excess = np.nan_to_num((probabilities - labels) / a_query)
-    gaps = np.stack([np.where(which == b, excess, 0).sum(1) for b in range(bins)], axis=1)
+    gaps = np.stack(
+        [np.where(which == b, excess, 0).sum(1) for b in range(CALIBRATION_BINS)], axis=1
+    )
     drawn = np.abs(resamples(len(labels)).means(gaps)).sum(1)
     value = float(np.abs(gaps.mean(0)).sum())
     return Measure(value=value, stderr=float(drawn.std()), n=len(labels))
@@ -132,9 +123,10 @@ def f1_measures(labels: Floats, probabilities: Floats) -> F1Measures:
     )
 
 
-def bin_of(probabilities: Floats, bins: int = CALIBRATION_BINS) -> NDArray[np.int64]:
+def bin_of(probabilities: Floats) -> NDArray[np.int64]:
     """Return the index of each probability's equal-width bin; the probability 1 is in the last."""
-    return np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+    bins = (probabilities * CALIBRATION_BINS).astype(np.int64)
+    return np.minimum(bins, CALIBRATION_BINS - 1)
 
 
 def _f1_counts(labels: NDArray[np.floating[Any]], probabilities: Floats) -> tuple[Floats, Floats]:

@@ -164,10 +164,7 @@ def pareto_svg(evaluation: Evaluation) -> str:
                 label=_KIND_NAMES[kind],
             )
         _money_axis(axes)
-        axes.set_ylabel("accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.margins(x=0.1, y=0.1)
-        axes.legend(loc="lower right")
         figure.draw_without_rendering()
         label_points(
             axes, [_at(e) for e in evaluation.entries], [e.name for e in evaluation.entries]
@@ -188,11 +185,8 @@ def sweep_svg(evaluation: Evaluation) -> str:
             if ours:
                 _band(axes, ours, policy.name, colour, marker="o")
         axes.axhline(best.accuracy.value, color=INK, linestyle=":", linewidth=1, label=best.name)
-        _money_axis(axes)
-        axes.set_ylabel("accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        _money_axis(axes, decimals=1)
         axes.margins(y=0.1)
-        axes.legend(loc="lower right")
         figure.draw_without_rendering()
         front = pareto_front(evaluation.sweep)
         named = front[:: math.ceil(len(front) / NAMED)]  # as many as the plot has room to label
@@ -215,10 +209,7 @@ def verified_svg(figures: VerifiedFigures) -> str:
         for entry in points:
             axes.plot(*_at(entry), MARKERS[entry.kind], color=COLOURS[entry.kind], markersize=7)
         _money_axis(axes)
-        axes.set_ylabel("accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.margins(x=0.1, y=0.1)
-        axes.legend(loc="lower right")
         figure.draw_without_rendering()
         named = [*map(_at, points), operating]
         label_points(axes, named, [*(entry.name for entry in points), "policy verified"])
@@ -562,7 +553,11 @@ def _band(
     axes.fill_between(costs, middle - error, middle + error, color=colour, alpha=0.13, linewidth=0)
 
 
-def _money_axis(axes: Axes) -> None:
+def _money_axis(axes: Axes, decimals: int = 0) -> None:
+    """Prepare the axes and the legend of a plot of accuracy, in percent, over cost."""
+    axes.set_ylabel("accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+    axes.legend(loc="lower right")
     axes.set_xscale("log")
     axes.set_xlabel(f"{USD_PER_1K} (log scale); bars and bands are one standard error")
     dollars = FuncFormatter(lambda usd, _: f"{usd:g}")

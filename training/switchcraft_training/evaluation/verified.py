@@ -203,11 +203,12 @@ class _Comparison:
         if not np.isnan(table.seconds).all():
             added_s = answers.added_seconds(np.nan_to_num(table.seconds))
         is_later = answers.accepted != answers.asked[:, 0]
+        draws = resamples(len(table))
         return VerifiedRow(
             entry=self.bench.measure(kind, name, correct, cost_usd),
             candidates=mean_measure(answers.counts.astype(np.float64)),
             added_s=None if added_s is None else mean_measure(added_s),
-            added_s_interval=None if added_s is None else interval_of(_means(added_s)),
+            added_s_interval=None if added_s is None else interval_of(draws.means(added_s)),
             added_p95_s=None if added_s is None else float(np.percentile(added_s, 95)),
             is_later=mean_measure(is_later.astype(np.float64)),
         )
@@ -343,11 +344,6 @@ class _Comparison:
         return VerifiedAnswers.of(
             rules[rule].decided(query) for query, rule in enumerate(picked_rule.tolist())
         )
-
-
-def _means(values: Floats) -> Floats:
-    """Return the mean of the values in each bootstrap draw."""
-    return resamples(len(values)).means(values)
 
 
 def _qualities(asked: str, table: Table, answers: VerifiedAnswers) -> list[JudgementQuality]:

@@ -22,6 +22,7 @@ from switchcraft_training.fetching.git import PinnedCommit, git_object_id
 from switchcraft_training.fetching.packages import download_wheel, read_wheel
 from switchcraft_training.fetching.sources import Files, Package, PublicRecording, Repository
 from switchcraft_training.progress import Bar
+from switchcraft_training.storage import complete_file
 
 log = logging.getLogger(__name__)
 
@@ -219,10 +220,8 @@ def _has_content(path: Path, object_id: str) -> bool:
 
 def _write_compressed(path: Path, content: bytes) -> None:
     """Write a compressed file, which appears when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.partial")
-    unfinished.write_bytes(gzip.compress(content, compresslevel=6, mtime=0))
-    unfinished.replace(path)
+    with complete_file(path) as partial:
+        partial.write_bytes(gzip.compress(content, compresslevel=6, mtime=0))
 
 
 def _sha256(path: Path) -> str:

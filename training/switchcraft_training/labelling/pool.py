@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from router_service.apis.conversation import Json
 from router_service.core.addresses import check_http_address
 from router_service.core.errors import ConfigError
 from router_service.policies.costs import Price
-from switchcraft_training.config import find_config
+from switchcraft_training.config import find_config, raising_config_error
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -162,12 +162,5 @@ def load_pool(path: Path) -> Pool:
 
     Raises ConfigError, which names the file, the place in it, and the problem.
     """
-    try:
+    with raising_config_error(path):
         return Pool.model_validate(yaml.safe_load(find_config(path).read_text()))
-    except OSError as exc:
-        raise ConfigError(str(path), "", f"cannot be read: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise ConfigError(str(path), "", f"is not YAML: {exc}") from exc
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        raise ConfigError(str(path), ".".join(map(str, first["loc"])), first["msg"]) from exc

@@ -78,6 +78,15 @@ def least_leaf_rows(rows: int, outputs: int, max_mb: float) -> int:
     return max(MIN_LEAF, math.ceil(TREES * rows * leaf_mb / max_mb))
 
 
+def round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return thresholds in single precision, rounded down.
+
+    They then split single-precision features exactly as the double-precision ones do.
+    """
+    single = thresholds.astype(np.float32)
+    return np.where(single > thresholds, np.nextafter(single, np.float32(-np.inf)), single)
+
+
 class Forest(nn.Module):
     """Mean of decision trees, which are evaluated together, one level at a time.
 
@@ -112,15 +121,11 @@ class Forest(nn.Module):
             for side in ("children_left", "children_right")
         )
         feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
-        # Thresholds are rounded down to single precision. They then split single-precision
-        # features exactly as the double-precision thresholds do.
-        threshold = np.concatenate([tree.threshold for tree in trees])
-        single = threshold.astype(np.float32)
-        single = np.where(single > threshold, np.nextafter(single, np.float32(-np.inf)), single)
+        threshold = round_down(np.concatenate([tree.threshold for tree in trees]))
         values = np.concatenate([tree.value[:, :, 0] for tree in trees])
         self.register_buffer("roots", torch.from_numpy(place[starts]))
         self.register_buffer("feature", torch.from_numpy(feature[order].astype(np.int32)))
-        self.register_buffer("threshold", torch.from_numpy(single[order]))
+        self.register_buffer("threshold", torch.from_numpy(threshold[order]))
         self.register_buffer("left", torch.from_numpy(place[left][order].astype(np.int32)))
         self.register_buffer("right", torch.from_numpy(place[right][order].astype(np.int32)))
         leaves = order[: len(order) - is_inner.sum()]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from switchcraft_training.config import RunConfig, TrainingConfig
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.frozen import weights_sha256
+from switchcraft_training.storage import complete_file
 
 log = logging.getLogger(__name__)
 
@@ -168,10 +169,8 @@ class Checkpoints:
         if self._folder is None or not self._accelerator.is_main_process:
             return
         epochs = json.dumps([asdict(epoch) for epoch in state.epochs])
-        partial = self._folder / "finished.partial"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        save_file(state.best_state, partial, metadata={"epochs": epochs})
-        partial.replace(self._folder / FINISHED)
+        with complete_file(self._folder / FINISHED) as partial:
+            save_file(state.best_state, partial, metadata={"epochs": epochs})
         for folder in self._complete_epochs():
             shutil.rmtree(folder)
 

@@ -36,6 +36,7 @@ from switchcraft_training.models.optimization import (
     shuffled_batches,
 )
 from switchcraft_training.progress import Bar
+from switchcraft_training.storage import complete_file
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +88,8 @@ def distil(
             wanted = row_inputs(teacher_branch, layers, rows, cache, in_bf16=True)
             _train_student(branch.to(device()), settings, rows, wanted)
             branch.cpu()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(branch.encoder.state_dict(), path.with_suffix(".partial"))
-            path.with_suffix(".partial").replace(path)
+            with complete_file(path) as partial:
+                save_file(branch.encoder.state_dict(), partial)
             log.info("distilled: weights saved in %s", path.parent)
     branch.encoder.load_state_dict(load_file(path))
     branch.encoder.requires_grad_(

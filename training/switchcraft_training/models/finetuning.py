@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.frozen import freeze, row_inputs
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import (
+    chunks,
     gather_strided,
     head_weights,
     known_labels,
@@ -159,7 +159,7 @@ def encoder_logits(
     device = branch.head.weight.device
     parts = [
         module(*inputs.batch(some, device)).cpu()
-        for some in _slices(order, config.training.evaluation_batch_size)
+        for some in chunks(order, config.training.evaluation_batch_size)
     ]
     return torch.cat(parts)[np.argsort(order)]
 
@@ -295,14 +295,9 @@ def _probabilities(task: Task, accelerator: Accelerator) -> NDArray[np.float64]:
     with torch.no_grad():
         parts = [
             task.module(*inputs.batch(rows, accelerator.device))
-            for rows in _slices(own, task.settings.evaluation_batch_size)
+            for rows in chunks(own, task.settings.evaluation_batch_size)
         ]
     logits = gather_strided(accelerator, torch.cat(parts))[: len(order)]
     result = np.empty(tuple(logits.shape))
     result[order] = torch.sigmoid(logits.float()).double().cpu().numpy()
     return result
-
-
-def _slices(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]

@@ -23,6 +23,7 @@ from router_service.predictor.words import Ids
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import is_main_process, padded
 from switchcraft_training.progress import track
+from switchcraft_training.storage import complete_file
 
 log = logging.getLogger(__name__)
 
@@ -113,10 +114,9 @@ def row_inputs(
     computed = _compute_states(branch, frozen_layers, missing, in_bf16=in_bf16)
     while shard := dict(islice(computed, SHARD_ROWS)):
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{uuid4().hex}.safetensors"
-            save_file(shard, path.with_suffix(".partial"))
-            path.with_suffix(".partial").replace(path)
+            with complete_file(path) as partial:
+                save_file(shard, partial)
             # Memory-mapped from the file, so that the computed states can be freed.
             shard = _read_states(folder, shard.keys(), (path,))
         states.update(shard)

@@ -233,18 +233,19 @@ def shuffled_batches(
     """
     order = rng.permutation(len(lengths))
     batches: list[NDArray[np.int64]] = []
-    for bucket in _chunks(order, batch_size * BUCKET_BATCHES):
+    for bucket in chunks(order, batch_size * BUCKET_BATCHES):
         by_length = bucket[np.argsort(lengths[bucket], kind="stable")]
-        batches.extend(_chunks(by_length, batch_size))
+        batches.extend(chunks(by_length, batch_size))
     for i in rng.permutation(len(batches)):
         yield batches[i]
 
 
 def batches_in_order(rows: Table, batch_size: int, pad_id: int = 0) -> Iterator[Batch]:
     """Yield the rows as batches, in the order of the table, for evaluation."""
-    for chunk in _chunks(np.arange(len(rows.packed)), batch_size):
+    for chunk in chunks(np.arange(len(rows.packed)), batch_size):
         yield collate(rows.take(chunk.tolist()), pad_id)
 
 
-def _chunks(indices: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+def chunks(indices: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Return indices in parts of this size; the last part may be smaller."""
     return [indices[start : start + size] for start in range(0, len(indices), size)]

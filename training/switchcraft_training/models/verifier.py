@@ -46,6 +46,7 @@ from router_service.verifier.graphs import (
     gain_features,
 )
 from switchcraft_training.evaluation.calibration import fit_platt
+from switchcraft_training.models.branches import round_down
 from switchcraft_training.models.corruptions import WEIGHTS, CorruptedAnswer
 from switchcraft_training.models.export import ML_OPSET, OPSET
 from switchcraft_training.progress import track
@@ -204,9 +205,8 @@ def fit_verifier(data: VerifierData, seed: int, effort: FitEffort = FULL_EFFORT)
     held_out = np.empty(len(rows))
     for number, (train, test) in enumerate(GroupKFold(HELD_OUT_FOLDS).split(rows, groups=groups)):
         log.info("fitting a verifier: part %d of %d", number + 1, HELD_OUT_FOLDS)
-        held_out[test] = _probability(
-            _fit_correctness(rows, labels, weights, train, seed, effort.rounds), rows[test]
-        )
+        model = _fit_correctness(rows, labels, weights, train, seed, effort.rounds)
+        held_out[test] = model.predict_proba(rows[test])[:, 1]
     held_out, known = held_out[:recorded, None], labels[:recorded, None]
     calibration = fit_platt(known, held_out)
     judged = calibration.apply(held_out)[:, 0]
@@ -253,7 +253,7 @@ def _fit_correctness(
         max_iter=rounds,
         learning_rate=0.06,
         max_leaf_nodes=15,
-        min_samples_leaf=_leaf_rows(len(chosen)),
+        min_samples_leaf=_leaf_rows(len(chosen), MIN_LEAF_ROWS),
         l2_regularization=5,
         max_features=0.4,
         random_state=seed,
@@ -265,11 +265,6 @@ def _fit_correctness(
         np.repeat([1, 0], [len(right), len(wrong)]),
         np.concatenate([labels[right] * weights[right], (1 - labels[wrong]) * weights[wrong]]),
     )
-
-
-def _probability(model: HistGradientBoostingClassifier, rows: Rows) -> Floats:
-    found: Floats = model.predict_proba(rows)[:, 1]
-    return found
 
 
 PCorrect = Mapping[tuple[int, CandidateSet], Mapping[int, float]]
@@ -387,15 +382,15 @@ def _fit_regressor(
         max_iter=effort.gain_rounds,
         learning_rate=0.08,
         max_leaf_nodes=15,
-        min_samples_leaf=max(1, min(MIN_GAIN_LEAF_ROWS, len(rows) // 20)),
+        min_samples_leaf=_leaf_rows(len(rows), MIN_GAIN_LEAF_ROWS),
         l2_regularization=5,
         random_state=seed,
     ).fit(rows, targets)
 
 
-def _leaf_rows(rows: int) -> int:
+def _leaf_rows(rows: int, usual: int) -> int:
     """Return the least number of rows in a leaf: fewer if there are few rows to learn from."""
-    return max(1, min(MIN_LEAF_ROWS, rows // 20))
+    return max(1, min(usual, rows // 20))
 
 
 def _with_split(nodes: NDArray[np.void]) -> NDArray[np.void]:
@@ -425,16 +420,12 @@ def save_boosted_trees(
     place = np.where(is_leaf, np.cumsum(is_leaf), np.cumsum(~is_leaf)) - 1
     inner = nodes[~is_leaf]
     left, right = (inner[side].astype(np.int64) + first[~is_leaf] for side in ("left", "right"))
-    # Rounded down, the thresholds split single-precision features as the exact ones do.
-    exact = inner["num_threshold"]
-    single = exact.astype(np.float32)
-    single = np.where(single > exact, np.nextafter(single, np.float32(-np.inf)), single)
     attributes: dict[str, Any] = {
         "aggregate_function": 1,
         "n_targets": 1,
         "tree_roots": place[starts],
         "nodes_featureids": inner["feature_idx"].astype(np.int64),
-        "nodes_splits": numpy_helper.from_array(single),
+        "nodes_splits": numpy_helper.from_array(round_down(inner["num_threshold"])),
         "nodes_modes": numpy_helper.from_array(np.zeros(len(inner), dtype=np.uint8)),
         "nodes_truenodeids": place[left],
         "nodes_trueleafs": is_leaf[left].astype(np.int64),

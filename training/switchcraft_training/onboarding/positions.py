@@ -141,9 +141,9 @@ class RecordedModels:
         spread = np.atleast_2d(np.cov(self.positions.T)) + POSITION_FLOOR * np.eye(dims)
         return Position(self.positions.mean(axis=0), spread)
 
-    def place(self, asked: AnsweredQueries, prior: Position | None = None) -> Position:
+    def place(self, asked: AnsweredQueries) -> Position:
         """Return the most probable position given answers, with Laplace's covariance."""
-        prior = prior or self.prior
+        prior = self.prior
         slopes, offsets = self.slopes[asked.rows], self.offsets[asked.rows]
         precision = np.linalg.inv(prior.covariance)
         mean = prior.mean.copy()

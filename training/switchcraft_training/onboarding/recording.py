@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import yaml
 
 from router_service.apis.conversation import parse_conversation
 from router_service.artifact import Artifact
 from router_service.core.errors import ConfigError, DataError
 from router_service.predictor.packing import Packer
 from switchcraft_training.checking import paraphrase_check
-from switchcraft_training.config import RunConfig, SourceConfig
+from switchcraft_training.config import RunConfig, SourceConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.data.splits import merge_equal_queries, query_digest
 from switchcraft_training.data.table import Flags, Floats, Table
@@ -103,7 +102,7 @@ def read_recorded(
     `without` is the arm that joins: if the sources have answers of it, they are left out. Raises
     ConfigError if the sources are not there, and DataError if too few models are recorded.
     """
-    config = RunConfig.model_validate(yaml.safe_load(artifact.manifest.provenance.config))
+    config = trained_config(artifact.manifest)
     path = data / config.source.path
     if not path.exists():
         problem = (
@@ -111,9 +110,7 @@ def read_recorded(
             " on, so set --data to the folder with their recorded answers"
         )
         raise ConfigError(str(path), "", problem)
-    config = config.model_copy(
-        update={"auxiliary_arms": "all", "packing": artifact.manifest.packing}
-    )
+    config = config.model_copy(update={"auxiliary_arms": "all"})
     return Recorded.of(config, load_dataset(config, data, cache), without)
 
 

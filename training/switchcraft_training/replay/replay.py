@@ -275,9 +275,9 @@ def _estimate(
     )
 
 
-def print_replay(found: Replay, console: Console | None = None) -> None:
+def print_replay(found: Replay) -> None:
     """Print a summary of the log, the logged choices, and the estimates for each policy."""
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     with_feedback, explored = (
         f"{count / found.replayed:.1%}" for count in (found.with_feedback, found.explored)
     )

@@ -1,0 +1,160 @@
+"""Predictions of routers for rows that they have not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.predictor.model import Classifier, sigmoid
+from switchcraft_training.config import RunConfig
+from switchcraft_training.data.splits import Division, Split
+from switchcraft_training.data.table import Floats
+from switchcraft_training.models.export import export_int8
+from switchcraft_training.models.finetuning import compute_states
+from switchcraft_training.models.model import RouterModel
+from switchcraft_training.models.optimization import is_main_process
+from switchcraft_training.models.training import TrainedRouter, branch_logits, train_router
+from switchcraft_training.progress import step
+from switchcraft_training.training_data import TrainingData
+from switchcraft_training.workers import SINGLE_PROCESS, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """A router's predictions of rows.
+
+    `branches` are the full-precision logits of each branch, (rows, arms), by name. `probabilities`,
+    (rows, arms), are uncalibrated: those of the int8 graph if it was exported, else those of the
+    network in full precision. `p_no_call`, (rows,), is the graph's probability that a query asks
+    for no call; it is NaN if no graph was exported, or if it predicts no demand. `trained` is the
+    router, if it was kept.
+    """
+
+    branches: Mapping[str, Floats]
+    probabilities: Floats
+    p_no_call: Floats
+    trained: TrainedRouter | None = None
+
+    def mix(self, shares: Mapping[str, float]) -> Floats:
+        """Return full-precision probabilities that mix the branches in `shares` by these shares."""
+        return mix_branches(self.branches, shares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutPredictions(Predictions):
+    """Predictions of a division's rows, each by a router that has not learned from the row.
+
+    `folds`, (rows,), is the number of the split that tested each row. `expected_costs_usd`,
+    (rows, arms), are estimated from the training rows of that split.
+    """
+
+    folds: NDArray[np.int64]
+    expected_costs_usd: Floats
+
+
+def mix_branches(branches: Mapping[str, Floats], shares: Mapping[str, float]) -> Floats:
+    """Return probabilities (rows, arms) that mix the branches in `shares` by these shares."""
+    total = sum(shares.values())
+    logits = sum(share / total * branches[name] for name, share in shares.items())
+    return sigmoid(np.asarray(logits, dtype=np.float64))
+
+
+def cross_validate(
+    data: TrainingData, workers: Workers = SINGLE_PROCESS
+) -> HeldOutPredictions | None:
+    """Train a router on each fold and predict its test rows, whichever protocol the run follows."""
+    division = Division.of_folds(data.table, data.folds())
+    return predict_held_out(data, division, workers=workers)
+
+
+def predict_held_out(
+    data: TrainingData,
+    division: Division,
+    *,
+    exported: bool = False,
+    kept: bool = False,
+    workers: Workers = SINGLE_PROCESS,
+) -> HeldOutPredictions | None:
+    """Train a router on each split of a division, and predict the division's rows.
+
+    If `exported`, the int8 graphs predict these rows, too. If `kept`, the result has the router of
+    the first split. Return None in all processes of `accelerate launch` except the main one, which
+    only help to train.
+    """
+    splits, order = division.splits, division.order
+    found = [*train_splits(data, splits, workers, exported=exported, kept=kept)]
+    if not found:
+        return None
+    folds = np.repeat(np.arange(len(splits)), [len(split.test) for split in splits])[order]
+    costs_usd = np.array([data.expected_costs_usd(split.train) for split in splits])
+    return HeldOutPredictions(
+        branches={
+            name: np.concatenate([each.branches[name] for each in found])[order]
+            for name in found[0].branches
+        },
+        probabilities=np.concatenate([each.probabilities for each in found])[order],
+        p_no_call=np.concatenate([each.p_no_call for each in found])[order],
+        trained=found[0].trained,
+        folds=folds,
+        expected_costs_usd=costs_usd[folds],
+    )
+
+
+def train_splits(
+    data: TrainingData,
+    splits: Sequence[Split],
+    workers: Workers,
+    unit: str = "fold",
+    *,
+    exported: bool = False,
+    kept: bool = False,
+) -> Iterator[Predictions]:
+    """Train a router on each split, several at the same time, and yield its predictions.
+
+    `unit` is what progress calls a split. What the splits share is computed first: the encoder, and
+    its states if it is frozen. Yields nothing in all processes except the main one.
+    """
+    if workers.processes > 1 and "encoder" in data.config.training.branch_shares:
+        encoder = data.load_encoder()
+        with step("frozen layers"):
+            compute_states(encoder, data.config, data.table, data.workspace)
+    predict = partial(predict_split, exported=exported, kept=kept)
+    return filter(None, workers.map(predict, data, splits, unit))
+
+
+def predict_split(
+    data: TrainingData, split: Split, *, exported: bool, kept: bool
+) -> Predictions | None:
+    """Train a router on a split, and predict its test rows, in their order."""
+    config, workspace = data.config, data.workspace
+    train, validation, test = map(
+        data.table.take, (split.train + split.teaching, split.validation, split.test)
+    )
+    encoder = data.load_encoder()
+    trained = train_router(encoder, config, train, validation, workspace=workspace)
+    if not is_main_process():
+        return None
+    with step("held-out predictions"):
+        branches = branch_logits(trained.model, config, test, workspace)
+    probabilities, demand = mix_branches(branches, config.training.branch_shares), None
+    if exported:
+        with step("int8 graph"):
+            classifier = export_fold(trained.model, config)
+        with step("int8 graph's predictions"):
+            probabilities, demand = classifier.predict_with_demand(test.packed)
+    p_no_call = np.full(len(test), np.nan) if demand is None else demand[:, 0]
+    return Predictions(branches, probabilities, p_no_call, trained if kept else None)
+
+
+def export_fold(model: RouterModel, config: RunConfig) -> Classifier:
+    """Return the int8 graph of a fold's router, loaded as the gateway loads it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "fold.int8.onnx"
+        graph = export_int8(model, len(config.packing.features), path)
+        return Classifier(graph, arms=len(config.arms))

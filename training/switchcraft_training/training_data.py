@@ -1,0 +1,209 @@
+"""What routers are trained on: a packed table, its configuration, and its division into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from router_service.apis.conversation import parse_conversation
+from router_service.core.errors import ConfigError
+from router_service.measurement.goals import parse_goal
+from router_service.measurement.held_out import Figures
+from router_service.measurement.rules import Outcomes
+from router_service.policies.costs import ArmProfile
+from router_service.predictor.packing import Packed, Packer
+from router_service.predictor.words import Ids
+from switchcraft_training.baselines.chat import ChatPreferences
+from switchcraft_training.baselines.inputs import Views
+from switchcraft_training.config import Grouping, RunConfig
+from switchcraft_training.data.splits import Division, Split, fold_table, group_table, split_table
+from switchcraft_training.data.table import Floats, Table, profile_arms
+from switchcraft_training.dataset import load_dataset, require_measured_rows
+from switchcraft_training.models.distillation import distil
+from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
+from switchcraft_training.progress import stage, track
+
+READING = "reading and judging"
+PACKING = "packing"
+"""Names of the stages of `read_training_data`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """A table whose queries are packed as in the gateway, and the configuration for training on it.
+
+    `workspace` holds checkpoints and other files that later runs reuse. `preferences` train a
+    baseline, if the configuration names a file of them.
+    """
+
+    config: RunConfig
+    table: Table
+    workspace: Path
+    preferences: ChatPreferences | None = None
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether held-out rows decide when the encoder's training stops."""
+        return self.config.training.select_on != "last"
+
+    @property
+    def unrelated_token_ids(self) -> tuple[Ids, ...]:
+        """The token ids of training-only rows that are not near-duplicates of a measured row."""
+        table = self.table
+        is_unrelated = np.isin(table.groups, table.groups[table.is_measured], invert=True)
+        rows = np.flatnonzero(~table.is_measured & is_unrelated)
+        return tuple(table.packed[row].token_ids for row in rows)
+
+    def load_encoder(self) -> PretrainedEncoder:
+        """Return a new copy of the encoder, because fine-tuning changes it.
+
+        If the configuration asks for distillation, only the first call distils; later calls load
+        the result from `workspace`.
+        """
+        config = self.config.encoder
+        return distil(load_encoder(config.source), config, self.unrelated_token_ids, self.workspace)
+
+    def with_token_ids(self, ids: Sequence[Ids]) -> TrainingData:
+        """Return the same data with other token ids, one tuple per row."""
+        pairs = zip(self.table.packed, ids, strict=True)
+        packed = tuple(replace(row, token_ids=own) for row, own in pairs)
+        return replace(self, table=replace(self.table, packed=packed))
+
+    def truncated(self) -> TrainingData:
+        """Return the same data with measured rows that are truncated at the window, not packed.
+
+        Rows that are only used for training stay packed; nothing is measured on them.
+        """
+        table = self.table
+        views = Views(self.config.packing, load_encoder(self.config.encoder.source).tokenizer)
+        ids = [row.token_ids for row in table.packed]
+        known: dict[int, int] = {}
+        for row in table.measured_rows:
+            ids[row] = _shared(views.truncated(table.examples[row]), known)
+        return self.with_token_ids(ids)
+
+    def with_seed(self, seed: int) -> TrainingData:
+        """Return the same data with another seed for folds and branches."""
+        return replace(self, config=self.config.model_copy(update={"seed": seed}))
+
+    def grouped_by(self, grouping: Grouping) -> TrainingData:
+        """Return the same data with folds that are grouped in another way."""
+        settings = self.config.evaluation.model_copy(update={"grouped_by": grouping})
+        config = self.config.model_copy(update={"evaluation": settings})
+        return replace(self, config=config, table=group_table(self.table, grouping))
+
+    def divide(self, *, validated: bool | None = None) -> Division:
+        """Return the rows as the run's protocol divides them.
+
+        `validated` is whether training needs validation rows (default: if the router's does).
+        Raises the errors of `folds` and `split`.
+        """
+        validated = self.needs_validation if validated is None else validated
+        if self.config.evaluation.protocol == "split":
+            return Division.of_split(self.split(), validated=validated)
+        return Division.of_folds(self.table, self.folds(validated=validated))
+
+    def folds(self, *, validated: bool | None = None) -> tuple[Split, ...]:
+        """Return the folds; if not `validated`, validation rows are also used for training."""
+        folds, seed = self.config.evaluation.folds, self.config.seed
+        within = self.config.evaluation.distinct_within
+        validated = self.needs_validation if validated is None else validated
+        return fold_table(self.table, folds, seed, validated=validated, within=within)
+
+    def split(self) -> Split:
+        """Return the parts of the protocol `split`.
+
+        If datasets are held out, all their rows are tested. The other parts lose these rows and
+        their near-duplicates. Raises ConfigError if a held-out dataset has no measured rows, or if
+        a part is empty.
+        """
+        settings, table = self.config.evaluation, self.table
+        split = split_table(
+            table, self.config.seed, grouped=settings.grouped, within=settings.distinct_within
+        )
+        if settings.held_out:
+            names = np.array([example.dataset for example in table.examples])
+            measured = set(names[list(table.measured_rows)].tolist())
+            if missing := sorted(set(settings.held_out) - measured):
+                problem = (
+                    f"no measured rows of {', '.join(missing)}; there are rows of"
+                    f" {', '.join(sorted(measured))}"
+                )
+                raise ConfigError(self.config.name, "evaluation.held_out", problem)
+            is_held_out = np.isin(names, settings.held_out)
+            related = np.isin(table.groups, table.groups[is_held_out]) | is_held_out
+            train, validation, teaching = (
+                tuple(row for row in part if not related[row])
+                for part in (split.train, split.validation, split.teaching)
+            )
+            test = tuple(sorted(row for part in split.parts() for row in part if is_held_out[row]))
+            split = Split(train, validation, test, teaching)
+        if empty := [name for name, size in split.sizes().items() if size == 0]:
+            problem = (
+                f"the {' and '.join(empty)} part is empty: {len(table.measured_rows)} measured"
+                " rows are too few for a split in 80/10/10; record more, or use `folds`"
+            )
+            raise ConfigError(self.config.name, "evaluation.protocol", problem)
+        return split
+
+    def profiles(self, rows: Sequence[int]) -> tuple[ArmProfile, ...]:
+        """Return each arm's mean usage on these rows, (arms,)."""
+        table = self.table.take(rows).select_arms(self.config.arms)
+        return tuple(profile_arms(table, self.config.prices).values())
+
+    def expected_costs_usd(self, rows: Sequence[int]) -> list[float]:
+        """Return each arm's expected cost of a request, estimated from these rows, (arms,)."""
+        return [profile.cost_usd() for profile in self.profiles(rows)]
+
+    def with_rules(self, measured: Outcomes, probabilities: Floats, costs: Floats) -> TrainingData:
+        """Return the same data with the goals of policies replaced by the rules that reach them."""
+        policies = self.config.policies
+        if all(parse_goal(text, param=name) is None for name, text in policies.items()):
+            return self
+        figures = Figures.measure(measured, probabilities, costs, policies)
+        rules = {"policies": figures.policies}
+        return replace(self, config=self.config.model_copy(update=rules))
+
+
+def read_training_data(config: RunConfig, recordings: Path, workspace: Path) -> TrainingData:
+    """Read and judge the recorded answers of a run in the folder `recordings`, and pack its rows.
+
+    Raises the errors of `load_dataset`, `require_measured_rows` and `load_encoder`.
+    """
+    workspace.mkdir(parents=True, exist_ok=True)
+    with stage(READING):
+        table = load_dataset(config, recordings, workspace / "labels")
+    require_measured_rows(table, config, recordings)
+    encoder = load_encoder(config.encoder.source)
+    config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
+    with stage(PACKING):
+        return pack_table(config, table, encoder, workspace)
+
+
+def pack_table(
+    config: RunConfig, table: Table, encoder: PretrainedEncoder, workspace: Path
+) -> TrainingData:
+    """Return training data: every example packed as in the gateway, with the same tokenizer."""
+    # A copy, because the packer changes how its tokenizer treats special tokens.
+    packer = Packer(config.packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
+    queries = track(table.examples, "packed", len(table), "queries")
+    ids: dict[int, int] = {}
+    values: dict[float, float] = {}
+    packed = tuple(
+        Packed(_shared(row.token_ids, ids), _shared(row.features, values), ())
+        for row in (packer.pack(parse_conversation(e.request)) for e in queries)
+    )
+    return TrainingData(config, replace(table, packed=packed), workspace)
+
+
+Value = TypeVar("Value", int, float)
+
+
+def _shared(values: Iterable[Value], known: dict[Value, Value]) -> tuple[Value, ...]:
+    """Return the values with one object for equal ones, which takes 8 bytes instead of 36."""
+    return tuple(known.setdefault(value, value) for value in values)
