@@ -31,7 +31,7 @@ from switchcraft_training.evaluation.calibration import (
 from switchcraft_training.evaluation.evaluate import Entrant, Evaluation, Experiment, Run
 from switchcraft_training.evaluation.report import main_figures
 from switchcraft_training.models.encoders import load_encoder
-from switchcraft_training.predictions import HeldOutPredictions, Predictions, predict_held_out
+from switchcraft_training.predictions import HeldOutPredictions, RowPredictions, predict_held_out
 from switchcraft_training.progress import stage, step
 from switchcraft_training.training_data import TrainingData
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
@@ -139,7 +139,7 @@ def run_experiment(
     rule = data.config.choosing_rule
 
     # Compare the router with its parts, with other seeds, and with baselines.
-    def variant(name: str, source: Predictions, shares: Mapping[str, float]) -> Entrant:
+    def variant(name: str, source: RowPredictions, shares: Mapping[str, float]) -> Entrant:
         mixed = calibrate(source.mix(shares))
         return Entrant("router", name, route(mixed, costs_usd, rule), mixed)
 

@@ -26,7 +26,7 @@ from switchcraft_training.workers import SINGLE_PROCESS, Workers
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class RowPredictions:
     """A router's predictions of rows.
 
     `branches` are the full-precision logits of each branch, (rows, arms), by name. `probabilities`,
@@ -47,7 +47,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutPredictions(Predictions):
+class HeldOutPredictions(RowPredictions):
     """Predictions of a division's rows, each by a router that has not learned from the row.
 
     `folds`, (rows,), is the number of the split that tested each row. `expected_costs_usd`,
@@ -114,7 +114,7 @@ def train_splits(
     *,
     exported: bool = False,
     kept: bool = False,
-) -> Iterator[Predictions]:
+) -> Iterator[RowPredictions]:
     """Train a router on each split, several at the same time, and yield its predictions.
 
     `unit` is what progress calls a split. What the splits share is computed first: the encoder, and
@@ -130,7 +130,7 @@ def train_splits(
 
 def predict_split(
     data: TrainingData, split: Split, *, exported: bool, kept: bool
-) -> Predictions | None:
+) -> RowPredictions | None:
     """Train a router on a split, and predict its test rows, in their order."""
     config, workspace = data.config, data.workspace
     train, validation, test = map(
@@ -149,7 +149,7 @@ def predict_split(
         with step("int8 graph's predictions"):
             probabilities, demand = classifier.predict_with_demand(test.packed)
     p_no_call = np.full(len(test), np.nan) if demand is None else demand[:, 0]
-    return Predictions(branches, probabilities, p_no_call, trained if kept else None)
+    return RowPredictions(branches, probabilities, p_no_call, trained if kept else None)
 
 
 def export_fold(model: RouterModel, config: RunConfig) -> Classifier:
