@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -27,19 +28,22 @@ def installed(cache: pytest.Cache, manifest: Path, command: Sequence[str]) -> Pa
     name = hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
     folder = cache.mkdir("clients") / name
     complete = folder / ".complete"  # an interrupted installation starts again
-    if not complete.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        shutil.copy(manifest, folder)
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        complete.touch()
+    with folder.with_suffix(".lock").open("w") as lock:
+        # Test processes that need the same packages at the same time: one installs, the others wait.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            shutil.copy(manifest, folder)
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=ENVIRONMENT,
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_S,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            complete.touch()
     return folder
