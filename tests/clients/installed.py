@@ -29,7 +29,7 @@ def installed(cache: pytest.Cache, manifest: Path, command: Sequence[str]) -> Pa
     folder = cache.mkdir("clients") / name
     complete = folder / ".complete"  # an interrupted installation starts again
     with folder.with_suffix(".lock").open("w") as lock:
-        # Test processes that need the same packages at the same time: one installs, the others wait.
+        # Of the test processes that need the same packages, one installs and the others wait.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
             shutil.rmtree(folder, ignore_errors=True)
