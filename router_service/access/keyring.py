@@ -25,7 +25,7 @@ class KeyRing:
         """
         self._keys = [(digest_of(secret), key) for secret, key in keys]
         self.is_open = not self._keys
-        """Whether there is no key, so that every client that can connect is allowed."""
+        """True if no key is configured; every client that can connect is then allowed."""
 
     @classmethod
     def from_settings(cls, settings: KeySettings) -> KeyRing:

@@ -94,9 +94,9 @@ class Api(ABC):
     continues_answers: ClassVar[bool] = False
     """Whether a last message of the assistant is continued instead of answered."""
     ping_type: ClassVar[str] = ""
-    """Type of events that only keep the connection open; empty if there are none."""
+    """Type of keep-alive events; an empty string if the API has no such events."""
     stores_answers: ClassVar[bool] = False
-    """Whether answers are stored unless the request forbids it."""
+    """True if providers store answers by default, and a request can turn that off."""
 
     has_proofs: ClassVar[bool] = False
     """Whether reasoning in answers has proofs, which only the account that made them accepts."""
@@ -205,7 +205,7 @@ class Api(ABC):
         return name, value
 
     def excludes_parameter(self, name: str) -> str:
-        """Return the field that cannot be set together with another one; empty if there is none."""
+        """Return the field that conflicts with the field `name`, or an empty string."""
         return ""
 
     # Answers

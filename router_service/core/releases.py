@@ -138,7 +138,7 @@ class Track(StrEnum):
 
 
 PublicationUpdate = Callable[[Publication | None], Publication]
-"""Function from the current publication (None if there is none yet) to the next one."""
+"""Function that takes the current publication, or None before the first, and returns the next."""
 
 
 class Pointer(Protocol):

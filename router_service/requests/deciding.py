@@ -10,14 +10,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from router_service.access.key import NO_KEY, Key
-from router_service.apis.conversation import (
-    decode_object,
-)
+from router_service.apis.conversation import decode_object
 from router_service.apis.references import find_references
-from router_service.core.resources import (
-    StageName,
-    Timer,
-)
+from router_service.core.resources import StageName, Timer
 from router_service.requests.conversations import Conversations
 from router_service.requests.limits import DecisionQueue
 from router_service.requests.ownership import ObjectAccess, Ownership
@@ -27,9 +22,7 @@ from router_service.requests.trials import Releases
 from router_service.router import Prediction
 from router_service.settings import Settings
 from router_service.telemetry.metrics import Metrics
-from router_service.verifier.steps import (
-    UnverifiedReason,
-)
+from router_service.verifier.steps import UnverifiedReason
 
 
 class DecidingEngine(Protocol):

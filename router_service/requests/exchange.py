@@ -63,7 +63,7 @@ class RequestInfo:
     """The first value of each header, by its name in lower case. Starlette's `Headers` decodes and
     compares every header for each look-up."""
     admitted: tuple[IncomingRequest, Grant] | None = None
-    """What admission was asked and what it granted, if the request was admitted."""
+    """The request as admission saw it, with the grant; None until the request is admitted."""
     record: DecisionRecord | None = None
     """The decision record, once the request has one."""
 

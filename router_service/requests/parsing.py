@@ -106,7 +106,7 @@ class Endpoint:
 
     @property
     def is_routed(self) -> bool:
-        """Whether requests may name the router as their model. If not, they name a pool model."""
+        """True if a request may ask for the router; otherwise it must name a model of the pool."""
         return self.api is not None
 
     def read(self, body: Mapping[str, Json]) -> Mapping[str, Json]:

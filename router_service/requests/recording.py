@@ -135,10 +135,12 @@ class Recorder:
         )
         for candidate in exchange.candidates:
             candidate.opened = None  # the log may keep the exchange for a while, without bodies
-            if (error := candidate.error) is not None:
-                # Its traceback refers to frames with what was read of the answer, and these to the
+            error: BaseException | None = candidate.error
+            while error is not None:
+                # A traceback refers to frames with what was read of the answer, and these to the
                 # error. Only a full garbage collection would free them.
-                error.__traceback__ = error.__cause__ = error.__context__ = None
+                error.__traceback__ = None
+                error = error.__cause__ or error.__context__
         self._on_ended(exchange)
         if info.trace.trace_id is not None:
             is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}

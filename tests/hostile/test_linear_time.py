@@ -63,7 +63,7 @@ MAX_RATIO = 2.5 ** math.log2(GROWTH)
 ratio is 39. It is 16 if the time grows with the size, and 256 if it grows with the square."""
 MIN_S = 0.001
 """Shorter times are too inexact to be compared."""
-TRIES = 5
+TRIES = 10
 """The least of several times counts, because other processes only make them longer."""
 
 ENDPOINTS = {apis.CHAT: CHAT, apis.RESPONSES: RESPONSES, apis.MESSAGES: MESSAGES}

@@ -183,7 +183,7 @@ def run_experiment(
 
 
 def other_mixes(shares: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
-    """Return what the router is compared with: it without one of its branches, and each alone."""
+    """Return the router's variants for comparison: without one branch, and with a single branch."""
     mixes: dict[str, Mapping[str, float]] = {}
     if len(shares) > 1:
         for name in shares:

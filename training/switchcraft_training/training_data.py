@@ -1,4 +1,4 @@
-"""What routers are trained on: a packed table, its configuration, and its division into parts."""
+"""Training data of routers: a packed table, its configuration, and its division into parts."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,16 @@ def test_no_log_level_shows_content_or_keys(sandbox: Sandbox, tmp_path: Path) ->
     assert '"level":"debug"' in text
     assert [json.loads(line) for line in text.splitlines()]
     assert [word for word in (SAID, KEY, ADMIN, "get_weather") if word in text] == []
+
+
+def test_cause_names_the_operating_systems_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """The log line of a request whose upstream is unreachable says what the system reported."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    settings = Settings.sandbox(f"http://127.0.0.1:{port}/v1", list(FakeRouter().probabilities))
+    app = create_app(settings, FakeRouter())
+    with served(app) as url, caplog.at_level(logging.INFO, logger="switchcraft.request"):
+        answer = httpx.post(f"{url}{CHAT}", json=BODY | {"model": "small"}, timeout=30)
+        wait_for(lambda: lines(caplog), "the request's log line")
+    assert answer.status_code == 502
+    assert "could not be reached: Connect call failed" in lines(caplog)[-1]["cause"]

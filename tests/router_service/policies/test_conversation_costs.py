@@ -29,7 +29,7 @@ class Turn:
     prompt_tokens: int
     probabilities: tuple[float, ...]
     is_in_loop: bool
-    """Whether it has a tool's result, and no new message of the user."""
+    """True if the request ends with a tool's result."""
 
 
 @dataclass(frozen=True)
