@@ -567,7 +567,7 @@ LENGTHS = [
     Behaviour("fin-behind-keep-alive", lambda r: [full_answer(r), FIN], GOOD),
     Behaviour("rst-behind-keep-alive", lambda r: [full_answer(r), 0.02, RST], ANY),
     Behaviour(
-        "rst-behind-answer", lambda r: [full_answer(r, b"", b"connection: close"), 0.02, RST], GOOD
+        "rst-behind-answer", lambda r: [full_answer(r, None, b"connection: close"), 0.02, RST], GOOD
     ),
     Behaviour("keep-alive-lie", with_headers(b"keep-alive: timeout=999999999999, max=-1"), GOOD),
     Behaviour("length-long-fin", lambda r: [with_length(r, b"99999"), 0.02, FIN], FAILS),
