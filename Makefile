@@ -24,7 +24,7 @@ locked = $(if $(filter yes,$(LOCKED)),$(BIN)/pip install --quiet --no-deps --req
 INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-isolation)
 
 # Extras of a gateway, as in the images, beside its runtime `cpu` or `gpu`; and of a checkout.
-SERVING := redis,otlp
+SERVING := redis,postgres,otlp
 CHECKOUT := cpu,$(SERVING),train,review,ray
 
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.

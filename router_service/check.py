@@ -24,6 +24,7 @@ from router_service.apis.parts import Message, Request, Text
 from router_service.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, SwitchcraftError
 from router_service.core.keys import without_keys
+from router_service.database.engine import Database
 from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
@@ -111,10 +112,9 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         folder = settings.decision_log.path
         where = "decision_log.path"
         yield from _checked("decision log", lambda: _try_folder(settings, where, folder))
-    history = settings.history.path
-    if settings.history.enabled and history is not None:
-        where = "history.path"
-        yield from _checked("history", lambda: _try_folder(settings, where, history.parent))
+    if settings.database.url is not None:
+        url = settings.database.url.get_secret_value()
+        yield from _checked("database", lambda: _try_database(url))
     if asks:
         yield from asyncio.run(_ask(deployments))
 
@@ -236,3 +236,13 @@ def _warnings() -> Iterator[list[str]]:
 
 def _notes(subject: str, lines: Sequence[str]) -> Iterator[Finding]:
     yield from (Finding(subject, Status.NOTE, line) for line in lines)
+
+
+def _try_database(url: str) -> str:
+    """Open the database, and create or migrate its tables."""
+    database = Database(url)
+    try:
+        database.prepare()
+    finally:
+        database.close()
+    return database.place

@@ -16,6 +16,7 @@ import redis
 from router_service.sandbox.provider import run_in_thread
 from tests.apis import Api
 from tests.debian import program
+from tests.postgresql import PostgreSQLServer
 from tests.serving import Sandbox, wait_for
 
 DATA = "bfcl-2024-08"
@@ -140,6 +141,17 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
         finally:
             server.terminate()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    """Yield a running PostgreSQL server; a test that stops or freezes it starts it again."""
+    server = PostgreSQLServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

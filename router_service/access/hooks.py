@@ -1,8 +1,9 @@
-"""Hooks around the requests that upstreams answer: admission before, and settlement afterwards.
+"""Hooks around the requests that upstreams answer: admission, reservation and settlement.
 
-Admission may refuse a request, for example because a budget is spent, or change the policy that
-applies to it. Settlement learns what the request has cost. `http.transfer.admit` calls the first
-hook, and `http.middleware.Accounting` the second one.
+Admission comes before the decision: it may refuse a request, or change the policy that applies to
+it. Reservation comes after the decision, when the request's expected cost is known, and before the
+first upstream is asked. Settlement learns what the request has cost. `http.transfer.admit` calls
+the first hook, `http.inference` the second, and `http.middleware.Accounting` the third.
 """
 
 from __future__ import annotations
@@ -30,12 +31,24 @@ class IncomingRequest:
     """The policy that a header of the request asks for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grant:
     """Admission of one request. A hook may return an object of a subclass, with a reservation."""
 
     policy: str | None = None
     """The policy that applies, in place of the one that the request asks for; None keeps that."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Headers of the response, such as those about rate limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCost:
+    """What a planned request is expected to cost."""
+
+    usd: float
+    """Expected cost with the chosen model."""
+    least_usd: float
+    """Expected cost with the cheapest model that may answer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,13 @@ class AccessHooks(Protocol):
         The client waits for this call, so it must be quick.
         """
 
+    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
+        """Reserve what an admitted request is expected to cost, and return the most it may cost.
+
+        The result is infinite, or lower than `cost.usd`, but at least `cost.least_usd`: then a
+        cheaper model has to answer. Raises AdmissionError if not even the cheapest one fits.
+        """
+
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
         """Account for a request that has ended; must return at once.
 
@@ -68,20 +88,3 @@ class AccessHooks(Protocol):
 
     async def aclose(self) -> None:
         """Finish the work that settlements have started; called after the last settlement."""
-
-
-class AdmitAll:
-    """Hooks that admit every request and settle nothing."""
-
-    _GRANT = Grant()
-
-    async def admit(self, request: IncomingRequest) -> Grant:
-        """Admit the request."""
-        del request
-        return self._GRANT
-
-    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Do nothing."""
-
-    async def aclose(self) -> None:
-        """Do nothing."""

@@ -1,8 +1,9 @@
-"""An API key as the gateway knows it once a request is authenticated, without its secret."""
+"""API keys and teams as the gateway knows them, without the keys' secrets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 
@@ -17,22 +18,102 @@ class Permission(StrEnum):
     """Use everything else, and see the requests of all keys."""
 
 
+class BudgetPeriod(StrEnum):
+    """Time after which a budget starts again. Days begin at 0:00 UTC, and weeks on Monday."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    TOTAL = "total"
+    """The budget never starts again."""
+
+    def bounds_s(self, now_s: float) -> tuple[int, int | None]:
+        """Return the Unix times at which the present period starts and ends; None is never."""
+        if self is BudgetPeriod.TOTAL:
+            return 0, None
+        start = datetime.fromtimestamp(now_s, UTC).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        )
+        if self is BudgetPeriod.DAY:
+            end = start + timedelta(days=1)
+        elif self is BudgetPeriod.WEEK:
+            start -= timedelta(days=start.weekday())
+            end = start + timedelta(weeks=1)
+        else:
+            start = start.replace(day=1)
+            end = (start + timedelta(days=32)).replace(day=1)
+        return int(start.timestamp()), int(end.timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most that a key or a team may spend in a period."""
+
+    usd: float
+    period: BudgetPeriod
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a key or a team may use; None is unlimited."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Tokens of requests and answers together."""
+    parallel_requests: int | None = None
+    budget: Budget | None = None
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether anything but the budget is limited."""
+        return (
+            self.requests_per_minute is not None
+            or self.tokens_per_minute is not None
+            or self.parallel_requests is not None
+        )
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """A team, whose limits all of its keys share."""
+
+    name: str
+    limits: Limits = NO_LIMITS
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key: its name, and what it may do.
-
-    The value is passed to admission and settlement (`access.hooks`), so a field that is added here,
-    such as a team or a limit, is known there.
-    """
+    """An API key: its name, and what it may do."""
 
     name: str | None
     """Name in logs, metrics and records; None if no key is configured or needed."""
     permissions: frozenset[Permission] = frozenset()
+    team: Team | None = None
+    limits: Limits = NO_LIMITS
+    models: frozenset[str] | None = None
+    """Models that requests may name and that the router may choose; None allows all."""
+    policies: tuple[str, ...] | None = None
+    """Policies that requests may use, of which the first one is the default; None allows all."""
+    expires_s: float | None = None
+    """Unix time after which the key is not valid."""
 
     @property
     def is_admin(self) -> bool:
         """Whether the key may see and change what belongs to other keys."""
         return Permission.ADMIN in self.permissions
+
+    @property
+    def limited(self) -> tuple[tuple[str, Limits], ...]:
+        """The key and its team, those that have limits, each as `key:NAME` or `team:NAME`."""
+        found = []
+        if self.limits is not NO_LIMITS:
+            found.append((f"key:{self.name}", self.limits))
+        if self.team is not None and self.team.limits is not NO_LIMITS:
+            found.append((f"team:{self.team.name}", self.team.limits))
+        return tuple(found)
 
 
 NO_KEY = Key(None)

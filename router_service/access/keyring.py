@@ -1,51 +1,163 @@
-"""The keys of a configuration, stored as hashes and compared in constant time."""
+"""The keys of the configuration and of the database, found by the hashes of their secrets."""
 
 from __future__ import annotations
 
 import hashlib
-import hmac
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from router_service.access.key import Key, Permission
+from sqlalchemy import Connection, Row, or_, select
+
+from router_service.access.key import NO_LIMITS, Budget, BudgetPeriod, Key, Limits, Permission, Team
 from router_service.core.keys import digest_of
+from router_service.database.engine import Database
+from router_service.database.schema import NANO, keys, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
+
+REFRESH_S = 0.25
+"""Interval at which changes are looked for. A revocation must hold everywhere within a second."""
+
+_CLIENT = frozenset({Permission.CALL})
+_ADMIN = frozenset(Permission)
 
 
 class KeyRing:
-    """Keys with the SHA-256 digests of their secrets.
+    """The keys of a configuration, and those of the database.
 
     Salt and key stretching, which passwords need, are not used: secrets are long and random, so
-    that they cannot be guessed, and stretching would slow down every request.
+    that they cannot be guessed, and stretching would slow down every request. A key is looked up by
+    the SHA-256 of its secret. The time of a look-up depends on the hash only, which tells a client
+    nothing about the secrets of others.
     """
 
-    def __init__(self, keys: Iterable[tuple[str, Key]]) -> None:
+    def __init__(self, keys: Iterable[tuple[str, Key]], stored: StoredKeys | None = None) -> None:
         """Store keys with their secrets, each in plain text or as `sha256:HEX`.
 
-        Raise ValueError as `digest_of` does.
+        `stored` are the keys of the database. Of two keys with the same secret, the last one
+        counts, and those of the database come first. Raise ValueError as `digest_of` does.
         """
-        self._keys = [(digest_of(secret), key) for secret, key in keys]
-        self.is_open = not self._keys
-        """True if no key is configured; every client that can connect is then allowed."""
+        self._keys = {digest_of(secret): key for secret, key in keys}
+        self._stored = stored or StoredKeys()
 
     @classmethod
-    def from_settings(cls, settings: KeySettings) -> KeyRing:
+    def from_settings(cls, settings: KeySettings, stored: StoredKeys | None = None) -> KeyRing:
         """Return the keys of a configuration."""
-        client = frozenset({Permission.CALL})
         keys = [
-            (secret.get_secret_value(), Key(name, client)) for name, secret in settings.api.items()
+            (secret.get_secret_value(), Key(name, _CLIENT)) for name, secret in settings.api.items()
         ]
         if settings.metrics is not None:
             scraper = Key(METRICS, frozenset({Permission.METRICS}))
             keys.append((settings.metrics.get_secret_value(), scraper))
         if settings.admin is not None:  # the last one, so that it precedes an API key that is equal
-            keys.append((settings.admin.get_secret_value(), Key(ADMIN, frozenset(Permission))))
-        return cls(keys)
+            keys.append((settings.admin.get_secret_value(), Key(ADMIN, _ADMIN)))
+        return cls(keys, stored)
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is no key at all; every client that can connect is then allowed."""
+        return not self._keys and self._stored.is_empty
+
+    @property
+    def may_be_incomplete(self) -> bool:
+        """Whether the database could not be read yet, so that an unknown key may be valid."""
+        return not self._stored.is_loaded
 
     def find(self, secret: bytes, permission: Permission) -> Key | None:
-        """Return the key with this secret and permission, in a time independent of the secret."""
+        """Return the key with this secret and permission."""
         digest = hashlib.sha256(secret).digest()
-        found = None
-        for known, key in self._keys:
-            if hmac.compare_digest(known, digest) and permission in key.permissions:
-                found = key  # no early exit, because the time would reveal which key it was
-        return found
+        key = self._keys.get(digest) or self._stored.find(digest)
+        return key if key is not None and permission in key.permissions else None
+
+
+class StoredKeys:
+    """The valid keys of the database, kept in memory and refreshed by the database's thread.
+
+    100,000 keys take about 40 MB in each process.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Know no keys yet; `clock` returns Unix seconds."""
+        self._clock = clock
+        self._by_digest: dict[bytes, Key] = {}
+        self._previous: dict[bytes, tuple[Key, float]] = {}
+        """Keys by the hash of a secret that was rotated, with the time until which it is valid."""
+        self._digests: dict[str, tuple[bytes, bytes | None]] = {}
+        self._teams: dict[str, Team] = {}
+        self._revision = -1
+        self.is_loaded = False
+        """Whether the database has been read. Before, an unknown key may be a valid one."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the database has never had a key, not even one that is revoked by now."""
+        return not self._digests
+
+    def find(self, digest: bytes) -> Key | None:
+        """Return the valid key whose secret has this SHA-256."""
+        key = self._by_digest.get(digest)
+        if key is None:
+            previous = self._previous.get(digest)
+            if previous is None or self._clock() >= previous[1]:
+                return None
+            key = previous[0]
+        if key.expires_s is not None and self._clock() >= key.expires_s:
+            return None
+        return key
+
+    def refresh(self, database: Database) -> None:
+        """Read the keys and teams that have changed; raises DatabaseError."""
+        with database.read() as connection:
+            query = select(state.c.value).where(state.c.name == "revision")
+            revision = connection.execute(query).scalar_one()
+            if revision == self._revision:
+                self.is_loaded = True
+                return
+            changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
+            found = {row.name: Team(row.name, read_limits(row)) for row in changed}
+            self._teams |= found
+            rows = self._changed_keys(connection, set(found))
+        for row in rows:
+            self._take_key(row)
+        self._revision, self.is_loaded = revision, True
+
+    def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:
+        changed = keys.c.revision > self._revision
+        if (
+            self.is_loaded and changed_teams
+        ):  # the keys of a team that has changed refer to the old team
+            changed = or_(changed, keys.c.team.in_(changed_teams))
+        return list(connection.execute(select(keys).where(changed)))
+
+    def _take_key(self, row: Row[Any]) -> None:
+        name = row.name
+        for digest in self._digests.get(name, ()):
+            if digest is not None:
+                self._by_digest.pop(digest, None)
+                self._previous.pop(digest, None)
+        digest = bytes.fromhex(row.digest)
+        previous = row.previous_digest and bytes.fromhex(row.previous_digest)
+        self._digests[name] = digest, previous
+        if row.revoked_s is not None:
+            return
+        key = Key(
+            name=name,
+            permissions=_ADMIN if row.is_admin else _CLIENT,
+            team=self._teams.get(row.team) if row.team else None,
+            limits=read_limits(row),
+            models=None if row.models is None else frozenset(row.models),
+            policies=None if row.policies is None else tuple(row.policies),
+            expires_s=row.expires_s,
+        )
+        self._by_digest[digest] = key
+        if previous is not None:
+            self._previous[previous] = key, row.previous_until_s
+
+
+def read_limits(row: Row[Any]) -> Limits:
+    """Return the limits in a row of `keys` or `teams`."""
+    budget = None
+    if row.budget_nusd is not None:
+        budget = Budget(row.budget_nusd / NANO, BudgetPeriod(row.budget_period))
+    limits = Limits(row.requests_per_minute, row.tokens_per_minute, row.parallel_requests, budget)
+    return NO_LIMITS if limits == NO_LIMITS else limits

@@ -351,6 +351,16 @@ class PublicationError(SwitchcraftError):
         self.problem = problem
 
 
+class DatabaseError(SwitchcraftError):
+    """A database that cannot be used. `place` must contain no password."""
+
+    def __init__(self, operation: str, place: str, problem: str) -> None:
+        super().__init__(f"cannot {operation} the database {place}: {problem}")
+        self.operation = operation
+        self.place = place
+        self.problem = problem
+
+
 class ReloadRefusedError(SwitchcraftError):
     """A reload that was refused. The previous state stays in use."""
 

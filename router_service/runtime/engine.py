@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from router_service.access.key import Key
-from router_service.access.keyring import KeyRing
+from router_service.access.keyring import KeyRing, StoredKeys
 from router_service.apis.references import may_contain_references
 from router_service.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import (
@@ -64,13 +64,15 @@ class Engine:
         router: DecidingRouter,
         breakers: CircuitBreakers,
         with_trials: Callable[[Planner], Releases] = Releases,
+        stored_keys: StoredKeys | None = None,
     ) -> None:
         """Create the parts; raises ConfigError if the settings do not fit the artifact.
 
-        `with_trials` adds a canary or shadow release to the planner.
+        `with_trials` adds a canary or shadow release to the planner. `stored_keys` are the keys of
+        the database.
         """
         self.settings = settings
-        self.keys = KeyRing.from_settings(settings.keys)
+        self.keys = KeyRing.from_settings(settings.keys, stored_keys)
         self.manifest = router.artifact.manifest
         self.execution = router.execution
         self.pool = Pool.build(settings, self.manifest)
@@ -87,7 +89,6 @@ class Engine:
         self.attempts = RetryingClient(self.client, breakers, budget, retries)
         has_one_key = len(settings.keys.api) <= 1
         self._is_shared = has_one_key or settings.router.pass_through_shared
-        self._viewers: dict[Key, ObjectAccess] = {}
         self.leases = 0
         self._is_retired = False
 
@@ -99,12 +100,8 @@ class Engine:
 
     def viewer(self, key: Key) -> ObjectAccess:
         """Return the access of an API key to the objects that upstreams store."""
-        viewer = self._viewers.get(key)
-        if viewer is None:
-            sees_unowned = self._is_shared or key.is_admin
-            viewer = ObjectAccess(key.name, sees_unowned=sees_unowned, sees_all=key.is_admin)
-            self._viewers[key] = viewer
-        return viewer
+        sees_unowned = self._is_shared or key.is_admin
+        return ObjectAccess(key.name, sees_unowned=sees_unowned, sees_all=key.is_admin)
 
     def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
         """Return quickly whether a body may refer to an object stored by an upstream, e.g. a file.
@@ -174,6 +171,7 @@ class EngineResources(Protocol):
 
     metrics: Metrics
     breakers: CircuitBreakers
+    stored_keys: StoredKeys
 
 
 class EngineBuilder:
@@ -231,7 +229,7 @@ class EngineBuilder:
             return Releases(stable, canary=trial, shadow=shadowing)
 
         router = loader.stable(publication)
-        engine = Engine(settings, router, resources.breakers, with_trials)
+        engine = Engine(settings, router, resources.breakers, with_trials, resources.stored_keys)
         self._routers, self._tallies = loader.routers, tallies
         self._announce(engine.pool, router)
         return engine

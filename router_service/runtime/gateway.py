@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from router_service.access.hooks import AccessHooks, AdmitAll
+from router_service.access.admission import Access
+from router_service.access.hooks import AccessHooks
+from router_service.access.keyring import REFRESH_S, StoredKeys
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
+from router_service.database.background import DatabaseThread
+from router_service.database.engine import Database
 from router_service.policies.caching import ConversationState
 from router_service.requests.conversations import Conversations
 from router_service.requests.exchange import Exchange
@@ -59,7 +63,7 @@ class Gateway:
 
         Without a `source` the gateway cannot be reloaded. `workers_directory` is the directory that
         the workers of this gateway share, see `store.parent_process`; None if there is one process.
-        `hooks` admit and settle requests; by default, every request is admitted.
+        `hooks` admit and settle requests; by default, within the limits of keys and teams.
         Raises ConfigError if the settings do not fit the artifact.
         """
         self.server = server = settings.server
@@ -72,8 +76,15 @@ class Gateway:
         self.breakers = CircuitBreakers(
             settings.upstreams.breaker, time.monotonic, on_circuit_opened
         )
-        self.engine = Engine(settings, router, self.breakers)
-        self.hooks = hooks or AdmitAll()
+        url = settings.database.url
+        self.database = DatabaseThread(
+            Database(None if url is None else url.get_secret_value()),
+            lambda operation: self.metrics.database_errors.labels(operation).inc(),
+        )
+        self.stored_keys = StoredKeys()
+        self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
+        self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
+        self.hooks = hooks or Access()
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
@@ -113,7 +124,7 @@ class Gateway:
             self.conversations.answered(exchange)
             self.background.answered(exchange)
 
-        self.history = TrafficHistory(settings.history)
+        self.history = TrafficHistory(settings.usage)
         self.recorder = Recorder(self.metrics, self.store, self.recent, self.history, on_ended)
         self.feedback = Feedback(self.store, records(FeedbackMark), self.background, self.metrics)
         self.tracing: OtlpExport | None = None
@@ -189,6 +200,7 @@ class Gateway:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the background work while the block runs, and then close the gateway."""
+        await anyio.to_thread.run_sync(self.database.start)
         self.background.start()
         self.history.start()
         syncing = asyncio.create_task(self.syncer.run())
@@ -209,6 +221,7 @@ class Gateway:
         await self.engine.retire()
         await self.background.aclose()
         await anyio.to_thread.run_sync(self.history.close)
+        await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()

@@ -132,7 +132,15 @@ class Reloader:
                     read = read.model_copy(update=sandbox)
                 # A running process keeps the settings that it cannot change.
                 router = read.router.model_copy(update={"publication": present.router.publication})
-                fixed = ("server", "decision_log", "history", "tracing", "logging")
+                fixed = (
+                    "server",
+                    "database",
+                    "usage",
+                    "budgets",
+                    "decision_log",
+                    "tracing",
+                    "logging",
+                )
                 kept = {name: getattr(present, name) for name in fixed}
                 settings = read.model_copy(update={**kept, "router": router})
                 _check_listen_address(present, settings)

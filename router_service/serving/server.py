@@ -95,8 +95,13 @@ class ServeOptions:
         if not has_file and self.sandbox_url is not None:
             arms = read_manifest(configured.router.artifact / MANIFEST).arms
             settings = Settings.sandbox(
-                self.sandbox_url, arms, server=configured.server, history=configured.history
-            ).model_copy(update={"keys": configured.keys})
+                self.sandbox_url, arms, server=configured.server
+            ).model_copy(
+                update={
+                    name: getattr(configured, name)
+                    for name in ("keys", "database", "usage", "budgets")
+                }
+            )
         builder = EngineBuilder(announces=announces and has_file)
         router, publication = load_first_router(settings, builder)
         source = ReloadSource(

@@ -27,10 +27,11 @@ from router_service.apis.registry import APIS
 from router_service.core.addresses import host_in_address
 from router_service.policies.costs import SECONDS_PER_HOUR, TOKENS_PER_MTOK, LongPromptPrice, Price
 from router_service.settings.values import (
+    BudgetSettings,
     ClientKey,
     Count,
+    DatabaseSettings,
     DecisionLogSettings,
-    HistorySettings,
     KeySettings,
     LoggingSettings,
     Name,
@@ -41,6 +42,7 @@ from router_service.settings.values import (
     TargetPort,
     TracingSettings,
     UpstreamSettings,
+    UsageSettings,
 )
 
 TimeoutName = Literal["connect_s", "first_byte_s", "idle_s", "total_s", "write_s", "pool_s"]
@@ -428,7 +430,9 @@ class File(BaseModel):
     upstreams: UpstreamSettings = UpstreamSettings()
     keys: KeySettings = KeySettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
-    history: HistorySettings = HistorySettings()
+    database: DatabaseSettings = DatabaseSettings()
+    usage: UsageSettings = UsageSettings()
+    budgets: BudgetSettings = BudgetSettings()
     logging: LoggingSettings = LoggingSettings()
     tracing: TracingSettings = TracingSettings()
     router_settings: RouterSection = RouterSection()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from router_service.apis.conversation import Json
@@ -38,6 +38,7 @@ from router_service.settings.unsupported import IGNORED_SECTIONS, unsupported_se
 from router_service.settings.values import (
     ClientKey,
     Count,
+    DatabaseAddress,
     Device,
     Frozen,
     LogFormat,
@@ -52,7 +53,8 @@ REFERENCE = "os.environ/"
 """Prefix in LiteLLM's files: `os.environ/NAME` stands for the value of an environment variable."""
 
 OWN_SECTIONS = (
-    "router", "server", "upstreams", "keys", "decision_log", "history", "tracing", "logging"
+    "router", "server", "upstreams", "keys", "database", "usage", "budgets", "decision_log",
+    "tracing", "logging",
 )  # fmt: skip
 LITELLM_SECTIONS: Mapping[str, type[Section]] = {
     "router_settings": RouterSection,
@@ -72,7 +74,11 @@ S = TypeVar("S", bound=Frozen)
 T = TypeVar("T")
 
 
-_OVERRIDDEN = {"log_format": ("logging", "format"), "device": ("router", "device")}
+_OVERRIDDEN = {
+    "log_format": ("logging", "format"),
+    "device": ("router", "device"),
+    "database_url": ("database", "url"),
+}
 """Section and field of the overrides that are not fields of `server` with the same name."""
 
 
@@ -98,6 +104,8 @@ class Overrides(BaseSettings):
     """Overrides `server.workers`."""
     redis_url: StoreAddress | None = None
     """Overrides `server.redis_url`."""
+    database_url: DatabaseAddress | None = None
+    """Overrides `database.url`."""
     device: Device | None = None
     """Overrides `router.device`. The GPU image sets it to `cuda`."""
     log_format: LogFormat | None = None
@@ -139,6 +147,7 @@ def read_settings(
         "server": settings.server,
         "logging": settings.logging,
         "router": settings.router,
+        "database": settings.database,
     }
     sources = {}
     options = {"host": host or None, "port": port, "log_format": log_format}
@@ -159,12 +168,12 @@ def read_settings(
         keys = keys.model_copy(update={"admin": overrides.admin_key})
         sources["keys.admin"] = ("the environment", "SWITCHCRAFT_ADMIN_KEY")
     settings = settings.model_copy(update={**sections, "keys": keys, "overrides": sources})
-    history, state = settings.history, state_directory(environ)
-    if history.path is None and state is not None:
+    database, state = settings.database, state_directory(environ)
+    if database.url is None and state is not None:
         # Traffic of the sandbox is not mixed with that of real models.
-        name = "history.sqlite3" if settings.models else "history-sandbox.sqlite3"
-        history = history.model_copy(update={"path": state / name})
-    return settings.model_copy(update={"history": history})
+        name = "switchcraft.db" if settings.models else "sandbox.db"
+        database = database.model_copy(update={"url": SecretStr(f"sqlite:///{state / name}")})
+    return settings.model_copy(update={"database": database})
 
 
 def state_directory(environ: Mapping[str, str]) -> Path | None:
@@ -241,7 +250,9 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         tracing=file.tracing,
         logging=file.logging,
         decision_log=file.decision_log,
-        history=file.history,
+        database=file.database,
+        usage=file.usage,
+        budgets=file.budgets,
         source=config.source,
         # An error about a model that several entries may have shows the first entry.
         lines={

@@ -44,6 +44,7 @@ from router_service.core.addresses import (
 )
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import begins_like_key, digest_of
+from router_service.database.engine import check_database_address
 from router_service.policies.caching import SwitchRule
 from router_service.policies.costs import Price
 from router_service.policies.risk import Risk, RiskRules
@@ -99,6 +100,9 @@ def _secret_check(check: Callable[[str], object]) -> AfterValidator:
 
 StoreAddress = Annotated[SecretStr, _secret_check(check_shared_address)]
 """The address of a backend that replicas share, secret because it may contain a password."""
+
+DatabaseAddress = Annotated[SecretStr, _secret_check(check_database_address)]
+"""The address of a database, secret because it may contain a password."""
 
 ClientKey = Annotated[SecretStr, _secret_check(digest_of)]
 """A key that clients send, in plain text or as `sha256:HEX`."""
@@ -726,20 +730,62 @@ class DecisionLogSettings(Frozen):
     because requests do not wait for the log."""
 
 
-class HistorySettings(Frozen):
-    """Traffic history: requests, costs, errors and latencies of the last 30 days, for the page.
+class DatabaseSettings(Frozen):
+    """The database of keys, teams, budgets and usage: an SQLite file, or PostgreSQL.
 
-    The file has sums by model, policy and key, and no part of any request. It takes 60 MB at most.
+    Requests never wait for it. It contains no part of any request.
     """
 
-    enabled: bool = True
-    """Whether to keep the history."""
-    path: Path | None = Field(
-        None, json_schema_extra={"x-default": "`~/.local/state/switchcraft/history.sqlite3`"}
+    url: DatabaseAddress | None = Field(
+        None,
+        json_schema_extra={"x-default": "`sqlite:///~/.local/state/switchcraft/switchcraft.db`"},
     )
-    """SQLite file of the history; a relative path starts at the working directory. The workers of a
-    gateway share the file. It must be on a local disk, because SQLite cannot lock files of network
-    drives. The default follows `XDG_STATE_HOME`; the sandbox has its own file."""
+    """Address such as `sqlite:////var/lib/switchcraft/switchcraft.db` or
+    `postgresql://USER:PASSWORD@HOST/NAME`. An SQLite file must be on a local disk, and the workers
+    of a gateway share it. Replicas on several machines need PostgreSQL and the extra `postgres`.
+    The default follows `XDG_STATE_HOME`; the sandbox has a file of its own."""
+    grace_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600.0
+    """Time in seconds that requests continue with the last known keys and budgets while the
+    database is unreachable. Afterwards, keys with a budget get status 503 until it answers."""
+    max_pending_rows: Count = 20_000
+    """Largest number of rows in memory that wait to be written. Beyond it, usage is no longer
+    counted, but budgets still are."""
+
+
+class UsageSettings(Frozen):
+    """Sums of requests, tokens, costs and errors by time, model, policy, key and team."""
+
+    enabled: bool = True
+    """Whether to keep them; budgets work without."""
+    retention_days: Count = 400
+    """Time in days that daily sums are kept. Sums for minutes are kept for 2 hours, and those for
+    hours for 2 days."""
+    max_rows: Count = 1_000_000
+    """Largest number of rows in the database, 200 bytes each. Beyond it, the oldest ones are
+    deleted."""
+
+
+class BudgetSettings(Frozen):
+    """What happens as the budgets of keys and teams run out."""
+
+    cheaper_first: bool = True
+    """Whether requests get a cheaper policy before a budget refuses them."""
+    curve: tuple[tuple[Share, Share], ...] | None = Field(
+        None, json_schema_extra={"x-default": "so that the budget lasts until its period ends"}
+    )
+    """Pairs of the share of a budget that is spent, and the largest expected cost from then on,
+    relative to the policy that would apply otherwise: `[[0.5, 0.7], [0.8, 0.4]]`. Between two
+    pairs, the first one applies. A budget without a period uses
+    `[[0.5, 0.75], [0.75, 0.5], [0.9, 0.25]]` by default."""
+    max_wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    """Longest time in seconds that a request waits while the rest of its budget is reserved for
+    requests in flight; then it gets status 429 with `retry-after`."""
+    alert_at: tuple[Share, ...] = (0.8, 1.0)
+    """Shares of a budget at which the webhook is called and the log has a warning."""
+    webhook_url: HttpAddress | None = Field(default=None, repr=False)
+    """Address that gets a signed POST request when a budget reaches one of these shares."""
+    webhook_secret: SecretStr | None = None
+    """Secret that signs the webhook's requests (see "Standard Webhooks"), `whsec_` and base64."""
 
 
 class Settings(Frozen):
@@ -755,8 +801,10 @@ class Settings(Frozen):
     tracing: TracingSettings = TracingSettings()
     logging: LoggingSettings = LoggingSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
-    history: HistorySettings = HistorySettings()
-    """Without a path, the history is lost when the process ends."""
+    database: DatabaseSettings = DatabaseSettings()
+    """Without an address, the database is in memory, and lost when the process ends."""
+    usage: UsageSettings = UsageSettings()
+    budgets: BudgetSettings = BudgetSettings()
     source: str = "the default configuration"
     """File that the settings were read from, for error messages."""
     lines: Mapping[str, int] = Field(default_factory=dict, repr=False)
@@ -789,7 +837,6 @@ class Settings(Frozen):
         *,
         server: ServerSettings | None = None,
         upstreams: UpstreamSettings | None = None,
-        history: HistorySettings | None = None,
     ) -> Settings:
         """Return settings with one model for each arm, all served by one sandbox."""
         upstreams = upstreams or UpstreamSettings()
@@ -802,7 +849,6 @@ class Settings(Frozen):
             models=tuple(Model(name=d.upstream_model, deployments=(d,)) for d in served),
             server=server or ServerSettings(),
             upstreams=upstreams,
-            history=history or HistorySettings(),
             source="the sandbox",
             is_sandbox=True,
         )

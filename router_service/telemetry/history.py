@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from router_service.core.errors import HistoryUnavailableError
-from router_service.settings import HistorySettings
+from router_service.settings import UsageSettings
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 24 * 3600
 KEPT_S: Mapping[int, int] = {MINUTE_S: 2 * HOUR_S, HOUR_S: 2 * DAY_S, DAY_S: 32 * DAY_S}
@@ -142,13 +142,13 @@ class TrafficHistory:
 
     def __init__(
         self,
-        settings: HistorySettings,
+        settings: UsageSettings,
         clock: Callable[[], float] = time.time,
         max_rows: int = MAX_ROWS,
     ) -> None:
         """Write nothing yet; `clock` returns Unix seconds. Without a path, SQLite uses memory."""
         self._max_rows = max_rows
-        self._path = settings.path
+        self._path: Path | None = None
         self._is_enabled = settings.enabled
         self._clock = clock
         self._pending: dict[Row, TrafficSums] = {}

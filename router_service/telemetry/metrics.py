@@ -475,6 +475,12 @@ class Metrics:
         "operation",
         starts=[_each(("put", "get", "overflow", "pause"))],
     )
+    database_errors = _counter(
+        "database_errors",
+        "Database operations that failed.",
+        "operation",
+        starts=[_each(("open", "read", "write", "migrate"))],
+    )
     # Refused requests and load.
     refused_callers = _counter(
         "refused_callers",

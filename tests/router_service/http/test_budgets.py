@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 from collections import Counter, defaultdict
@@ -17,7 +18,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.access.hooks import Grant, IncomingRequest, Outcome
+from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.core.errors import AdmissionError
 from router_service.runtime.gateway import Gateway
 from router_service.serving.app import create_app
@@ -31,7 +32,7 @@ from tests.serving import ONE_TRY, WAIT_S, Sandbox, served, wait_for
 KEYS = {name: f"sk-switchcraft-{name:-<43}" for name in ("team-a", "team-b")}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reserved(Grant):
     """Admission with an amount that was reserved for the request."""
 
@@ -59,7 +60,12 @@ class Budget:
             raise AdmissionError("The budget of this key is spent.", retry_after_s=3599.5)
         self.reserved_usd[name] += self.estimate_usd
         self.admitted.append(request)
-        return Reserved(self.policy, self.estimate_usd)
+        return Reserved(self.policy, usd=self.estimate_usd)
+
+    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
+        """Allow any cost; the estimate is reserved at admission."""
+        del request, grant, cost
+        return math.inf
 
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
         """Replace the reservation by the cost."""

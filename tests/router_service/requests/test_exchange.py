@@ -18,7 +18,7 @@ from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
 from router_service.requests.recording import RecentRecords, Recorder
 from router_service.runtime.engine import make_planner
-from router_service.settings import Deployment, HistorySettings, Model, Settings
+from router_service.settings import Deployment, Model, Settings, UsageSettings
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
 from router_service.telemetry.history import TrafficHistory
@@ -99,7 +99,7 @@ def test_release_is_not_judged_by_the_clients_errors(
         )
         exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
         exchange.end(status, ending)
-        history = TrafficHistory(HistorySettings())
+        history = TrafficHistory(UsageSettings())
         Recorder(metrics, store, RecentRecords(), history).answered(exchange)
         await store.aclose()
 

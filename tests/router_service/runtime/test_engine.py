@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from router_service.access.keyring import StoredKeys
 from router_service.apis.conversation import Conversation
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ModelNotFoundError
@@ -45,6 +46,7 @@ class Shared:
     def __init__(self) -> None:
         self.metrics = Metrics()
         self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
+        self.stored_keys = StoredKeys()
 
 
 def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter:

@@ -1,0 +1,172 @@
+"""What people write and read about keys and teams: the admin API's and the CLI's JSON."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+
+from router_service.access.key import BudgetPeriod
+from router_service.database.schema import MAX_NAME
+
+MAX_METADATA = 20
+"""Largest number of members of a key's or a team's metadata."""
+MAX_METADATA_CHARACTERS = 500
+MAX_NAMES = 200
+"""Largest number of models or policies that a key may list."""
+MAX_BUDGET_USD = 1_000_000_000.0
+
+
+def _check_text(text: str) -> str:
+    if any(unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for character in text):
+        raise ValueError("must not contain control characters or line breaks")
+    if text != text.strip():
+        raise ValueError("must not begin or end with a space")
+    return text
+
+
+AccountName = Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_check_text)]
+"""A name that appears in logs, metrics and records, and is never used again."""
+Owner = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_check_text)]
+Limit = Annotated[int, Field(ge=1, le=2**31 - 1)]
+MetadataText = Annotated[str, Field(max_length=MAX_METADATA_CHARACTERS)]
+Metadata = Annotated[Mapping[MetadataText, MetadataText], Field(max_length=MAX_METADATA)]
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=MAX_NAME)], ...],
+    Field(max_length=MAX_NAMES),
+]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class BudgetSpec(_Spec):
+    """The most that may be spent in a period."""
+
+    usd: Annotated[float, Field(ge=0, le=MAX_BUDGET_USD, allow_inf_nan=False)]
+    period: BudgetPeriod = BudgetPeriod.MONTH
+    """Days begin at 0:00 UTC, and weeks on Monday; `total` never starts again."""
+
+
+class _LimitFields(_Spec):
+    owner: Owner | None = None
+    """Who is responsible, such as an e-mail address."""
+    requests_per_minute: Limit | None = None
+    tokens_per_minute: Limit | None = None
+    """Tokens of requests and answers together."""
+    parallel_requests: Limit | None = None
+    budget: BudgetSpec | None = None
+    metadata: Metadata = Field(default_factory=dict)
+
+
+class TeamChange(_LimitFields):
+    """Changes of a team; a field that is absent stays, and null removes a limit."""
+
+
+class NewTeam(TeamChange):
+    """A new team. Its limits and its budget hold for all of its keys together."""
+
+    name: AccountName
+
+
+class KeyChange(_LimitFields):
+    """Changes of a key; a field that is absent stays, and null removes a limit."""
+
+    team: AccountName | None = None
+    is_admin: bool = False
+    """Whether the key may also use the admin API and the whole page."""
+    expires: AwareDatetime | None = None
+    models: Names | None = None
+    """Models that requests may name and that the router may choose; null allows all."""
+    policies: Names | None = None
+    """Policies that requests may use, of which the first one is the default; null allows all."""
+
+
+class NewKey(KeyChange):
+    """A new key."""
+
+    name: AccountName
+
+
+class BudgetView(_Spec):
+    """A budget, and what is left of it."""
+
+    usd: float
+    period: BudgetPeriod
+    spent_usd: float
+    """Spent in the present period, up to the last second."""
+    starts: datetime
+    resets: datetime | None
+    """When the next period begins; null for `total`."""
+    ends_by: datetime | None
+    """When the budget is expected to be spent, at the pace of this period; null if it lasts."""
+
+
+class TeamView(_LimitFields):
+    """A team."""
+
+    name: str
+    created: datetime
+    keys: int
+    """Number of keys that are not revoked."""
+    spent_month_usd: float
+    """Spent in this calendar month (UTC)."""
+    budget_state: BudgetView | None
+
+
+class KeyView(_LimitFields):
+    """A key, without its secret."""
+
+    name: str
+    hint: str
+    """The last characters of the secret, by which people recognize it."""
+    status: Literal["active", "expired", "revoked"]
+    team: str | None
+    is_admin: bool
+    expires: datetime | None
+    revoked: datetime | None
+    created: datetime
+    previous_until: datetime | None
+    """Until when the secret before the last rotation is valid."""
+    models: tuple[str, ...] | None
+    policies: tuple[str, ...] | None
+    spent_month_usd: float
+    budget_state: BudgetView | None
+    team_budget_state: BudgetView | None
+    """The budget of the key's team, which its requests count towards too."""
+
+
+class CreatedKey(_Spec):
+    """A key with its secret, which is shown only once."""
+
+    secret: str
+    key: KeyView
+
+
+class Rotation(_Spec):
+    """How a key is rotated."""
+
+    overlap_s: Annotated[float, Field(ge=0, le=90 * 24 * 3600)] = 24 * 3600.0
+    """Time in seconds that the old secret stays valid."""
+
+
+class KeyPage(_Spec):
+    """Some keys, in the order of their names."""
+
+    keys: tuple[KeyView, ...]
+    total: int
+    """Number of all keys that match."""
+    next: str | None
+    """Value of `after` for the next page; null on the last one."""
+
+
+class TeamPage(_Spec):
+    """Some teams, in the order of their names."""
+
+    teams: tuple[TeamView, ...]
+    total: int
+    next: str | None

@@ -1,0 +1,182 @@
+"""Tables of the database.
+
+Money is stored as a whole number of nanodollars (1e-9 USD), so that sums are exact in every order
+of additions. Times are Unix seconds. A change of the tables needs a migration in
+`migrations/versions`, and a new `REVISION`; a test compares both.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+)
+
+REVISION = "0001"
+"""The newest migration; a new database starts with it."""
+
+NANO = 1_000_000_000
+"""Nanodollars in a dollar."""
+
+MAX_NAME = 200
+"""Longest name of a key, a team, a model or a policy, in characters."""
+
+metadata = MetaData()
+
+
+def _limits() -> tuple[Column[object], ...]:
+    """Return the columns that keys and teams share; NULL means no limit."""
+    return (
+        Column("owner", String(MAX_NAME)),
+        Column("requests_per_minute", Integer),
+        Column("tokens_per_minute", Integer),
+        Column("parallel_requests", Integer),
+        Column("budget_nusd", BigInteger),
+        Column("budget_period", String(10)),
+        Column("metadata", JSON, nullable=False),
+        Column("created_s", Float, nullable=False),
+        # The value of `state.revision` when the row was last changed.
+        Column("revision", BigInteger, nullable=False, index=True),
+    )
+
+
+teams = Table(
+    "teams",
+    metadata,
+    Column("name", String(MAX_NAME), primary_key=True),
+    *_limits(),
+    Column("deleted_s", Float),
+)
+"""A team's name is never used again, because usage and stored objects refer to it. The same holds
+for keys."""
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("name", String(MAX_NAME), primary_key=True),
+    # SHA-256 of the secret, in hexadecimal digits.
+    Column("digest", String(64), nullable=False, unique=True),
+    # The end of the secret, by which people recognize it.
+    Column("hint", String(8), nullable=False),
+    # The secret before a rotation, which stays valid for a while.
+    Column("previous_digest", String(64), unique=True),
+    Column("previous_until_s", Float),
+    Column("team", String(MAX_NAME), ForeignKey("teams.name"), index=True),
+    Column("is_admin", Boolean, nullable=False),
+    Column("expires_s", Float),
+    Column("revoked_s", Float),
+    # Names that requests may use; NULL means all.
+    Column("models", JSON(none_as_null=True)),
+    Column("policies", JSON(none_as_null=True)),
+    *_limits(),
+)
+
+state = Table(
+    "state",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+"""Numbers of the whole database; `revision` counts the changes of keys and teams."""
+
+spending = Table(
+    "spending",
+    metadata,
+    # The key or the team, as key:NAME or team:NAME.
+    Column("subject", String(MAX_NAME + 5), primary_key=True),
+    Column("period", String(10), primary_key=True),
+    Column("start_s", BigInteger, primary_key=True),
+    Column("spent_nusd", BigInteger, nullable=False),
+    # Until when a gateway waits for money that others have leased and do not use.
+    Column("wanted_until_s", Float, nullable=False),
+    Index("spending_by_amount", "period", "start_s", "spent_nusd"),
+)
+"""What keys and teams have spent in each calendar period. A row is never set back, so a clock that
+jumps cannot reset a budget twice."""
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("subject", String(MAX_NAME + 5), primary_key=True),
+    Column("period", String(10), primary_key=True),
+    Column("start_s", BigInteger, primary_key=True),
+    # The process that may spend the amount.
+    Column("holder", String(40), primary_key=True),
+    Column("amount_nusd", BigInteger, nullable=False),
+    # The part of the amount that requests in flight have reserved.
+    Column("reserved_nusd", BigInteger, nullable=False),
+    Column("expires_s", Float, nullable=False),
+)
+"""Parts of budgets that processes hold, so that requests need not ask the database."""
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("subject", String(MAX_NAME + 5), primary_key=True),
+    Column("period", String(10), primary_key=True),
+    Column("start_s", BigInteger, primary_key=True),
+    Column("share", Float, primary_key=True),
+    Column("sent_s", Float),
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_s", Float, nullable=False),
+)
+"""Shares of budgets that were reached. One gateway calls the webhook for each."""
+
+_GROUP = ("scope", "step_s", "start_s", "model", "policy")
+
+
+def _group() -> tuple[Column[object], ...]:
+    return (
+        # Empty for all requests, or key:NAME or team:NAME.
+        Column("scope", String(MAX_NAME + 5), primary_key=True),
+        Column("step_s", Integer, primary_key=True),
+        Column("start_s", BigInteger, primary_key=True),
+        Column("model", String(MAX_NAME), primary_key=True),
+        Column("policy", String(MAX_NAME), primary_key=True),
+    )
+
+
+USAGE_SUMS = (
+    "requests",
+    "errors",
+    "unpriced",
+    "cost_nusd",
+    "compared_nusd",
+    "baseline_nusd",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "candidates",
+    "unfamiliar",
+)
+"""The columns of `usage` that are added up."""
+
+usage = Table(
+    "usage",
+    metadata,
+    *_group(),
+    *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS),
+    sqlite_with_rowid=False,
+)
+"""Sums over requests by minute, hour and day. Each request is counted in the rows of its key, of
+its team and of all requests, so that no view has to add up the rows of all keys."""
+
+latencies = Table(
+    "latencies",
+    metadata,
+    *_group(),
+    Column("bin", Integer, primary_key=True, autoincrement=False),
+    Column("requests", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Histograms of latencies, for the same groups as `usage`; only bins that have a request."""
