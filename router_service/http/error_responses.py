@@ -20,6 +20,7 @@ from router_service.core.errors import (
     AdmissionError,
     BodyTimeoutError,
     BodyTooLargeError,
+    DatabaseError,
     DeadlineError,
     Failure,
     ForbiddenError,
@@ -39,6 +40,7 @@ from router_service.core.errors import (
     UnsupportedEncodingError,
     UpstreamError,
     UpstreamRefusedError,
+    UsageDisabledError,
 )
 from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
 from router_service.requests.recording import Recorder
@@ -70,6 +72,8 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (OverloadedError, 503),
     (ReloadRefusedError, 409),
     (StoreError, 503),
+    (DatabaseError, 503),
+    (UsageDisabledError, 404),
 )
 """HTTP status by class; the first class that matches counts. Any other error gets status 500."""
 
@@ -79,6 +83,8 @@ _CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
     (NotFoundError, "not_found"),
     (ReloadRefusedError, "reload_refused"),
     (StoreError, "store_unavailable"),
+    (DatabaseError, "database_unavailable"),
+    (UsageDisabledError, "usage_disabled"),
 )
 """Code by class, for errors that have none of their own; the first class that matches counts."""
 
@@ -149,11 +155,11 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
             kind = "upstream_error"
         case AdmissionError():
             kind = exc.kind
-        case NotFoundError() | ReloadRefusedError():
+        case NotFoundError() | ReloadRefusedError() | UsageDisabledError():
             kind = "invalid_request_error"
         case OverloadedError() if exc.is_callers:
             kind = "requests"
-        case OverloadedError() | StoreError():
+        case OverloadedError() | StoreError() | DatabaseError():
             kind = "server_error"
         case _:
             message = "The gateway failed to serve this request. The cause is in the gateway's log."
