@@ -32,6 +32,12 @@ def upgrade() -> None:
 {code}
 '''
 
+_FIRST_ROW = """
+    op.bulk_insert(
+        sa.table("state", sa.column("name"), sa.column("value")), [{"name": "revision", "value": 0}]
+    )
+"""
+
 
 def write_migration(title: str, folder: Path = FOLDER) -> Path:
     """Write the migration from the newest version to `database/schema.py`, and return its file."""
@@ -45,6 +51,8 @@ def write_migration(title: str, folder: Path = FOLDER) -> Path:
         assert operations is not None
         code = render_python_code(operations, render_as_batch=True, migration_context=context)
     code = re.sub(r"^ *#.*\n?", "", code, flags=re.MULTILINE).rstrip()
+    if before is None:
+        code += _FIRST_ROW
     revision = f"{int(before or 0) + 1:04}"
     name = re.sub(r"\W+", "_", title.lower()).strip("_")
     file = folder / "versions" / f"{revision}_{name}.py"

@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create the tables, and the number of changes of keys and teams."""
+    """Change the tables."""
     op.create_table(
         "alerts",
         sa.Column("subject", sa.String(length=205), nullable=False),
@@ -48,7 +48,7 @@ def upgrade() -> None:
     op.create_table(
         "spending",
         sa.Column("subject", sa.String(length=205), nullable=False),
-        sa.Column("period", sa.String(length=10), nullable=False),
+        sa.Column("period", sa.String(length=12), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
         sa.Column("spent_nusd", sa.BigInteger(), nullable=False),
         sa.Column("wanted_until_s", sa.Float(), nullable=False),
@@ -69,6 +69,7 @@ def upgrade() -> None:
         "teams",
         sa.Column("name", sa.String(length=200), nullable=False),
         sa.Column("owner", sa.String(length=200), nullable=True),
+        sa.Column("search", sa.Text(), nullable=False),
         sa.Column("requests_per_minute", sa.Integer(), nullable=True),
         sa.Column("tokens_per_minute", sa.Integer(), nullable=True),
         sa.Column("parallel_requests", sa.Integer(), nullable=True),
@@ -121,6 +122,7 @@ def upgrade() -> None:
         sa.Column("models", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("policies", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("owner", sa.String(length=200), nullable=True),
+        sa.Column("search", sa.Text(), nullable=False),
         sa.Column("requests_per_minute", sa.Integer(), nullable=True),
         sa.Column("tokens_per_minute", sa.Integer(), nullable=True),
         sa.Column("parallel_requests", sa.Integer(), nullable=True),
