@@ -225,7 +225,7 @@ class PassedAnswer(Response):
                 model = await self._find(engine)
                 path, query = upstream_path(request.scope)
                 body = await read_body(request, gateway.server)
-                await admit(request, path, len(body))
+                await admit(request, path, len(body), reports_tokens=False)
                 outgoing = OutgoingRequest(
                     model=model.name,
                     path=path,
