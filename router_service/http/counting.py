@@ -93,7 +93,7 @@ class CountedTokens(Response):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
                 parsed = await read_by(lambda b: parse_request(endpoint, b), request, body)
-                models = engine.releases.models_for(parsed.chat.model)
+                models = engine.releases.models_for(parsed.chat.model, info.api_key)
                 upstream_request = UpstreamRequest(
                     native_models(models, endpoint.api),
                     endpoint.path,

@@ -172,7 +172,7 @@ class ParentLimits:
 
     async def settle(self, corrections: Sequence[Correction]) -> None:
         """Correct rates and free slots."""
-        parts = []
+        parts: list[bytes] = []
         for name, cost_us, holder in corrections:
             cost = b"" if cost_us is None else _COST.pack(cost_us)
             parts += (name.encode(), cost, holder.encode())
@@ -337,9 +337,9 @@ class _State:
             limits.settle_now(corrections)
             slots.difference_update(corrections)
             return []
-        for name, holder in zip(parts[::2], parts[1::2], strict=True):
-            limits.renew_now(name.decode(), holder.decode())
-            slots.add(Correction(name.decode(), None, holder.decode()))
+        for name, held_by in zip(parts[::2], parts[1::2], strict=True):
+            limits.renew_now(name.decode(), held_by.decode())
+            slots.add(Correction(name.decode(), None, held_by.decode()))
         return []
 
     def _of_kind(self, kind: bytes) -> ExpiringMap[bytes, bytes]:

@@ -361,7 +361,8 @@ class RedisLimits:
             async with self._turn:
                 batch = [each for each in self._waiting[:MAX_TAKEN] if not each.used.done()]
                 del self._waiting[:MAX_TAKEN]
-                keys, arguments = [], []
+                keys: list[str] = []
+                arguments: list[str] = []
                 for holder, demands, _ in batch:
                     arguments += (holder, str(len(demands)))
                     for name, most, cost_us in demands:
@@ -383,7 +384,8 @@ class RedisLimits:
     async def settle(self, corrections: Sequence[Correction]) -> None:
         """Correct rates and free slots."""
         for start in range(0, len(corrections), MAX_CORRECTIONS):
-            keys, arguments = [], []
+            keys: list[str] = []
+            arguments: list[str] = []
             for name, cost_us, holder in corrections[start : start + MAX_CORRECTIONS]:
                 keys.append(f"{KEY_PREFIX}limit:{name}")
                 arguments += ("" if cost_us is None else str(cost_us), holder)

@@ -31,12 +31,17 @@ class SharedLimits:
         store: LimitStore,
         on_error: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        renew_s: float = RENEW_S,
     ) -> None:
-        """Guard a store; `on_error` is called with `limit` for each operation that failed."""
+        """Guard a store; `on_error` is called with `limit` for each operation that failed.
+
+        Slots are renewed each `renew_s`.
+        """
         self._store = store
         self._own = store if isinstance(store, MemoryLimits) else MemoryLimits(clock)
         self._on_error = on_error
         self._clock = clock
+        self._renew_s = renew_s
         self._backoff = Backoff()
         self._is_reachable = True
         self._taken_here: set[str] = set()
@@ -123,7 +128,7 @@ class SharedLimits:
             if self._slots:
                 self._renew_later()
 
-        self._renewal = asyncio.get_running_loop().call_later(RENEW_S, renew)
+        self._renewal = asyncio.get_running_loop().call_later(self._renew_s, renew)
 
     async def _send(self) -> None:
         """Send corrections, and then a renewal if one is due, until there is nothing to send."""
