@@ -14,6 +14,7 @@ import anyio.to_thread
 from router_service.access.admission import Access
 from router_service.access.hooks import AccessHooks
 from router_service.access.keyring import REFRESH_S, StoredKeys
+from router_service.access.limits import RateLimits
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
@@ -40,6 +41,7 @@ from router_service.store.records import (
     RememberedCall,
     UpstreamObject,
 )
+from router_service.store.shared_limits import SharedLimits
 from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S, UsageHistory
 from router_service.upstream.breaker import CircuitBreakers
@@ -83,7 +85,6 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
-        self.hooks = hooks or Access()
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
@@ -102,6 +103,12 @@ class Gateway:
 
         def on_store_error(operation: str) -> None:
             self.metrics.store_errors.labels(operation).inc()
+
+        limits = RateLimits(
+            SharedLimits(store.limit_store(), on_store_error),
+            lambda limit: self.metrics.limited_requests.labels(limit).inc(),
+        )
+        self.hooks = hooks or Access(limits)
 
         # What requests know of earlier requests, and what is recorded of them.
         self.store = records(DecisionRecord)

@@ -473,7 +473,7 @@ class Metrics:
         "store_errors",
         "Store operations that failed.",
         "operation",
-        starts=[_each(("put", "get", "overflow", "pause"))],
+        starts=[_each(("put", "get", "limit", "overflow", "pause"))],
     )
     database_errors = _counter(
         "database_errors",
@@ -497,6 +497,13 @@ class Metrics:
         "overloaded, decisions_queued, too_many_requests, shutting_down.",
         "reason",
         starts=[_each(("overloaded", "decisions_queued", "too_many_requests", "shutting_down"))],
+    )
+    limited_requests = _counter(
+        "limited_requests",
+        "Requests refused by a rate limit of their key or team: requests or tokens a minute, or "
+        "parallel requests.",
+        "limit",
+        starts=[_each(("requests", "tokens", "parallel"))],
     )
     requests_in_flight = _gauge(
         "requests_in_flight",
