@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from router_service.access.admission import Access
+from router_service.access.alerts import CHECK_S, BudgetAlerts
+from router_service.access.budgets import Budgets
 from router_service.access.hooks import AccessHooks
+from router_service.access.key import Key
 from router_service.access.keyring import REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
+from router_service.access.pacing import READ_EVERY_S, Pacing
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
 from router_service.database.engine import SQLITE_PREFIX, Database
+from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
 from router_service.requests.conversations import Conversations
 from router_service.requests.exchange import Exchange
@@ -31,7 +36,7 @@ from router_service.runtime.engine import Engine
 from router_service.runtime.gauges import Gauges
 from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
-from router_service.settings import Settings
+from router_service.settings import BudgetSettings, Settings
 from router_service.store.backends import R, open_backend
 from router_service.store.memory import MemoryBackend
 from router_service.store.records import (
@@ -85,6 +90,14 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
+        self.budgets = Budgets(
+            self.database,
+            settings=lambda: self.engine.settings,
+            on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
+            on_unpriced=self.metrics.budget_unpriced_requests.inc,
+        )
+        self.operating_points: OperatingPoints | None = None
+        """The measured policies of the engine; None until they are measured."""
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
@@ -104,11 +117,8 @@ class Gateway:
         def on_store_error(operation: str) -> None:
             self.metrics.store_errors.labels(operation).inc()
 
-        limits = RateLimits(
-            SharedLimits(store.limit_store(), on_store_error),
-            lambda limit: self.metrics.limited_requests.labels(limit).inc(),
-        )
-        self.hooks = hooks or Access(limits)
+        limits = SharedLimits(store.limit_store(), on_store_error)
+        self.hooks = hooks or self._create_access(settings, limits)
 
         # What requests know of earlier requests, and what is recorded of them.
         self.store = records(DecisionRecord)
@@ -173,6 +183,29 @@ class Gateway:
         )
         self._gauges.show_engine(self.engine)
 
+    def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:
+        """Return the hooks that apply the limits and budgets of keys and teams."""
+
+        def budget_settings() -> BudgetSettings:
+            return self.engine.settings.budgets
+
+        metrics, database = self.metrics, self.database
+        limits = RateLimits(shared, lambda limit: metrics.limited_requests.labels(limit).inc())
+        pacing = Pacing(
+            budget_settings,
+            lambda: self.operating_points,
+            self.budgets.states,
+            has_usage=settings.usage.enabled,
+        )
+        alerts = BudgetAlerts(
+            budget_settings,
+            self.budgets.states,
+            lambda outcome: metrics.budget_alerts.labels(outcome).inc(),
+        )
+        database.every(READ_EVERY_S, "pacing", pacing.refresh)
+        database.every(CHECK_S, "alerts", alerts.run)
+        return Access(limits, self.budgets, pacing, alerts)
+
     @property
     def is_store_reachable(self) -> bool:
         """Return whether decision records can be stored and the shared state can be read."""
@@ -197,14 +230,21 @@ class Gateway:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
         self.metrics.database_unreachable_seconds.set(self.database.unreachable_s)
+        self.metrics.budget_buffered_usd.set(self.budgets.buffered_usd)
 
     def _measure(self) -> None:
-        """Compute the figures of verified policies in a thread, before a goal asks for them.
+        """Compute the figures of policies in a thread, before a goal or a budget asks for them.
 
-        They take about a second if the configuration changes the arms or the prices.
+        Those of verified policies take about a second if the configuration changes the arms or the
+        prices.
         """
-        measured = asyncio.to_thread(self.engine.explainer.verified_points)
-        self._measuring = asyncio.create_task(measured)
+
+        async def measure(engine: Engine) -> None:
+            points = await asyncio.to_thread(engine.explainer.operating_points)
+            if engine is self.engine:
+                self.operating_points = points
+
+        self._measuring = asyncio.create_task(measure(self.engine))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -485,6 +485,13 @@ class Metrics:
         "database_unreachable_seconds",
         "For how long the database has been unreachable; 0 while it can be used.",
     )
+    budget_alerts = _counter(
+        "budget_alerts",
+        "Alerts about shares of budgets: reached, and the attempts to call the webhook (delivered, "
+        "failed, given_up).",
+        "outcome",
+        starts=[_each(("reached", "delivered", "failed", "given_up"))],
+    )
     # Refused requests and load.
     refused_callers = _counter(
         "refused_callers",
