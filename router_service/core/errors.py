@@ -120,13 +120,18 @@ class AdmissionError(SwitchcraftError):
         kind: str = "insufficient_quota",
         status: int = 429,
         retry_after_s: float | None = None,
+        should_retry: bool = True,
     ) -> None:
-        """Take the HTTP status, OpenAI's code and type, and the time after which to retry."""
+        """Take the HTTP status, OpenAI's code and type, and the time after which to retry.
+
+        If `should_retry` is false, clients are told not to repeat the request by themselves.
+        """
         super().__init__(message)
         self.code = code
         self.kind = kind
         self.status = status
         self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
 
 
 class ModelNotFoundError(InvalidRequestError):

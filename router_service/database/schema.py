@@ -24,9 +24,6 @@ from sqlalchemy import (
 REVISION = "0001"
 """The newest migration; a new database starts with it."""
 
-NANO = 1_000_000_000
-"""Nanodollars in a dollar."""
-
 MAX_NAME = 200
 """Longest name of a key, a team, a model or a policy, in characters."""
 
@@ -112,9 +109,12 @@ leases = Table(
     # The process that may spend the amount.
     Column("holder", String(40), primary_key=True),
     Column("amount_nusd", BigInteger, nullable=False),
-    # The part of the amount that requests in flight have reserved.
+    # The part of the amount that requests in flight have reserved, or that others wait for.
     Column("reserved_nusd", BigInteger, nullable=False),
     Column("expires_s", Float, nullable=False),
+    # Number of the holder's last write. If its connection broke during a commit, the holder finds
+    # out whether the write was made.
+    Column("number", BigInteger, nullable=False),
 )
 """Parts of budgets that processes hold, so that requests need not ask the database."""
 

@@ -235,6 +235,9 @@ def headers_of(exc: Exception) -> dict[str, str]:
             return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
         case BodyTimeoutError():
             return {"connection": "close"}  # the rest of the body is never read
+        case AdmissionError() if not exc.should_retry:
+            # The clients of OpenAI and Anthropic repeat other requests with status 429.
+            return {"x-should-retry": "false", **retry_after(exc)}
         case _:
             return retry_after(exc)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from router_service.access.admission import Access
+from router_service.access.budgets import Budgets
 from router_service.access.hooks import AccessHooks
 from router_service.access.keyring import REFRESH_S, StoredKeys
 from router_service.core.decision_record import DecisionRecord
@@ -84,7 +85,13 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
-        self.hooks = hooks or Access()
+        self.budgets = Budgets(
+            self.database,
+            settings=lambda: self.engine.settings,
+            on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
+            on_unpriced=self.metrics.budget_unpriced_requests.inc,
+        )
+        self.hooks = hooks or Access(self.budgets)
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
@@ -188,6 +195,8 @@ class Gateway:
     def refresh_gauges(self) -> None:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
+        self.metrics.database_unreachable_seconds.set(self.database.unreachable_s)
+        self.metrics.budget_buffered_usd.set(self.budgets.buffered_usd)
 
     def _measure(self) -> None:
         """Compute the figures of verified policies in a thread, before a goal asks for them.
@@ -221,11 +230,11 @@ class Gateway:
         await self.engine.retire()
         await self.background.aclose()
         await anyio.to_thread.run_sync(self.history.close)
+        await self.hooks.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()
         await self.conversations.aclose()
-        await self.hooks.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
