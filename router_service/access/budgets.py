@@ -448,24 +448,36 @@ class Budgets:
         insort(account.waiting, ask)
 
     def _serve(self, account: _Account) -> None:
-        """Admit the requests that wait for a budget, in the order of their arrival."""
+        """Admit the requests that wait for a budget, in the order of their arrival.
+
+        A request is overtaken only if nothing is in flight here that could return enough for it.
+        """
+        is_due = overtakes = False
         with self._lock:
-            while account.waiting:
-                ask = account.waiting[0]
+            for ask in tuple(account.waiting):
                 assert ask.future is not None  # noqa: S101 - for mypy; it waits
+                if overtakes and account.free < max(ask.least, 1):
+                    continue
                 result: Reservation | _Account | None = None
                 try:
-                    result = self._attempt(ask)
+                    result = self._attempt(ask, is_late=overtakes)
                 except AdmissionError as exc:
                     ask.future.set_exception(exc)
                 if result is account:
-                    return
-                account.waiting.pop(0)
+                    if account.is_exhausted and not account.in_flight:
+                        overtakes = True
+                        continue
+                    is_due = not account.is_exhausted and not account.is_urgent
+                    account.is_urgent |= is_due
+                    break
+                account.waiting.remove(ask)
                 ask.queue = None
                 if isinstance(result, Reservation):
                     ask.future.set_result(result)
                 elif result is not None:
                     self._enqueue(ask, result)
+        if is_due:  # there is more to lease
+            self._thread.hurry("budgets")
 
     async def _wait(self, ask: _Ask) -> Reservation:
         """Wait for money, at most as long as the settings say.
@@ -510,7 +522,8 @@ class Budgets:
         if isinstance(result, Reservation):
             return result
         longest_s = QUIET_S + WRITE_S if result.leased_elsewhere else 0.0
-        if result.idle_elsewhere or result.read_s < ask.started_s:
+        is_stale = result.read_s < ask.started_s
+        if result.idle_elsewhere or is_stale or not result.is_exhausted:
             longest_s = LEASE_S + QUIET_S
         if waited_s < longest_s:
             return None

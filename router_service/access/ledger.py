@@ -137,13 +137,14 @@ def _settle(
     amount = max(0, amount - newly_spent)
     is_wanted = now_s < row.wanted_until_s <= now_s + 2 * WANTED_S
     needed = order.reserved_nusd + order.waiting_nusd
-    if is_wanted or not order.keeps_unused:
+    free = max(0, most - needed)
+    chunk = max(free // FREE_SHARE, min(order.chunk_nusd, free))
+    if not order.keeps_unused or (is_wanted and not order.waiting_nusd):
         amount = needed
-    else:
-        free = max(0, most - needed)
-        chunk = max(free // FREE_SHARE, min(order.chunk_nusd, free))
-        if amount < needed + chunk // 2:
-            amount = needed + chunk
+    elif is_wanted:  # all take turns
+        amount = needed + free // FREE_SHARE
+    elif amount < needed + chunk // 2:
+        amount = needed + chunk
     amount = min(amount, most)
     is_exhausted = amount >= most
     if elsewhere and amount < needed:
