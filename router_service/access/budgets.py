@@ -191,7 +191,7 @@ class BudgetTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetState:
+class BudgetBalance:
     """What is left of one budget, as far as this process knows."""
 
     subject: str
@@ -250,13 +250,13 @@ class Budgets:
         with self._lock:
             return sum(account.unwritten for account in self._accounts.values()) / NANO
 
-    def states(self, key: Key) -> Sequence[BudgetState]:
+    def states(self, key: Key) -> Sequence[BudgetBalance]:
         """Return what is left of the budgets of a key and its team."""
         if not _has_budget(key):
             return ()
         with self._lock:
             return [
-                BudgetState(
+                BudgetBalance(
                     account.id.subject,
                     account.budget,
                     account.id.start_s,
