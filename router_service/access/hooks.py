@@ -56,6 +56,9 @@ class ExpectedCost:
     """Expected cost with the chosen model."""
     least_usd: float
     """Expected cost with the cheapest model that may answer it."""
+    kind: str = ""
+    """Requests of the same kind are expected to deviate from this cost in the same way. There are
+    few kinds, such as one for each model."""
 
 
 @dataclass(frozen=True, slots=True)

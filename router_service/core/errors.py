@@ -191,6 +191,8 @@ class AdmissionError(SwitchcraftError):
         self.status = status
         self.retry_after_s = retry_after_s
         self.headers = tuple(headers)
+        self.should_retry = code != "insufficient_quota"
+        """Whether clients should repeat the request by themselves; no repetition fills a budget."""
 
 
 class ModelNotFoundError(InvalidRequestError):

@@ -132,9 +132,12 @@ leases = Table(
     # The process that may spend the amount.
     Column("holder", String(40), primary_key=True),
     Column("amount_nusd", BigInteger, nullable=False),
-    # The part of the amount that requests in flight have reserved.
+    # The part of the amount that requests in flight have reserved, or that others wait for.
     Column("reserved_nusd", BigInteger, nullable=False),
     Column("expires_s", Float, nullable=False),
+    # Number of the holder's last write. If its connection broke during a commit, the holder finds
+    # out whether the write was made.
+    Column("number", BigInteger, nullable=False),
 )
 """Parts of budgets that processes hold, so that requests need not ask the database."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from router_service.access.admission import Access
 from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
 from router_service.access.hooks import AccessHooks
-from router_service.access.key import Key
 from router_service.access.keyring import REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
 from router_service.access.pacing import READ_EVERY_S, Pacing
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 class Gateway:
     """Everything that requests share, with the engine that answers new requests."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - the composition reads from top to bottom
         self,
         settings: Settings,
         router: DecidingRouter,
@@ -269,12 +268,12 @@ class Gateway:
         await self.engine.retire()
         await self.background.aclose()
         self.usage.close()
+        await self.hooks.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()
         await self.conversations.aclose()
-        await self.hooks.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
 

@@ -108,8 +108,8 @@ def test_reload_reports_changes_and_settings_that_need_a_restart(
             f"model_list.{first}", "model_list.added", "router.model_name",
         }  # fmt: skip
         assert set(report["needs_restart"]) == {
-            "router.publication", "server.max_decisions", "decision_log.content", "usage.retention_days",
-            "logging.level",
+            "router.publication", "server.max_decisions", "decision_log.content",
+            "usage.retention_days", "logging.level",
         }  # fmt: skip
         assert "planted-secret" not in answer.text + served.log.read_text()
         names = [m["id"] for m in served.http.get("/v1/models").json()["data"]]

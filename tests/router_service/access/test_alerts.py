@@ -22,8 +22,9 @@ from sqlalchemy import func, insert, select, update
 from router_service.access.alerts import MAX_ATTEMPTS, BudgetAlerts, forecast_end_s
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
 from router_service.core.errors import DatabaseError
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, alerts, keys, spending, teams
+from router_service.database.schema import alerts, keys, spending, teams
 from router_service.settings import BudgetSettings
 from tests.postgresql import PostgreSQLServer
 from tests.serving import wait_for

@@ -16,8 +16,9 @@ from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
 from router_service.access.pacing import DAY_S, HOUR_S, Allowance, BudgetState, Pacing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import BudgetChange
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, USAGE_SUMS, usage
+from router_service.database.schema import USAGE_SUMS, usage
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.settings import BudgetSettings
 
@@ -280,7 +281,8 @@ def run_month(world: World, usd: float, *, minutes: int = 10) -> list[tuple[floa
 
     `usd` is what the month would cost with the default. Each minute step has random traffic.
     """
-    rng, changes, before = np.random.default_rng(0), [], ""
+    rng, before = np.random.default_rng(0), ""
+    changes: list[tuple[float, str]] = []
     steps = 60 // minutes
     for step in range(30 * 24 * steps):
         at_s = JUNE_S + step * minutes * 60
