@@ -123,12 +123,20 @@ class StoredKeys:
                 if revision == self._revision:
                     self.is_loaded = True
                     return
+                is_restored = revision < self._revision
+                if is_restored:  # an older state was restored from a backup
+                    self._revision = -1
                 changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
                 found = {row.name: Team(row.name, read_limits(row)) for row in changed}
                 self._teams |= found
                 rows = self._changed_keys(connection, set(found))
             for row in rows:
                 self._take_key(row)
+            if is_restored:
+                for name in self._digests.keys() - {row.name for row in rows}:
+                    for digest in self._digests.pop(name):
+                        self._by_digest.pop(digest, None)
+                        self._previous.pop(digest, None)
             self._revision, self.is_loaded = revision, True
 
     def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:

@@ -31,7 +31,15 @@ NANO = 1_000_000_000
 MAX_NAME = 200
 """Longest name of a key, a team, a model or a policy, in characters."""
 
-metadata = MetaData()
+# A migration can only drop a constraint that has a name.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+    }
+)
 
 
 def _limits() -> tuple[Column[object], ...]:

@@ -17,7 +17,7 @@ from router_service.access.keyring import REFRESH_S, StoredKeys
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
-from router_service.database.engine import Database
+from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.policies.caching import ConversationState
 from router_service.requests.conversations import Conversations
 from router_service.requests.exchange import Exchange
@@ -76,9 +76,8 @@ class Gateway:
         self.breakers = CircuitBreakers(
             settings.upstreams.breaker, time.monotonic, on_circuit_opened
         )
-        url = settings.database.url
         self.database = DatabaseThread(
-            Database(None if url is None else url.get_secret_value()),
+            Database(_database_address(settings, workers_directory)),
             lambda operation: self.metrics.database_errors.labels(operation).inc(),
         )
         self.stored_keys = StoredKeys()
@@ -188,6 +187,7 @@ class Gateway:
     def refresh_gauges(self) -> None:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
+        self.metrics.database_unreachable_seconds.set(self.database.unreachable_s)
 
     def _measure(self) -> None:
         """Compute the figures of verified policies in a thread, before a goal asks for them.
@@ -229,3 +229,13 @@ class Gateway:
         await self.hooks.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
+
+
+def _database_address(settings: Settings, workers_directory: Path | None) -> str | None:
+    """Return the address of the database, or None for memory."""
+    if settings.database.url is not None:
+        return settings.database.url.get_secret_value()
+    # Memory is each worker's own, so that another worker would not know a new key.
+    if workers_directory is not None:
+        return f"{SQLITE_PREFIX}{workers_directory / 'switchcraft.db'}"
+    return None

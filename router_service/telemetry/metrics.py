@@ -481,6 +481,10 @@ class Metrics:
         "operation",
         starts=[_each(("open", "read", "write", "migrate"))],
     )
+    database_unreachable_seconds = _gauge(
+        "database_unreachable_seconds",
+        "For how long the database has been unreachable; 0 while it can be used.",
+    )
     # Refused requests and load.
     refused_callers = _counter(
         "refused_callers",
