@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from router_service.access.key import Budget, BudgetPeriod
-from router_service.access.keyring import read_limits
+from router_service.access.keyring import has_keys, read_limits
 from router_service.access.specs import (
     BudgetView,
     CreatedKey,
@@ -101,7 +101,8 @@ class Accounts:
                     code="name_taken",
                 )
             self._check_free(connection, keys, spec.name)
-            if not spec.is_admin and self._is_open(connection):
+            is_open = not self._configured.by_path() and not has_keys(connection)
+            if is_open and not spec.is_admin:
                 raise AccountConflictError(
                     "This gateway has no keys yet, so everyone who can connect may use it. The "
                     "first key ends that, and must be an admin key, because without one nobody "
@@ -259,12 +260,6 @@ class Accounts:
             query = update(state).where(state.c.name == "revision").values(value=state.c.value + 1)
             revision = connection.execute(query.returning(state.c.value)).scalar_one()
             yield connection, revision
-
-    def _is_open(self, connection: Connection) -> bool:
-        """Return whether there has never been a key."""
-        if self._configured.by_path():
-            return False
-        return connection.execute(select(keys.c.name).limit(1)).first() is None
 
     def _check_free(self, connection: Connection, table: Table, name: str) -> None:
         row = connection.execute(select(table).where(table.c.name == name)).first()
