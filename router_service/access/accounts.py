@@ -52,9 +52,6 @@ HINT_CHARACTERS = 4
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
 
-USAGE_MONTH = "usage-month"
-"""The value of `spending.period` for what a key or a team without a budget spends in a month."""
-
 MIN_PACE_S = 3600.0
 """A period's pace is taken over at least this time, so that its first request is no forecast."""
 MAX_FORECAST_S = 10 * 365 * 24 * 3600.0
