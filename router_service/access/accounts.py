@@ -45,7 +45,7 @@ from router_service.core.errors import (
 from router_service.core.keys import digest_of, new_key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import keys, spending, state, teams
+from router_service.database.schema import USAGE_MONTH, keys, spending, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
 
 HINT_CHARACTERS = 4
@@ -93,7 +93,7 @@ class Accounts:
         with self._change() as (connection, revision):
             if spec.name in {*self._configured.api, ADMIN, METRICS}:
                 raise AccountConflictError(
-                    f"The name {spec.name!r} belongs to a key of the configuration. Choose another "
+                    f"The name {spec.name!r} belongs to the configuration's keys. Choose another "
                     "name.",
                     param="name",
                     code="name_taken",

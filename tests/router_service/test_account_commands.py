@@ -236,5 +236,5 @@ def test_names_of_the_configuration_are_taken(run: Run, tmp_path: Path) -> None:
     keys = {"api": {"app": f"sha256:{'1' * 64}"}}
     config.write_text(json.dumps({"model_list": [model], "keys": keys}))
     message = run("keys", "create", "app", "--config", str(config), fails=True)
-    assert "belongs to a key of the configuration" in message
+    assert "belongs to the configuration's keys" in message
     run("keys", "create", "other", "--config", str(config))

@@ -163,7 +163,7 @@ def test_names_are_taken_for_ever(accounts: Accounts) -> None:
     accounts.revoke_key("a")
     assert "is revoked, and its name is never used again" in create("a")
     for name in ("configured", "admin", "metrics"):
-        assert "belongs to a key of the configuration" in create(name)
+        assert "belongs to the configuration's keys" in create(name)
     assert "exists already" in create_team("t")
     accounts.delete_team("t")
     assert "is deleted, and its name is never used again" in create_team("t")
