@@ -19,7 +19,7 @@ from pathlib import Path
 
 import orjson
 
-from router_service.access.listening import permitted_listen_host
+from router_service.access.listening import has_stored_keys, permitted_listen_host
 from router_service.apis.api import Target
 from router_service.apis.parts import Message, Request, Text
 from router_service.artifact import MANIFEST, read_manifest
@@ -94,7 +94,11 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield Finding("configuration", Status.NOTE, detail)
     store_url = settings.server.shared_store
     with _warnings() as warnings:
-        yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
+        is_stored = has_stored_keys(settings)
+        yield from _checked(
+            "keys",
+            lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
+        )
         log_warnings(store_url)
     yield from _notes("keys", warnings)
     notes: list[str] = []
