@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Row, or_, select
 
 from router_service.access.key import NO_LIMITS, Budget, BudgetPeriod, Key, Limits, Permission, Team
 from router_service.core.keys import digest_of
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, keys, state, teams
+from router_service.database.schema import keys, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
 
 REFRESH_S = 0.25
@@ -40,6 +41,7 @@ class KeyRing:
         `digest_of` does.
         """
         self._keys = {digest_of(secret): key for secret, key in keys}
+        self._clients = sum(key.permissions == _CLIENT for key in self._keys.values())
         self._stored = stored or StoredKeys()
         self._has_database = stored is not None
 
@@ -60,6 +62,11 @@ class KeyRing:
     def is_open(self) -> bool:
         """True if there is no key at all; every client that can connect is then allowed."""
         return not self._keys and self._stored.is_empty and not self.may_be_incomplete
+
+    @property
+    def callers(self) -> int:
+        """The number of keys of clients, with those that were revoked."""
+        return self._clients + self._stored.count
 
     @property
     def may_be_incomplete(self) -> bool:
@@ -97,6 +104,11 @@ class StoredKeys:
     def is_empty(self) -> bool:
         """Whether the database has never had a key, not even one that is revoked by now."""
         return not self._digests
+
+    @property
+    def count(self) -> int:
+        """The number of keys in the database, with those that were revoked."""
+        return len(self._digests)
 
     def find(self, digest: bytes) -> Key | None:
         """Return the valid key whose secret has this SHA-256."""

@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -41,13 +42,18 @@ def server() -> Iterator[PostgreSQLServer]:
     server.close()
 
 
-def write(folder: Path, upstream: Sandbox, url: str, **sections: dict[str, object]) -> Path:
+def write(folder: Path, upstream: Sandbox, url: str, **sections: Mapping[str, object]) -> Path:
     """Write a configuration with an admin key and a database."""
     return write_config(
         folder / "config.yaml",
         upstream.base_url,
         **{"keys": {"admin": ADMIN}, "database": {"url": url}, **sections},
     )
+
+
+def _are_ready(log: Path) -> bool:
+    """Return whether both workers that write to a log are ready."""
+    return log.read_text().count("is ready") == 2
 
 
 def create(served: GatewayProcess, name: str) -> str:
@@ -232,7 +238,7 @@ def test_gateways_that_start_together_create_the_tables_once(
             stack.callback(process.terminate)
         text = ""
         for log in logs:
-            wait_until(lambda log=log: log.read_text().count("is ready") == 2, "all serve", 60)
+            wait_until(partial(_are_ready, log), "all serve", 60)
             text += log.read_text()
         assert text.count("created the database") == 1
         assert "cannot be used" not in text

@@ -45,8 +45,11 @@ def test_usable_configuration_has_no_failure(
 ) -> None:
     """The router, Redis, database, port, folder and each deployment are tried, and all work."""
     with run_in_thread() as sandbox:
-        lines = (f"router_settings: {{redis_url: '{redis_url}'}}", "decision_log: {path: log}")
-        lines += (f"database: {{url: '{postgresql.create()}'}}",)
+        lines = (
+            f"router_settings: {{redis_url: '{redis_url}'}}",
+            "decision_log: {path: log}",
+            f"database: {{url: '{postgresql.create()}'}}",
+        )
         path = config(tmp_path, sandbox, *lines, f"keys: {{admin: {KEY}}}")
         path.write_text(path.read_text().replace("path: log", f"path: {tmp_path / 'log'}"))
         findings = found(path, asks=True)
