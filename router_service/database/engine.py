@@ -196,6 +196,15 @@ class Database:
                     self.place, found, schema.REVISION,
                 )  # fmt: skip
 
+    def check_exists(self) -> None:
+        """Raise DatabaseError if there is no database yet, which only a gateway creates."""
+        if self.is_postgresql or (self.path is not None and self.path.exists()):
+            return
+        problem = "there is none yet; a gateway creates it when it starts"
+        if self.path is None:
+            problem = "it is in the memory of the gateway; set database.url"
+        raise DatabaseError("read", self.place, problem)
+
     def now_s(self, connection: Connection) -> float:
         """Return the time by a clock that all users of the database share."""
         if not self.is_postgresql:

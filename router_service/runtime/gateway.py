@@ -41,8 +41,8 @@ from router_service.store.records import (
     RememberedCall,
     UpstreamObject,
 )
-from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S, UsageHistory
 from router_service.upstream.breaker import CircuitBreakers
 
 if TYPE_CHECKING:
@@ -85,13 +85,9 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
-        self.budgets = Budgets(
-            self.database,
-            settings=lambda: self.engine.settings,
-            on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
-            on_unpriced=self.metrics.budget_unpriced_requests.inc,
-        )
-        self.hooks = hooks or Access(self.budgets)
+        self.budgets: Budgets | None = None
+        """The ledger; None if the hooks are others."""
+        self.hooks = hooks or self._create_access()
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
@@ -131,8 +127,10 @@ class Gateway:
             self.conversations.answered(exchange)
             self.background.answered(exchange)
 
-        self.history = TrafficHistory(settings.usage)
-        self.recorder = Recorder(self.metrics, self.store, self.recent, self.history, on_ended)
+        self.usage = UsageHistory(settings.usage, settings.database)
+        self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
+        self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)
+        self.recorder = Recorder(self.metrics, self.store, self.recent, self.usage, on_ended)
         self.feedback = Feedback(self.store, records(FeedbackMark), self.background, self.metrics)
         self.tracing: OtlpExport | None = None
         if settings.tracing.otlp_endpoint is not None:
@@ -172,6 +170,16 @@ class Gateway:
         )
         self._gauges.show_engine(self.engine)
 
+    def _create_access(self) -> Access:
+        """Return the hooks that apply the limits and budgets of keys and teams."""
+        self.budgets = Budgets(
+            self.database,
+            settings=lambda: self.engine.settings,
+            on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
+            on_unpriced=self.metrics.budget_unpriced_requests.inc,
+        )
+        return Access(self.budgets)
+
     @property
     def is_store_reachable(self) -> bool:
         """Return whether decision records can be stored and the shared state can be read."""
@@ -196,7 +204,8 @@ class Gateway:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
         self.metrics.database_unreachable_seconds.set(self.database.unreachable_s)
-        self.metrics.budget_buffered_usd.set(self.budgets.buffered_usd)
+        if self.budgets is not None:
+            self.metrics.budget_buffered_usd.set(self.budgets.buffered_usd)
 
     def _measure(self) -> None:
         """Compute the figures of verified policies in a thread, before a goal asks for them.
@@ -211,7 +220,6 @@ class Gateway:
         """Run the background work while the block runs, and then close the gateway."""
         await anyio.to_thread.run_sync(self.database.start)
         self.background.start()
-        self.history.start()
         syncing = asyncio.create_task(self.syncer.run())
         self._measure()
         try:
@@ -229,7 +237,7 @@ class Gateway:
         await self.syncer.aclose()
         await self.engine.retire()
         await self.background.aclose()
-        await anyio.to_thread.run_sync(self.history.close)
+        self.usage.close()
         await self.hooks.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
