@@ -21,7 +21,7 @@ class Access:
 
     def __init__(self, budgets: Budgets) -> None:
         """Use these budgets."""
-        self._budgets = budgets
+        self.budgets = budgets
 
     async def admit(self, request: IncomingRequest) -> AccessGrant:
         """Count the request towards its limits, and choose its policy by its budgets."""
@@ -30,7 +30,7 @@ class Access:
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve the request's expected cost."""
-        reservation = await self._budgets.reserve(request.key, cost)
+        reservation = await self.budgets.reserve(request.key, cost)
         if reservation is None or not isinstance(grant, AccessGrant):
             return math.inf
         grant.reservation = reservation
@@ -44,8 +44,8 @@ class Access:
             cost_usd = None if record is None else record.actual_cost_usd
             if cost_usd is None and outcome.status >= 400:
                 cost_usd = 0.0  # no model has answered
-            self._budgets.settle(grant.reservation, cost_usd)
+            self.budgets.settle(grant.reservation, cost_usd)
 
     async def aclose(self) -> None:
         """Let the last write of the database's thread give back what is not spent."""
-        self._budgets.close()
+        self.budgets.close()

@@ -85,8 +85,6 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
-        self.budgets: Budgets | None = None
-        """The ledger; None if the hooks are others."""
         self.hooks = hooks or self._create_access()
 
         # Where records and shared state are kept.
@@ -172,13 +170,13 @@ class Gateway:
 
     def _create_access(self) -> Access:
         """Return the hooks that apply the limits and budgets of keys and teams."""
-        self.budgets = Budgets(
+        budgets = Budgets(
             self.database,
             settings=lambda: self.engine.settings,
             on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
             on_unpriced=self.metrics.budget_unpriced_requests.inc,
         )
-        return Access(self.budgets)
+        return Access(budgets)
 
     @property
     def is_store_reachable(self) -> bool:
@@ -204,8 +202,8 @@ class Gateway:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
         self.metrics.database_unreachable_seconds.set(self.database.unreachable_s)
-        if self.budgets is not None:
-            self.metrics.budget_buffered_usd.set(self.budgets.buffered_usd)
+        if isinstance(self.hooks, Access):
+            self.metrics.budget_buffered_usd.set(self.hooks.budgets.buffered_usd)
 
     def _measure(self) -> None:
         """Compute the figures of verified policies in a thread, before a goal asks for them.
