@@ -76,6 +76,14 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.ModelNotFoundError("gpt-9", ("switchcraft", "small")): (
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
     ),
+    errors.ModelNotAllowedError("large", ("switchcraft", "small")): (
+        "This API key may not use 'large'. It may use these: switchcraft, small. Name another "
+        "model, or ask the operator to allow it."
+    ),
+    errors.PolicyNotAllowedError("quality", (), param="model"): (
+        "This API key may not use the policy 'quality'. It may use none. Name another policy, or "
+        "ask the operator to allow it."
+    ),
     errors.NoCapableModelError(
         {"small": ("about 9000 tokens of input (limit: 8000)",), "large": ("images", "audio")}
     ): (
