@@ -64,7 +64,7 @@ export class LiveTraffic {
       .filter((name) => name !== "key" || this.showsKeys)
       .map((name) => {
         const onchange = () => this.choose(name, select.value);
-        const select = h("select", { id: `live-${name}`, onchange });
+        const select = h("select", { id: `live-${name}`, class: "control", onchange });
         return { name, select };
       });
     this.log = this.table();
