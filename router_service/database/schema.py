@@ -93,7 +93,7 @@ spending = Table(
     metadata,
     # The key or the team, as key:NAME or team:NAME.
     Column("subject", String(MAX_NAME + 5), primary_key=True),
-    Column("period", String(10), primary_key=True),
+    Column("period", String(12), primary_key=True),
     Column("start_s", BigInteger, primary_key=True),
     Column("spent_nusd", BigInteger, nullable=False),
     # Until when a gateway waits for money that others have leased and do not use.
