@@ -18,8 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service import __version__
+from router_service.access.accounts import Accounts
+from router_service.access.specs import KeyView
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
-from router_service.core.errors import HistoryUnavailableError, NotFoundError
+from router_service.core.errors import HistoryUnavailableError, NotFoundError, UnknownAccountError
 from router_service.core.reasons import Reason
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.transfer import gateway_of, info_of
@@ -205,6 +207,22 @@ async def overview(
         text = "The traffic history is not available. Ask the operator."
         return UnavailableOverview(unavailable=text if own_key else f"{exc}")
     return found if own_key is None else found.model_copy(update={"keys": ()})
+
+
+@routes.get("/account")
+async def account(request: Request) -> KeyView | None:
+    """Return the caller's own key with what is left of its budgets.
+
+    The result is null for keys of the configuration file, which have no limits.
+    """
+    gateway, name = gateway_of(request), info_of(request).key
+    if gateway.database.failure is not None:
+        raise gateway.database.failure  # at once, instead of after the connection's timeout
+    try:
+        accounts = Accounts(gateway.database.database)
+        return None if name is None else await asyncio.to_thread(accounts.get_key, name)
+    except UnknownAccountError:
+        return None
 
 
 @routes.get("/recent", response_model=RecentDecisions)

@@ -499,7 +499,9 @@ export interface Session {
 /** Some teams, in the order of their names. */
 export interface TeamPage {
   teams: Array<TeamView>;
+  /** Number of all teams that match. */
   total: number;
+  /** Value of `after` for the next page; null on the last one. */
   next: string | null;
 }
 

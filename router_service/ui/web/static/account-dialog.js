@@ -33,7 +33,7 @@ export class AccountDialog {
   constructor(session, onchanged) {
     this.session = session;
     this.onchanged = onchanged;
-    // Nothing of a dialog stays in the document, above all no secret.
+    // Nothing of a dialog stays in the document, above all no secret; this is for Escape.
     this.element.addEventListener("close", () => this.element.replaceChildren());
     this.element.addEventListener("cancel", (event) => {
       if (this.guardsSecret) event.preventDefault();
@@ -58,6 +58,7 @@ export class AccountDialog {
 
   close() {
     this.element.close();
+    this.element.replaceChildren();
   }
 
   /** @param {"keys" | "teams"} list */
@@ -199,9 +200,8 @@ export class AccountDialog {
         h(
           "p",
           {},
-          "Requests with this key are refused within a second. This cannot be undone, and no other key can get this name.",
+          "Requests with this key are refused within a second. This cannot be undone, and no other key can get this name. Its usage stays.",
         ),
-        h("p", {}, "Its usage stays."),
       ],
       "Revoke this key",
       async () => {
@@ -293,10 +293,11 @@ export class AccountDialog {
   /** @param {string} name @param {string} text */
   copyable(name, text) {
     const shown = h("pre", { tabindex: 0, role: "group", "aria-label": name }, text);
+    const status = h("span", { class: "spoken", role: "status" });
     const copy = h("button", { type: "button" }, "Copy");
     copy.addEventListener("click", async () => {
       const isCopied = await copied(shown);
-      copy.textContent = isCopied ? "Copied" : "Press Ctrl + C";
+      copy.textContent = status.textContent = isCopied ? "Copied" : "Press Ctrl + C";
       if (isCopied) this.guardsSecret = false;
     });
     return h(
@@ -305,7 +306,7 @@ export class AccountDialog {
       h("h3", { class: "eyebrow" }, name),
       copy,
       shown,
-      h("span", { class: "spoken", role: "status" }),
+      status,
     );
   }
 }

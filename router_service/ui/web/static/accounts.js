@@ -4,7 +4,7 @@ import { AccountDialog } from "./account-dialog.js";
 import { addressOf, keepFilters } from "./address.js";
 import * as api from "./api.js";
 import { budgetBar } from "./budgets.js";
-import { byId, h, showError, spoken } from "./dom.js";
+import { byId, h, shortened, showError, spoken } from "./dom.js";
 import { count, money } from "./format.js";
 import { limitsText, statusBadge } from "./limits.js";
 import { TeamField } from "./team-field.js";
@@ -255,7 +255,7 @@ export class Accounts {
     /** @type {Child[]} */
     const own = isKey
       ? [
-          view.team !== null && keysOf(view.team, named(view.team)),
+          view.team !== null && keysOf(view.team, shortened(view.team)),
           statusBadge(view),
           h("code", {}, `…${view.hint}`),
         ]
@@ -273,15 +273,11 @@ export class Accounts {
     return h(
       "tr",
       { class: isKey ? view.status : "" },
-      h("th", { scope: "row" }, open, view.owner && h("small", {}, named(view.owner))),
+      h("th", { scope: "row" }, open, view.owner && h("small", {}, shortened(view.owner))),
       ...cells.map((cell, index) => h("td", { "data-name": columns[index + 1] }, cell)),
     );
   }
 }
-
-/** Text that people chose: cut where it is too long, and complete in its title.
- * @param {string} text */
-const named = (text) => h("bdi", { class: "name", title: text }, text);
 
 /** A link to a team's keys.
  * @param {string} team @param {...Child} children */
