@@ -43,8 +43,9 @@ from router_service.core.errors import (
     UnknownAccountError,
 )
 from router_service.core.keys import digest_of, new_key
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, keys, spending, state, teams
+from router_service.database.schema import keys, spending, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
 
 HINT_CHARACTERS = 4

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Row, or_, select
 
 from router_service.access.key import NO_LIMITS, Budget, BudgetPeriod, Key, Limits, Permission, Team
 from router_service.core.keys import digest_of
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, keys, state, teams
+from router_service.database.schema import keys, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
 
 REFRESH_S = 0.25

@@ -598,12 +598,11 @@ class StoreError(SwitchcraftError):
         self.problem = problem
 
 
-class HistoryUnavailableError(SwitchcraftError):
-    """The traffic history cannot be read, or it has not been written."""
+class UsageDisabledError(SwitchcraftError):
+    """Usage that is not recorded, because the configuration says so."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"The traffic history is not available: {reason}.")
-        self.reason = reason
+    def __init__(self) -> None:
+        super().__init__("Usage is not recorded. Ask the operator to set usage.enabled: true.")
 
 
 class DataError(SwitchcraftError):

@@ -43,6 +43,7 @@ from router_service.core.errors import (
     UnsupportedEncodingError,
     UpstreamError,
     UpstreamRefusedError,
+    UsageDisabledError,
 )
 from router_service.database.background import RETRY_S
 from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
@@ -79,6 +80,7 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (StoreError, 503),
     (DatabaseError, 503),
     (KeysUnavailableError, 503),
+    (UsageDisabledError, 404),
 )
 """HTTP status by class; the first class that matches counts. Any other error gets status 500."""
 
@@ -90,6 +92,7 @@ _CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
     (StoreError, "store_unavailable"),
     (DatabaseError, "database_unavailable"),
     (KeysUnavailableError, "database_unavailable"),
+    (UsageDisabledError, "usage_disabled"),
 )
 """Code by class, for errors that have none of their own; the first class that matches counts."""
 
@@ -160,7 +163,7 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
             kind = "upstream_error"
         case AdmissionError():
             kind = exc.kind
-        case NotFoundError() | ReloadRefusedError():
+        case NotFoundError() | ReloadRefusedError() | UsageDisabledError():
             kind = "invalid_request_error"
         case OverloadedError() if exc.is_callers:
             kind = "requests"

@@ -72,6 +72,11 @@ class RequestInfo:
         """Name of the API key, or None if no key is configured."""
         return self.api_key.name
 
+    @property
+    def team(self) -> str | None:
+        """Name of the API key's team, or None if it has none."""
+        return None if self.api_key.team is None else self.api_key.team.name
+
 
 @dataclass(slots=True)
 class Exchange:

@@ -40,8 +40,8 @@ from router_service.store.records import (
     RememberedCall,
     UpstreamObject,
 )
-from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S, UsageHistory
 from router_service.upstream.breaker import CircuitBreakers
 
 if TYPE_CHECKING:
@@ -124,8 +124,10 @@ class Gateway:
             self.conversations.answered(exchange)
             self.background.answered(exchange)
 
-        self.history = TrafficHistory(settings.usage)
-        self.recorder = Recorder(self.metrics, self.store, self.recent, self.history, on_ended)
+        self.usage = UsageHistory(settings.usage, settings.database)
+        self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
+        self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)
+        self.recorder = Recorder(self.metrics, self.store, self.recent, self.usage, on_ended)
         self.feedback = Feedback(self.store, records(FeedbackMark), self.background, self.metrics)
         self.tracing: OtlpExport | None = None
         if settings.tracing.otlp_endpoint is not None:
@@ -202,7 +204,6 @@ class Gateway:
         """Run the background work while the block runs, and then close the gateway."""
         await anyio.to_thread.run_sync(self.database.start)
         self.background.start()
-        self.history.start()
         syncing = asyncio.create_task(self.syncer.run())
         self._measure()
         try:
@@ -220,7 +221,7 @@ class Gateway:
         await self.syncer.aclose()
         await self.engine.retire()
         await self.background.aclose()
-        await anyio.to_thread.run_sync(self.history.close)
+        self.usage.close()
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
         await self.feedback.aclose()

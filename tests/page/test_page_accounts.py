@@ -16,6 +16,7 @@ from sqlalchemy import insert
 
 from router_service.access.key import BudgetPeriod
 from router_service.core.keys import new_key
+from router_service.core.money import NANO
 from router_service.database import schema
 from router_service.database.engine import Database
 from router_service.router import Router
@@ -61,7 +62,7 @@ class Gateway:
         start_s, _ = period.bounds_s(time.time())
         values = {
             "subject": subject, "period": period, "start_s": start_s,
-            "spent_nusd": int(usd * schema.NANO), "wanted_until_s": 0,
+            "spent_nusd": int(usd * NANO), "wanted_until_s": 0,
         }  # fmt: skip
         with self.database.write() as connection:
             connection.execute(insert(schema.spending).values(values))

@@ -232,6 +232,7 @@ export interface ExplainedDecision {
   created: number;
   model: string;
   key: string | null;
+  team: string | null;
   deployment: string | null;
   attempts: number;
   arm: string | null;
@@ -353,7 +354,7 @@ export interface Measure {
   n: number;
 }
 
-/** Sums over the requests of one model, policy or key. */
+/** Sums over the requests of one model, policy, key or team. */
 export interface NamedTraffic {
   requests: number;
   errors: number;
@@ -363,13 +364,16 @@ export interface NamedTraffic {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
   name: string;
 }
 
-/** Traffic over time, in total and by model, policy and key. */
+/** Traffic over time, in total and by model, policy, key and team. */
 export interface Overview {
   step_s: number;
   points: Array<TrafficPoint>;
@@ -377,6 +381,7 @@ export interface Overview {
   models: Array<NamedTraffic>;
   policies: Array<NamedTraffic>;
   keys: Array<NamedTraffic>;
+  teams: Array<NamedTraffic>;
   baseline_model: string | null;
 }
 
@@ -527,7 +532,7 @@ export interface TeamView {
 /** Parts of the input that a template names in braces. */
 export type TemplateSlot = "preamble" | "latest_user" | "tools" | "other_turns";
 
-/** Sums over requests, as in `TrafficSums`. */
+/** Sums over requests, as in `UsageSums`. */
 export interface Traffic {
   requests: number;
   errors: number;
@@ -537,6 +542,9 @@ export interface Traffic {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
@@ -552,13 +560,16 @@ export interface TrafficPoint {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
   start: number;
 }
 
-/** Why there is no history. */
+/** Why there is no usage to show. */
 export interface UnavailableOverview {
   unavailable: string;
 }

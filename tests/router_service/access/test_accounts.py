@@ -22,8 +22,9 @@ from router_service.core.errors import (
     UnknownAccountError,
 )
 from router_service.core.keys import hashed, new_key
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, keys, spending, state
+from router_service.database.schema import keys, spending, state
 from router_service.settings import KeySettings
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)  # a Monday, in the middle of a month
