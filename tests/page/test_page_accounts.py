@@ -338,7 +338,8 @@ def test_many_keys_are_shown_in_pages(tab: Page, gateway: Gateway) -> None:
     rows = [
         {
             "name": f"many-{number:05}", "digest": f"{number:064x}", "hint": "abcd",
-            "is_admin": False, "owner": None, "metadata": {}, "created_s": 0.0, "revision": 1,
+            "search": f"many-{number:05}\n", "is_admin": False, "metadata": {}, "created_s": 0.0,
+            "revision": 1,
         }
         for number in range(MANY)
     ]  # fmt: skip
@@ -397,6 +398,36 @@ def test_clients_see_their_own_budgets(browser: Browser, gateway: Gateway) -> No
     assert httpx.get(f"{gateway.url}/admin/keys", headers=headers).status_code == 403
     # A key of the configuration file has no limits.
     assert gateway.api.get("/ui/api/traffic/account").json() is None
+
+
+def test_overview_is_filtered_by_team_and_key(context: BrowserContext, gateway: Gateway) -> None:
+    """The lists set the filters, the page's address keeps them, and a key's details link to it."""
+    gateway.create("teams", name="used")
+    secrets = [gateway.create("keys", name=f"used/{n}", team="used")["secret"] for n in (1, 2)]
+    for secret in (*secrets, secrets[0]):
+        assert gateway.ask(secret) == 200
+    page = context.new_page()
+    page.goto("/ui#overview")
+    overview = page.locator("#overview")
+    teams = page.get_by_role("table", name="Requests by team")
+    teams.get_by_role("button", name="used", exact=True).click()
+    expect(overview).to_have_attribute("data-requests", "3")
+    assert page.url.endswith("#overview?team=used")
+    keys = page.get_by_role("table", name="Requests by key")
+    expect(keys.locator("tbody th")).to_have_text(["used/1", "used/2"])
+    keys.get_by_role("button", name="used/1").click()
+    expect(overview).to_have_attribute("data-requests", "2")
+    page.reload()
+    expect(overview).to_have_attribute("data-requests", "2")
+    page.get_by_role("tab", name="Live traffic").click()
+    page.get_by_role("tab", name="Overview").click()
+    expect(page.locator(".filters .chip")).to_contain_text(["Team: used", "Key: used/1"])
+    open_list(page, "?team=used")
+    open_account(page, "used/2").get_by_role("link", name="Show usage").click()
+    expect(overview).to_have_attribute("data-requests", "1")
+    expect(page.get_by_label("Last 30 days")).to_be_checked()
+    page.go_back()
+    expect(page.locator(".accounts tbody tr")).to_have_count(2)
 
 
 def test_unavailable_database_is_announced_and_recovers(
