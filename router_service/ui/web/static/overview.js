@@ -287,8 +287,10 @@ export class TrafficOverview {
 
   /** Rows by name, each of which is a filter.
    * @param {Filter} name @param {NamedTraffic[]} rows @param {Overview} overview */
-  list(name, rows, { baseline_model }) {
-    const all = rows.reduce((sum, { requests }) => sum + requests, 0);
+  list(name, rows, { baseline_model, total }) {
+    // The lists of keys and teams have only the largest, and not every key has a team.
+    const listed = rows.reduce((sum, { requests }) => sum + requests, 0);
+    const all = Math.max(listed, total.requests);
     const head = [
       FILTERS[name],
       "Requests",
