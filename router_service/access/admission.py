@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 
+from router_service.access.alerts import BudgetAlerts
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
+from router_service.access.pacing import Pacing
 
 
 class Access:
     """Admits requests within the limits and budgets of their keys and teams (`AccessHooks`)."""
 
+    def __init__(self, pacing: Pacing, alerts: BudgetAlerts) -> None:
+        """Change policies as budgets run out, and alert."""
+        self._pacing = pacing
+        self._alerts = alerts
+
     async def admit(self, request: IncomingRequest) -> Grant:
         """Count the request towards its limits, and choose its policy by its budgets."""
-        del request
-        return Grant()
+        self._alerts.note(request.key)
+        return Grant(allowance=self._pacing.allowance(request.key))
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve the request's expected cost."""
@@ -24,4 +31,5 @@ class Access:
         """Correct what was counted and reserved by what the request has used."""
 
     async def aclose(self) -> None:
-        """Do nothing; the database's thread writes what has been spent."""
+        """Send no further alerts; the database's thread writes what has been spent."""
+        self._alerts.close()

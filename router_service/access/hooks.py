@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router_service.access.key import Key
+from router_service.access.pacing import Allowance
 from router_service.core.decision_record import DecisionRecord
 
 
@@ -39,6 +40,8 @@ class Grant:
     """The policy that applies, in place of the one that the request asks for; None keeps that."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Headers of the response, such as those about rate limits."""
+    allowance: Allowance | None = None
+    """What the budgets of the key and its team allow; None without a budget."""
 
 
 @dataclass(frozen=True, slots=True)

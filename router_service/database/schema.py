@@ -140,8 +140,10 @@ alerts = Table(
     Column("sent_s", Float),
     Column("attempts", Integer, nullable=False),
     Column("next_attempt_s", Float, nullable=False),
+    Index("alerts_due", "sent_s", "next_attempt_s"),
 )
-"""Shares of budgets that were reached. One gateway calls the webhook for each."""
+"""Shares of budgets that were reached. One gateway calls the webhook for each. `sent_s` is also set
+if there is no webhook, or if all attempts have failed."""
 
 
 def _group() -> tuple[Column[object], ...]:

@@ -145,6 +145,7 @@ class RoutedAnswer(Response):
                         headers=PolicyHeaders(
                             grant.policy or asked_policy,
                             verified_goals=read_verified_goals(info.headers, verification),
+                            allowance=grant.allowance,
                         ),
                         session=read_session_header(info.headers),
                         timer=timer,

@@ -69,6 +69,11 @@ _RESPONSE_HEADERS = {
     "x-switchcraft-p-correct": "Verified answers only: estimated probability of being correct.",
     "x-switchcraft-ungrounded": "Arguments of risky tools in the answer whose values nobody said,"
     " and no other model confirmed.",
+    "x-switchcraft-budget-left-usd": "What is left of the budget of the key or its team, before"
+    " this request; of the tighter one.",
+    "x-switchcraft-budget-policy": "Cheaper policy that applied because the budget would otherwise"
+    " not last.",
+    "x-switchcraft-expected-accuracy": "Measured accuracy of that policy, from 0 to 1.",
     "x-switchcraft-unverified": "Why the answer was not verified, if its policy verifies answers.",
 }
 

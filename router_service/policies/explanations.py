@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from router_service.core.decision_record import DecisionRecord
+from router_service.core.decision_record import BudgetChange, DecisionRecord
 from router_service.core.errors import PolicyError
 from router_service.core.reasons import Reason
 from router_service.policies.base import DRIFT_TOLERANCE, ChoiceFacts, Policy, most_probable
@@ -94,6 +94,8 @@ def explain_record(
             accepted.p_correct,
             accepted.ungrounded,
         )
+    if record.budget is not None:
+        sentence = f"{sentence} {explain_budget(record.budget)}"
     return ExplainedDecision(
         **dict(record),
         explanation=sentence,
@@ -101,6 +103,18 @@ def explain_record(
         best_arm=found and found.best_arm,
         qualifying_arms=found.qualifying_arms if found else (),
         labels={arm: label for arm, label in labels.items() if arm != label},
+    )
+
+
+def explain_budget(change: BudgetChange) -> str:
+    """Return how a budget has changed a request's policy, in one sentence."""
+    asked = change.asked
+    if change.asked_accuracy is not None:
+        asked += f" ({change.asked_accuracy:.1%})"
+    kind, _, name = change.subject.partition(":")
+    return (
+        f"The budget of the {kind} {name} has {change.share_left:.0%} left, so {change.policy}"
+        f" ({change.expected_accuracy:.1%} correct on measured queries) replaces {asked}."
     )
 
 

@@ -212,6 +212,12 @@ class Exchange:
             "x-switchcraft-risk": plan.risk,
             "x-switchcraft-familiarity": None if familiarity is None else f"{familiarity:.4f}",
         }
+        allowance = self.info.admitted[1].allowance if self.info.admitted else None
+        if allowance is not None:
+            values["x-switchcraft-budget-left-usd"] = f"{max(0.0, allowance.left_usd):.6f}"
+        if plan.budget is not None:
+            values["x-switchcraft-budget-policy"] = plan.budget.policy
+            values["x-switchcraft-expected-accuracy"] = f"{plan.budget.expected_accuracy:.3f}"
         if accepted.arm is not None:
             values["x-switchcraft-candidates"] = str(len(self.asked))
             values["x-switchcraft-ungrounded"] = ", ".join(accepted.ungrounded) or None

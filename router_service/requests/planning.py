@@ -11,10 +11,12 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol
 
+from router_service.access.pacing import Allowance
 from router_service.apis.conversation import (
     Conversation,
 )
 from router_service.artifact import Artifact
+from router_service.core.decision_record import BudgetChange
 from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
@@ -31,6 +33,7 @@ from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
 from router_service.policies.caching import choose_in_conversation, costs_over
 from router_service.policies.names import DEFAULT, NamedPolicy
+from router_service.policies.registry import parse_policy
 from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import Verified
@@ -61,12 +64,14 @@ MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 
 @dataclass(frozen=True, slots=True)
 class PolicyHeaders:
-    """What the headers of a request say about its policy."""
+    """What the headers of a request say about its policy, and what its budgets allow."""
 
     policy: str | None = None
     """The policy, which overrides the policy in the model's name."""
     verified_goals: bool = False
     """Whether a goal may choose a verified policy."""
+    allowance: Allowance | None = None
+    """What the budgets of the client's key allow; None without a budget."""
 
 
 NO_HEADERS = PolicyHeaders()
@@ -154,6 +159,8 @@ class Plan:
     if no answer can be verified."""
     unverified: UnverifiedReason | None = None
     """Why the answer is not verified, although its policy verifies answers."""
+    budget: BudgetChange | None = None
+    """How a budget has changed the policy; None if it has not."""
     conversation: ConversationTurn | None = None
     """State of the conversation from earlier requests; None if conversations are not followed."""
     prediction: Prediction | None = None
@@ -259,8 +266,14 @@ class Planner:
         risk = self.risk.rules.highest(chat.conversation.tools) if self.risk.has_demands else None
         policy = self.policy(suffix or None, headers, risk)
         asked = suffix if headers.policy is None else headers.policy
-        names_policy = asked not in {"", DEFAULT} or self.risk.policy(risk) is not None
-        plan = partial(plan, risk=risk, names_policy=names_policy)
+        is_default = asked in {"", DEFAULT}
+        is_demanded = is_default and self.risk.policy(risk) is not None
+        budget = None
+        if not is_demanded:
+            asked_name = policy.name or (DEFAULT if is_default else None)
+            policy, budget = self._within_budget(policy, asked_name, headers)
+        names_policy = not is_default or is_demanded or budget is not None
+        plan = partial(plan, risk=risk, names_policy=names_policy, budget=budget)
         if isinstance(policy.rule, Verified):
             verified, unverified = self._verified(policy, request)
             plan = partial(plan, verified=verified, unverified=unverified)
@@ -337,14 +350,43 @@ class Planner:
         is_far = familiarity < self._unfamiliar_below
         if plan.names_policy or self._unfamiliar == ROUTE or not is_far:
             return plan
-        if self._unfamiliar == BEST:
+        headers = plan.policy_headers
+        policy: NamedPolicy[Policy | Verified] = NamedPolicy(MOST_ACCURATE.rule, BEST)
+        if self._unfamiliar != BEST:
+            goals = headers.verified_goals
+            rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
+            policy = name_policy(self._unfamiliar, rule)
+        may_verify = plan.verified is not None or plan.unverified is not None
+        policy, budget = self._within_budget(
+            policy,
+            policy.name,
+            replace(headers, verified_goals=headers.verified_goals or may_verify),
+        )
+        if self._unfamiliar == BEST and budget is None:
             return replace(plan, policy=MOST_ACCURATE, verified=None, unverified=None)
-        goals = plan.policy_headers.verified_goals
-        rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
-        policy = name_policy(self._unfamiliar, rule)
         verified, unverified = self._verified(policy, plan.request)
         choosing = self.choosing_policy(policy)
-        return replace(plan, policy=choosing, verified=verified, unverified=unverified)
+        return replace(
+            plan, policy=choosing, verified=verified, unverified=unverified, budget=budget
+        )
+
+    def _within_budget(
+        self, policy: NamedPolicy[Policy | Verified], name: str | None, headers: PolicyHeaders
+    ) -> tuple[NamedPolicy[Policy | Verified], BudgetChange | None]:
+        """Return the policy, or the one by which a budget replaces it, with what has changed.
+
+        `name` is what the request asks for, or None for the rule itself.
+        """
+        allowance = headers.allowance
+        if allowance is None:
+            return policy, None
+        change = allowance.change(str(policy.rule), name, verified_goals=headers.verified_goals)
+        if change is None:
+            return policy, None
+        rule = parse_policy(change.policy)
+        if isinstance(rule, Verified):
+            rule = replace(rule, otherwise=allowance.choose_once(change.expected_cost_usd))
+        return NamedPolicy(rule, change.asked), change
 
     def _verified(
         self, policy: NamedPolicy[Policy | Verified], request: ParsedRequest

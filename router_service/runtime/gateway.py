@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from router_service.access.admission import Access
+from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.hooks import AccessHooks
+from router_service.access.key import Key
 from router_service.access.keyring import REFRESH_S, StoredKeys
+from router_service.access.pacing import READ_EVERY_S, BudgetState, Pacing
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
 from router_service.database.engine import Database
+from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
 from router_service.requests.conversations import Conversations
 from router_service.requests.exchange import Exchange
@@ -46,6 +50,10 @@ from router_service.upstream.breaker import CircuitBreakers
 
 if TYPE_CHECKING:
     from router_service.telemetry.otlp import OtlpExport
+
+
+def _no_budgets(_: Key) -> Sequence[BudgetState]:
+    return ()
 
 
 class Gateway:
@@ -84,7 +92,9 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
-        self.hooks = hooks or Access()
+        self.operating_points: OperatingPoints | None = None
+        """The measured policies of the engine; None until they are measured."""
+        self.hooks = hooks or self._create_access(settings)
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
@@ -167,6 +177,23 @@ class Gateway:
         )
         self._gauges.show_engine(self.engine)
 
+    def _create_access(self, settings: Settings) -> Access:
+        """Return the hooks that apply the limits and budgets of keys and teams."""
+        pacing = Pacing(
+            lambda: self.engine.settings.budgets,
+            lambda: self.operating_points,
+            _no_budgets,
+            has_usage=settings.usage.enabled,
+        )
+        self.database.every(READ_EVERY_S, "pacing", pacing.refresh)
+        alerts = BudgetAlerts(
+            lambda: self.engine.settings.budgets,
+            _no_budgets,
+            lambda outcome: self.metrics.budget_alerts.labels(outcome).inc(),
+        )
+        self.database.every(CHECK_S, "alerts", alerts.run)
+        return Access(pacing, alerts)
+
     @property
     def is_store_reachable(self) -> bool:
         """Return whether decision records can be stored and the shared state can be read."""
@@ -192,12 +219,18 @@ class Gateway:
         self._gauges.refresh(self.engine)
 
     def _measure(self) -> None:
-        """Compute the figures of verified policies in a thread, before a goal asks for them.
+        """Compute the figures of policies in a thread, before a goal or a budget asks for them.
 
-        They take about a second if the configuration changes the arms or the prices.
+        Those of verified policies take about a second if the configuration changes the arms or the
+        prices.
         """
-        measured = asyncio.to_thread(self.engine.explainer.verified_points)
-        self._measuring = asyncio.create_task(measured)
+
+        async def measure(engine: Engine) -> None:
+            points = await asyncio.to_thread(engine.explainer.operating_points)
+            if engine is self.engine:
+                self.operating_points = points
+
+        self._measuring = asyncio.create_task(measure(self.engine))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -481,6 +481,13 @@ class Metrics:
         "operation",
         starts=[_each(("open", "read", "write", "migrate"))],
     )
+    budget_alerts = _counter(
+        "budget_alerts",
+        "Alerts about shares of budgets: reached, and the attempts to call the webhook (delivered, "
+        "failed, given_up).",
+        "outcome",
+        starts=[_each(("reached", "delivered", "failed", "given_up"))],
+    )
     # Refused requests and load.
     refused_callers = _counter(
         "refused_callers",
