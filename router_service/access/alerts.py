@@ -25,8 +25,9 @@ from sqlalchemy import Connection, Row, and_, delete, select, update
 
 from router_service.access.key import BudgetPeriod, Key
 from router_service.access.pacing import BudgetState
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, alerts, keys, spending, teams
+from router_service.database.schema import alerts, keys, spending, teams
 from router_service.settings import BudgetSettings
 
 CHECK_S = 1.0

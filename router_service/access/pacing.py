@@ -17,8 +17,9 @@ from sqlalchemy import and_, func, or_, select
 
 from router_service.access.key import Budget, Key
 from router_service.core.decision_record import BudgetChange
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, usage
+from router_service.database.schema import usage
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.base import Policy
 from router_service.policies.registry import choose_once, parse_policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from pydantic import SecretStr
 from sqlalchemy import insert
 
+from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.key import BudgetPeriod
+from router_service.access.pacing import Allowance
 from router_service.core.keys import new_key
 from router_service.core.money import NANO
 from router_service.database import schema
 from router_service.database.engine import Database
+from router_service.measurement.operating_points import OperatingPoints
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
@@ -428,6 +432,55 @@ def test_overview_is_filtered_by_team_and_key(context: BrowserContext, gateway: 
     expect(page.get_by_label("Last 30 days")).to_be_checked()
     page.go_back()
     expect(page.locator(".accounts tbody tr")).to_have_count(2)
+
+
+class ScarceBudget:
+    """Hooks that let a quarter of the usual cost of a request be spent."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        """Allow the same to every request."""
+        self.allowance = allowance
+
+    async def admit(self, request: IncomingRequest) -> Grant:
+        """Admit the request."""
+        del request
+        return Grant(allowance=self.allowance)
+
+    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
+        """Reserve nothing."""
+        del request, grant, cost
+        return math.inf
+
+    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
+        """Settle nothing."""
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+def test_decision_shows_what_a_budget_has_changed(
+    browser: Browser, sandbox: Sandbox, shipped: Router
+) -> None:
+    """The details have the sentence, and both policies with their measured accuracy and cost."""
+    points = OperatingPoints.of(shipped.artifact.manifest, (), "theta=0.5")
+    allowance = Allowance("team:poor", 100.0, 12.0, time.time() + 3600, points, max_share=0.25)
+    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    app = create_app(settings, shipped, hooks=ScarceBudget(allowance))
+    with served(app) as url, browser.new_context(base_url=url) as context:
+        asked = {"x-switchcraft-policy": "theta=0.95"}
+        applied = httpx.post(url + CHAT, json=BODY, headers=asked).headers
+        policy = applied["x-switchcraft-budget-policy"]
+        page = context.new_page()
+        page.goto("/ui#live")
+        page.locator("#log tbody button").click()
+        details = page.get_by_role("dialog")
+        expect(details.locator(".explanation")).to_contain_text("budget of the team poor has 12%")
+        rows = details.get_by_role("table", name="What the budget changed").locator("tbody tr")
+        expect(rows.locator("th")).to_have_text(
+            ["theta=0.95 (without the budget)", f"{policy} (applied)"]
+        )
+        accuracy = float(applied["x-switchcraft-expected-accuracy"])
+        expect(rows.last.locator("td").first).to_have_text(f"{accuracy:.1%}")
 
 
 def test_unavailable_database_is_announced_and_recovers(

@@ -98,6 +98,23 @@ export interface ArtifactCard {
 /** Why a model serves an arm. */
 export type Basis = "id" | "name" | "unproven" | "stated" | "stand_in";
 
+/**
+ * How a budget that runs out has changed a request's policy.
+ *
+ * Accuracies and costs are those of measured queries; None if the policy was not measured.
+ */
+export interface BudgetChange {
+  subject: string;
+  share_left: number;
+  until: number | null;
+  asked: string;
+  asked_accuracy: number | null;
+  asked_cost_usd: number | null;
+  policy: string;
+  expected_accuracy: number;
+  expected_cost_usd: number;
+}
+
 /** Time after which a budget starts again. Days begin at 0:00 UTC, and weeks on Monday. */
 export type BudgetPeriod = "day" | "week" | "month" | "total";
 
@@ -260,6 +277,7 @@ export interface ExplainedDecision {
   risk: string | null;
   familiarity: number | null;
   candidates: Array<CandidateRecord> | null;
+  budget: BudgetChange | null;
   explanation: string;
   threshold: number | null;
   best_arm: string | null;

@@ -228,11 +228,7 @@ export class AccountForm {
       const { arms, unrouted, policies, default_policy } = await api.artifact();
       const models = [...arms, ...unrouted].map(({ model }) => model);
       this.models.offer(Object.fromEntries(models.sort().map((model) => [model, ""])));
-      const names = Object.entries(policies).filter(([name]) => name !== "default");
-      this.policies.offer({
-        ...Object.fromEntries(names),
-        [default_policy]: "default of this gateway",
-      });
+      this.policies.offer({ ...policies, default: `${default_policy}, as without a policy` });
     } catch (error) {
       this.say(error);
     }
@@ -404,7 +400,7 @@ class Choice {
       class: "control",
       type: "text",
       id: `account-${this.name}-more`,
-      placeholder: "theta=0.5",
+      placeholder: "theta=0.5, or theta=* for all",
       autocomplete: "off",
       spellcheck: "false",
       maxlength: 200,
