@@ -107,8 +107,9 @@ class BudgetAlerts:
         states: Callable[[Key], Sequence[BudgetState]],
         on_outcome: Callable[[str], None] = lambda _: None,
         post: Post | None = None,
+        send_s: float = SEND_S,
     ) -> None:
-        """Know no budget yet.
+        """Know no budget yet, and look for alerts to be sent every `send_s` seconds.
 
         `states` returns the budgets of a key and its team; it is called in the database's thread.
         `on_outcome` gets `reached`, `delivered`, `failed` or `given_up`.
@@ -117,6 +118,7 @@ class BudgetAlerts:
         self._states = states
         self._on_outcome = on_outcome
         self._post = post or post_webhook
+        self._send_every_s = send_s
         self._active: dict[str | None, tuple[Key, float]] = {}
         self._refused: set[str | None] = set()
         self._known: set[AlertId] = set()
@@ -159,7 +161,7 @@ class BudgetAlerts:
         if self._done:
             self._store_results(database)
         if settings.webhook_url is not None and now >= self._send_s:
-            self._send_s = now + SEND_S
+            self._send_s = now + self._send_every_s
             self._send_due(database, settings)
         if now >= self._clean_s:
             self._clean_s = now + CLEAN_S
@@ -275,6 +277,7 @@ def sign_webhook(secret: str, message_id: str, time_s: int, body: bytes) -> dict
     signature = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
     return {
         "content-type": "application/json",
+        "user-agent": "switchcraft",
         "webhook-id": message_id,
         "webhook-timestamp": str(time_s),
         "webhook-signature": f"v1,{signature}",
@@ -316,7 +319,8 @@ def _insert(
         from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]  # noqa: PLC0415
     row = {**each.values(), "attempts": 0, "next_attempt_s": now_s}
     statement = insert(alerts).values(**row, sent_s=now_s if is_sent else None)
-    return bool(connection.execute(statement.on_conflict_do_nothing()).rowcount == 1)
+    inserted = statement.on_conflict_do_nothing().returning(alerts.c.subject)
+    return connection.execute(inserted).first() is not None
 
 
 def _where(each: AlertId) -> Any:  # noqa: ANN401 - the library's update statement

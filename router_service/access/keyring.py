@@ -41,6 +41,7 @@ class KeyRing:
         `digest_of` does.
         """
         self._keys = {digest_of(secret): key for secret, key in keys}
+        self._clients = sum(key.permissions == _CLIENT for key in self._keys.values())
         self._stored = stored or StoredKeys()
         self._has_database = stored is not None
 
@@ -61,6 +62,11 @@ class KeyRing:
     def is_open(self) -> bool:
         """True if there is no key at all; every client that can connect is then allowed."""
         return not self._keys and self._stored.is_empty and not self.may_be_incomplete
+
+    @property
+    def callers(self) -> int:
+        """The number of keys of clients, with those that were revoked."""
+        return self._clients + self._stored.count
 
     @property
     def may_be_incomplete(self) -> bool:
@@ -99,6 +105,11 @@ class StoredKeys:
         """Whether the database has never had a key, not even one that is revoked by now."""
         return not self._digests
 
+    @property
+    def count(self) -> int:
+        """The number of keys in the database, with those that were revoked."""
+        return len(self._digests)
+
     def find(self, digest: bytes) -> Key | None:
         """Return the valid key whose secret has this SHA-256."""
         key = self._by_digest.get(digest)
@@ -124,12 +135,20 @@ class StoredKeys:
                 if revision == self._revision:
                     self.is_loaded = True
                     return
+                is_restored = revision < self._revision
+                if is_restored:  # an older state was restored from a backup
+                    self._revision = -1
                 changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
                 found = {row.name: Team(row.name, read_limits(row)) for row in changed}
                 self._teams |= found
                 rows = self._changed_keys(connection, set(found))
             for row in rows:
                 self._take_key(row)
+            if is_restored:
+                for name in self._digests.keys() - {row.name for row in rows}:
+                    for digest in self._digests.pop(name):
+                        self._by_digest.pop(digest, None)
+                        self._previous.pop(digest, None)
             self._revision, self.is_loaded = revision, True
 
     def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:

@@ -27,7 +27,15 @@ REVISION = "0001"
 MAX_NAME = 200
 """Longest name of a key, a team, a model or a policy, in characters."""
 
-metadata = MetaData()
+# A migration can only drop a constraint that has a name.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+    }
+)
 
 
 def _name(length: int = MAX_NAME) -> String:
@@ -124,9 +132,12 @@ leases = Table(
     # The process that may spend the amount.
     Column("holder", String(40), primary_key=True),
     Column("amount_nusd", BigInteger, nullable=False),
-    # The part of the amount that requests in flight have reserved.
+    # The part of the amount that requests in flight have reserved, or that others wait for.
     Column("reserved_nusd", BigInteger, nullable=False),
     Column("expires_s", Float, nullable=False),
+    # Number of the holder's last write. If its connection broke during a commit, the holder finds
+    # out whether the write was made.
+    Column("number", BigInteger, nullable=False),
 )
 """Parts of budgets that processes hold, so that requests need not ask the database."""
 

@@ -255,6 +255,14 @@ def headers_of(exc: Exception) -> dict[str, str]:
             return {"www-authenticate": "Bearer"}
         case NotServedError() if exc.allowed:
             return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
+        case AdmissionError():
+            named = {name.decode(): value.decode() for name, value in exc.headers}
+            if not exc.should_retry:
+                # The clients of OpenAI and Anthropic repeat other requests with status 429.
+                named["x-should-retry"] = "false"
+            if exc.retry_after_s is not None:  # OpenAI's clients read it before `retry-after`
+                named["retry-after-ms"] = str(max(1, math.ceil(exc.retry_after_s * 1000)))
+            return named | retry_after(exc)
         case BodyTimeoutError():
             return {"connection": "close"}  # the rest of the body is never read
         case _:

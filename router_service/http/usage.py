@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import date
 from itertools import chain, islice
 from typing import Annotated, Any, Literal
 
@@ -153,14 +153,7 @@ async def report_usage(
     like a formula get an apostrophe in front of them.
     """
     database = readable_usage(gateway_of(request))
-    today = datetime.now(UTC).date()
-    last = asked.last or today
-    first = asked.first or last.replace(day=1)
-    query = UsageQuery(first, last, tuple(dict.fromkeys(asked.by)), asked.key, asked.team)
-    if query.first > query.last:
-        raise InvalidRequestError(
-            "'from' is after 'to'. Send an earlier day.", param="from", code="invalid_value"
-        )
+    query = UsageQuery.of(asked.first, asked.last, asked.by, asked.key, asked.team)
     rows = read_rows(database, query, _position(asked.after, query))
     accepts_csv = CSV in request.headers.get("accept", "")
     if asked.format == "csv" or (asked.format is None and accepts_csv):

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from router_service.access.key import BudgetPeriod
+from router_service.core.errors import InvalidRequestError
 from router_service.database.engine import Database
 from router_service.database.schema import USAGE_SUMS, keys, latencies, spending, usage
 from router_service.telemetry.usage import (
@@ -175,6 +176,29 @@ class UsageQuery:
     team: str | None = None
     """With a key, or by key: only keys that are in this team now."""
 
+    @classmethod
+    def of(
+        cls,
+        first: date | None,
+        last: date | None,
+        by: Iterable[UsageGroup],
+        key: str | None,
+        team: str | None,
+    ) -> UsageQuery:
+        """Return a query up to today, and from the first of the month, unless other days are given.
+
+        Raises InvalidRequestError if the first day is after the last one.
+        """
+        last = last or datetime.now(UTC).date()
+        first = first or last.replace(day=1)
+        if first > last:
+            raise InvalidRequestError(
+                f"The first day, {first}, is after the last one, {last}. Exchange 'from' and 'to'.",
+                param="from",
+                code="invalid_value",
+            )
+        return cls(first, last, tuple(dict.fromkeys(by)), key, team)
+
     @property
     def kind(self) -> Literal["key", "team"] | None:
         """Whose sums are read; None for those of all requests together."""
@@ -282,11 +306,54 @@ def write_csv(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[st
         writer.writerow(values)
         return text.getvalue()
 
-    by = tuple(dict.fromkeys(by))
     yield line([*by, *(name.replace("_nusd", "_usd") for name in USAGE_SUMS)])
     for row in rows:
         names = (_as_text(row.groups[group]) for group in by)
         yield line([*names, *(_number(row.sums, name) for name in USAGE_SUMS)])
+
+
+def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[str]:
+    """Yield the lines of a table for people, with the most important numbers and their total."""
+    total = UsageSums()
+    head = (
+        *by,
+        "requests",
+        "errors",
+        "prompt tokens",
+        "completion tokens",
+        "cost USD",
+        "saved USD",
+    )
+    lines = [head]
+    for row in rows:
+        total.add(row.sums)
+        lines.append((*(_printable(row.groups[group]) for group in by), *_figures(row.sums)))
+    lines.append(("total", *[""] * (len(by) - 1), *_figures(total)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for each in lines:
+        cells = (
+            cell.ljust(width) if index < len(by) else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(each, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip() + "\n"
+
+
+def _figures(sums: UsageSums) -> tuple[str, ...]:
+    return (
+        f"{sums.requests}",
+        f"{sums.errors}",
+        f"{sums.prompt_tokens}",
+        f"{sums.completion_tokens}",
+        f"{sums.cost_usd:.4f}",
+        f"{sums.baseline_usd - sums.compared_usd:.4f}",
+    )
+
+
+def _printable(name: str | None) -> str:
+    """Return a name without characters that a terminal might obey."""
+    if name is None:
+        return "-"
+    return "".join(each if each.isprintable() else "\ufffd" for each in name)
 
 
 def _as_text(name: str | None) -> str:

@@ -465,8 +465,8 @@ export interface Provenance {
  * `label` is what people read in a list of decisions. `policies.explanations` has the sentences.
  */
 export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" | "risk" |
-  "unfamiliar" | "explored" | "sticky" | "switched" | "pinned" | "chat" | "fallback" | "undecided" |
-  "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
+  "unfamiliar" | "explored" | "sticky" | "switched" | "budget" | "pinned" | "chat" | "fallback" |
+  "undecided" | "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
 
 /** One row of the list of decisions; contains no part of the request's content. */
 export interface RecentDecision {

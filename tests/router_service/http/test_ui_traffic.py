@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import insert, update
 
 from router_service.core.keys import new_key
+from router_service.database.engine import Database
+from router_service.database.schema import keys, state, teams
 from router_service.policies.costs import Price
 from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
@@ -129,6 +133,44 @@ def test_cached_list_of_one_key_is_not_shown_to_another(busy: str) -> None:
         for key in (ADMIN, TEAM_A, TEAM_B)
     }
     assert len(tags) == 3
+
+
+def test_teams_and_their_keys(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The admin can filter by team, and a client's key sees no team, not even its own."""
+    path = tmp_path / "switchcraft.db"
+    secrets = {"red-1": new_key(), "red-2": new_key(), "blue-1": new_key()}
+    database = Database(f"sqlite:///{path}")
+    database.prepare()
+    with database.write() as connection:
+        common = {"metadata": {}, "created_s": 0.0, "revision": 1}
+        connection.execute(update(state).values(value=1))
+        connection.execute(insert(teams), [{"name": name, **common} for name in ("red", "blue")])
+        for name, secret in secrets.items():
+            digest = hashlib.sha256(secret.encode()).hexdigest()
+            row = {"name": name, "digest": digest, "hint": "", "is_admin": False, **common}
+            connection.execute(insert(keys), row | {"team": name.partition("-")[0]})
+    with gateway(sandbox, path) as url:
+        for key in (*secrets.values(), secrets["red-1"], TEAM_A):
+            decision = ask(url, key)
+        wait_for(lambda: get(url, "overview")["total"]["requests"] == 5, "all are written")
+        every = get(url, "overview", period="month")
+        assert requests_by_name(every["teams"]) == {"red": 3, "blue": 1}
+        assert requests_by_name(every["keys"]) == {"red-1": 2, "red-2": 1, "blue-1": 1, "team-a": 1}
+        red = get(url, "overview", team="red")
+        assert red["total"]["requests"] == sum(row["requests"] for row in red["models"]) == 3
+        assert requests_by_name(red["keys"]) == {"red-1": 2, "red-2": 1}
+        assert requests_by_name(red["teams"]) == {"red": 3, "blue": 1}
+        assert get(url, "overview", team="red", key="red-2")["total"]["requests"] == 1
+        own = get(url, "overview", secrets["red-2"], team="blue")
+        assert (own["total"]["requests"], own["keys"], own["teams"]) == (1, [], [])
+        assert get(url, f"recent/{decision}")["team"] is None
+        decision = ask(url, secrets["blue-1"])
+        assert get(url, f"recent/{decision}")["team"] == "blue"
+
+
+def requests_by_name(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the numbers of requests in a list."""
+    return {row["name"]: row["requests"] for row in rows}
 
 
 def test_unusable_database_fails_no_request(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from router_service.telemetry.usage import (
     UsageSums,
 )
 from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_biggest, read_sums
-from tests.postgresql import PostgreSQLServer
 
 NOON = 20_000 * DAY_S + 12 * HOUR_S
 ANNA = Key("anna", team=Team("blue"))
@@ -48,24 +47,6 @@ class Clock:
 def clock() -> Clock:
     """Return a clock that stands at noon."""
     return Clock()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of an empty database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'switchcraft.db'}"
-    server: PostgreSQLServer = request.getfixturevalue("postgresql")
-    return server.create()
-
-
-@pytest.fixture
-def database(url: str) -> Iterator[Database]:
-    """Yield a database with its tables."""
-    database = Database(url)
-    database.prepare()
-    yield database
-    database.close()
 
 
 def open_history(

@@ -1,0 +1,44 @@
+"""Headers of answers about rate limits, as OpenAI's clients read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+HEADER_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-")
+"""Beginnings of all headers about rate limits, whichever API they belong to."""
+
+RawHeader = tuple[bytes, bytes]
+
+
+class RateState(NamedTuple):
+    """A rate limit, and what is left of it."""
+
+    unit: bytes
+    """What is limited: `requests` or `tokens`."""
+    limit: int
+    """The most in a minute."""
+    remaining: int
+    """What may be used at once."""
+    reset_s: float
+    """Time until all of it may be used at once."""
+
+
+def openai_headers(rate: RateState) -> Iterator[RawHeader]:
+    """Yield the headers about one rate (OpenAI: "Rate limits in headers")."""
+    yield b"x-ratelimit-limit-" + rate.unit, b"%d" % rate.limit
+    yield b"x-ratelimit-remaining-" + rate.unit, b"%d" % rate.remaining
+    yield b"x-ratelimit-reset-" + rate.unit, write_duration(rate.reset_s)
+
+
+def write_duration(seconds: float) -> bytes:
+    """Return a duration as OpenAI writes it: `12ms`, `1.5s`, `6m0s` or `1h0m3s`."""
+    milliseconds = max(0, round(seconds * 1000))
+    if 0 < milliseconds < 1000:
+        return b"%dms" % milliseconds
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    text = f"{milliseconds / 1000:g}s"
+    if minutes:
+        hours, minutes = divmod(minutes, 60)
+        text = f"{hours}h{minutes}m{text}" if hours else f"{minutes}m{text}"
+    return text.encode()
