@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router_service.access.key import Key
+from router_service.access.pacing import Allowance
 from router_service.core.decision_record import DecisionRecord
 
 
@@ -29,6 +30,9 @@ class IncomingRequest:
     """Size of the body."""
     policy: str | None
     """The policy that a header of the request asks for."""
+    reports_tokens: bool = True
+    """Whether the outcome will have the tokens that the request uses. If it is false, the request
+    is passed to an upstream without being parsed, or only counts tokens."""
 
 
 @dataclass(slots=True)
@@ -38,7 +42,10 @@ class Grant:
     policy: str | None = None
     """The policy that applies, in place of the one that the request asks for; None keeps that."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Headers of the response, such as those about rate limits."""
+    """Headers of the response, such as those about rate limits. They replace those that the
+    upstream has sent."""
+    allowance: Allowance | None = None
+    """What the budgets of the key and its team allow; None without a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,9 @@ class ExpectedCost:
     """Expected cost with the chosen model."""
     least_usd: float
     """Expected cost with the cheapest model that may answer it."""
+    kind: str = ""
+    """Requests of the same kind are expected to deviate from this cost in the same way. There are
+    few kinds, such as one for each model."""
 
 
 @dataclass(frozen=True, slots=True)

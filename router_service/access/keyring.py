@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,11 +36,14 @@ class KeyRing:
     def __init__(self, keys: Iterable[tuple[str, Key]], stored: StoredKeys | None = None) -> None:
         """Store keys with their secrets, each in plain text or as `sha256:HEX`.
 
-        `stored` are the keys of the database. Of two keys with the same secret, the last one
-        counts, and those of the database come first. Raise ValueError as `digest_of` does.
+        `stored` are the keys of the database; None if there is no database. Of two keys with the
+        same secret, the last one counts, and those of the database come first. Raise ValueError as
+        `digest_of` does.
         """
         self._keys = {digest_of(secret): key for secret, key in keys}
+        self._clients = sum(key.permissions == _CLIENT for key in self._keys.values())
         self._stored = stored or StoredKeys()
+        self._has_database = stored is not None
 
     @classmethod
     def from_settings(cls, settings: KeySettings, stored: StoredKeys | None = None) -> KeyRing:
@@ -57,12 +61,17 @@ class KeyRing:
     @property
     def is_open(self) -> bool:
         """True if there is no key at all; every client that can connect is then allowed."""
-        return not self._keys and self._stored.is_empty
+        return not self._keys and self._stored.is_empty and not self.may_be_incomplete
+
+    @property
+    def callers(self) -> int:
+        """The number of keys of clients, with those that were revoked."""
+        return self._clients + self._stored.count
 
     @property
     def may_be_incomplete(self) -> bool:
         """Whether the database could not be read yet, so that an unknown key may be valid."""
-        return not self._stored.is_loaded
+        return self._has_database and not self._stored.is_loaded
 
     def find(self, secret: bytes, permission: Permission) -> Key | None:
         """Return the key with this secret and permission."""
@@ -83,16 +92,27 @@ class StoredKeys:
         self._by_digest: dict[bytes, Key] = {}
         self._previous: dict[bytes, tuple[Key, float]] = {}
         """Keys by the hash of a secret that was rotated, with the time until which it is valid."""
-        self._digests: dict[str, tuple[bytes, bytes | None]] = {}
+        self._digests: dict[str, tuple[bytes, ...]] = {}
+        """Hashes of a key's secrets by its name, also of those that are not valid any more."""
         self._teams: dict[str, Team] = {}
+        self._has_had_keys = False
         self._revision = -1
+        self._refreshing = threading.Lock()
         self.is_loaded = False
         """Whether the database has been read. Before, an unknown key may be a valid one."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the database has never had a key, not even one that is revoked by now."""
-        return not self._digests
+        """Whether no key was ever seen, not even a revoked one.
+
+        If the database is replaced by an empty one, the gateway must not open itself to everyone.
+        """
+        return not self._has_had_keys
+
+    @property
+    def count(self) -> int:
+        """The number of keys in the database, with those that were revoked."""
+        return len(self._digests)
 
     def find(self, digest: bytes) -> Key | None:
         """Return the valid key whose secret has this SHA-256."""
@@ -107,20 +127,33 @@ class StoredKeys:
         return key
 
     def refresh(self, database: Database) -> None:
-        """Read the keys and teams that have changed; raises DatabaseError."""
-        with database.read() as connection:
-            query = select(state.c.value).where(state.c.name == "revision")
-            revision = connection.execute(query).scalar_one()
-            if revision == self._revision:
-                self.is_loaded = True
-                return
-            changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
-            found = {row.name: Team(row.name, read_limits(row)) for row in changed}
-            self._teams |= found
-            rows = self._changed_keys(connection, set(found))
-        for row in rows:
-            self._take_key(row)
-        self._revision, self.is_loaded = revision, True
+        """Read the keys and teams that have changed; raises DatabaseError.
+
+        The database's thread calls this regularly, and a thread that has changed something does so
+        at once.
+        """
+        with self._refreshing:
+            with database.read() as connection:
+                query = select(state.c.value).where(state.c.name == "revision")
+                revision = connection.execute(query).scalar_one()
+                if revision == self._revision:
+                    self.is_loaded = True
+                    return
+                is_restored = revision < self._revision
+                if is_restored:  # an older state was restored from a backup
+                    self._revision = -1
+                changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
+                found = {row.name: Team(row.name, read_limits(row)) for row in changed}
+                self._teams |= found
+                rows = self._changed_keys(connection, set(found))
+            for row in rows:
+                self._take_key(row)
+            if is_restored:
+                for name in self._digests.keys() - {row.name for row in rows}:
+                    for digest in self._digests.pop(name):
+                        self._by_digest.pop(digest, None)
+                        self._previous.pop(digest, None)
+            self._revision, self.is_loaded = revision, True
 
     def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:
         changed = keys.c.revision > self._revision
@@ -131,28 +164,42 @@ class StoredKeys:
         return list(connection.execute(select(keys).where(changed)))
 
     def _take_key(self, row: Row[Any]) -> None:
-        name = row.name
-        for digest in self._digests.get(name, ()):
-            if digest is not None:
+        """Replace what is known of a key.
+
+        Requests look for keys meanwhile, so a secret that stays valid is found at every moment.
+        """
+        known = self._digests.get(row.name, ())
+        current: dict[bytes, Key] = {}
+        previous: dict[bytes, tuple[Key, float]] = {}
+        digests = [bytes.fromhex(row.digest)]
+        if row.previous_digest is not None:
+            digests.append(bytes.fromhex(row.previous_digest))
+        if row.revoked_s is None:
+            key = Key(
+                name=row.name,
+                permissions=_ADMIN if row.is_admin else _CLIENT,
+                team=self._teams.get(row.team) if row.team else None,
+                limits=read_limits(row),
+                models=None if row.models is None else frozenset(row.models),
+                policies=None if row.policies is None else tuple(row.policies),
+                expires_s=row.expires_s,
+            )
+            current[digests[0]] = key
+            previous |= dict.fromkeys(digests[1:], (key, row.previous_until_s))
+        self._digests[row.name] = tuple(digests)
+        self._has_had_keys = True
+        self._previous |= previous
+        self._by_digest |= current
+        for digest in known:
+            if digest not in current:
                 self._by_digest.pop(digest, None)
+            if digest not in previous:
                 self._previous.pop(digest, None)
-        digest = bytes.fromhex(row.digest)
-        previous = row.previous_digest and bytes.fromhex(row.previous_digest)
-        self._digests[name] = digest, previous
-        if row.revoked_s is not None:
-            return
-        key = Key(
-            name=name,
-            permissions=_ADMIN if row.is_admin else _CLIENT,
-            team=self._teams.get(row.team) if row.team else None,
-            limits=read_limits(row),
-            models=None if row.models is None else frozenset(row.models),
-            policies=None if row.policies is None else tuple(row.policies),
-            expires_s=row.expires_s,
-        )
-        self._by_digest[digest] = key
-        if previous is not None:
-            self._previous[previous] = key, row.previous_until_s
+
+
+def has_keys(connection: Connection) -> bool:
+    """Return whether a database has any key, even a revoked one."""
+    return connection.execute(select(keys.c.name).limit(1)).first() is not None
 
 
 def read_limits(row: Row[Any]) -> Limits:

@@ -93,6 +93,65 @@ class ForbiddenError(InvalidRequestError):
     """A request that is not allowed at all, or not with its API key."""
 
 
+class KeysUnavailableError(SwitchcraftError):
+    """A request whose key may be valid, but the database has not been readable yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The API key cannot be checked, because the gateway's database of keys cannot be read "
+            "yet. Try again later."
+        )
+        self.retry_after_s = 1.0
+
+
+class UnknownAccountError(InvalidRequestError):
+    """A key or a team that does not exist. `kind` is `key` or `team`."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"There is no {kind} with the name {name[:200]!r} in the database. List the names with "
+            f"GET /admin/{kind}s or `switchcraft {kind}s list`.",
+            param="name",
+            code=f"{kind}_not_found",
+        )
+        self.kind = kind
+        self.name = name
+
+
+class AccountConflictError(InvalidRequestError):
+    """A change of a key or a team that the present state of keys and teams does not allow."""
+
+
+class ModelNotAllowedError(ForbiddenError):
+    """A request for a model that its API key may not use."""
+
+    def __init__(self, model: str, allowed: Collection[str]) -> None:
+        may_use = f"It may use these: {', '.join(allowed)}" if allowed else "It may use none"
+        super().__init__(
+            f"This API key may not use {model!r}. {may_use}. Name another model, or ask the "
+            "operator to allow it.",
+            param="model",
+            code="model_not_allowed",
+        )
+        self.model = model
+        self.allowed = tuple(allowed)
+
+
+class PolicyNotAllowedError(ForbiddenError):
+    """A request for a policy that its API key may not use. `param` is the field that names it."""
+
+    def __init__(self, policy: str, allowed: Collection[str], *, param: str) -> None:
+        may_use = f"It may use these: {', '.join(allowed)}" if allowed else "It may use none"
+        super().__init__(
+            f"This API key may not use the policy {policy[:80]!r}. {may_use}. Name another policy, "
+            "or ask the operator to allow it.",
+            param=param,
+            code="policy_not_allowed",
+        )
+        self.policy = policy
+        self.allowed = tuple(allowed)
+
+
 class OverloadedError(SwitchcraftError):
     """A request that exceeds the gateway's capacity.
 
@@ -120,13 +179,20 @@ class AdmissionError(SwitchcraftError):
         kind: str = "insufficient_quota",
         status: int = 429,
         retry_after_s: float | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Take the HTTP status, OpenAI's code and type, and the time after which to retry."""
+        """Take the HTTP status, OpenAI's code and type, and the time after which to retry.
+
+        `headers` are further headers of the response, such as those about rate limits.
+        """
         super().__init__(message)
         self.code = code
         self.kind = kind
         self.status = status
         self.retry_after_s = retry_after_s
+        self.headers = tuple(headers)
+        self.should_retry = code != "insufficient_quota"
+        """Whether clients should repeat the request by themselves; no repetition fills a budget."""
 
 
 class ModelNotFoundError(InvalidRequestError):

@@ -18,6 +18,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
 )
 
 REVISION = "0001"
@@ -26,7 +27,15 @@ REVISION = "0001"
 MAX_NAME = 200
 """Longest name of a key, a team, a model or a policy, in characters."""
 
-metadata = MetaData()
+# A migration can only drop a constraint that has a name.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+    }
+)
 
 
 def _name(length: int = MAX_NAME) -> String:
@@ -43,6 +52,9 @@ def _limits() -> tuple[Column[object], ...]:
     """Return the columns that keys and teams share; NULL means no limit."""
     return (
         Column("owner", String(MAX_NAME)),
+        # Name and owner, case-folded. A search reads one column of each row, which is three times
+        # as fast as folding two.
+        Column("search", Text, nullable=False, default=""),
         Column("requests_per_minute", Integer),
         Column("tokens_per_minute", Integer),
         Column("parallel_requests", Integer),
@@ -94,13 +106,15 @@ state = Table(
 )
 """Numbers of the whole database; `revision` counts the changes of keys and teams."""
 
+USAGE_DAY, USAGE_MONTH = "usage-day", "usage-month"
+"""Periods of `spending` for what all keys and teams spend, with or without a budget."""
+
 spending = Table(
     "spending",
     metadata,
     # The key or the team, as key:NAME or team:NAME.
     Column("subject", _name(MAX_NAME + 5), primary_key=True),
-    # That of a budget, or `usage-day` or `usage-month`, which have the spending of all keys and
-    # teams, with or without a budget.
+    # That of a budget, or `USAGE_DAY` or `USAGE_MONTH`.
     Column("period", String(12), primary_key=True),
     Column("start_s", BigInteger, primary_key=True),
     Column("spent_nusd", BigInteger, nullable=False),
@@ -120,9 +134,12 @@ leases = Table(
     # The process that may spend the amount.
     Column("holder", String(40), primary_key=True),
     Column("amount_nusd", BigInteger, nullable=False),
-    # The part of the amount that requests in flight have reserved.
+    # The part of the amount that requests in flight have reserved, or that others wait for.
     Column("reserved_nusd", BigInteger, nullable=False),
     Column("expires_s", Float, nullable=False),
+    # Number of the holder's last write. If its connection broke during a commit, the holder finds
+    # out whether the write was made.
+    Column("number", BigInteger, nullable=False),
 )
 """Parts of budgets that processes hold, so that requests need not ask the database."""
 
@@ -136,8 +153,10 @@ alerts = Table(
     Column("sent_s", Float),
     Column("attempts", Integer, nullable=False),
     Column("next_attempt_s", Float, nullable=False),
+    Index("alerts_due", "sent_s", "next_attempt_s"),
 )
-"""Shares of budgets that were reached. One gateway calls the webhook for each."""
+"""Shares of budgets that were reached. One gateway calls the webhook for each. `sent_s` is also set
+if there is no webhook, or if all attempts have failed."""
 
 
 def _group() -> tuple[Column[object], ...]:

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from router_service.access.hooks import ExpectedCost
 from router_service.apis.conversation import Reference, as_text, decode_object
 from router_service.apis.references import find_references
 from router_service.core.errors import (
@@ -42,6 +43,7 @@ from router_service.http.transfer import (
     read_body,
     read_by,
     read_deadline,
+    reserve,
     segments_of,
     send_part,
     start,
@@ -70,6 +72,9 @@ providers quote parts of it."""
 
 CREATING = frozenset({"POST", "PATCH"})
 """Methods that are not idempotent (RFC 9110, section 9.2.2; RFC 5789)."""
+
+UNKNOWN_COST = ExpectedCost(0.0, 0.0)
+"""Nothing is reserved, but a budget that is spent refuses the request."""
 
 FindModel = Callable[[Engine], Awaitable[Model]]
 """Returns the model whose first deployment gets the request; raises SwitchcraftError."""
@@ -112,7 +117,8 @@ async def stored_response(request: Request, response_id: str) -> Response:
 
     async def holder(engine: Engine) -> Model:
         held = await gateway.held.fetch(response_id)
-        found = engine.pool.holder(held) if engine.viewer(key).sees(held) else None
+        sees = engine.viewer(key).sees(held)
+        found = engine.releases.pool_for(key).holder(held) if sees else None
         if found is None:
             raise ResponseNotFoundError(response_id[:200])
         return found
@@ -149,6 +155,7 @@ async def other(request: Request) -> Response:
             paths = request.app.openapi()["paths"]  # FastAPI keeps the schema once it is built
             served = {path: [method.upper() for method in paths[path]] for path in paths}
             raise NotServedError(request.method, request.scope["path"][:200], served)
+        engine.releases.check_model(info_of(request).api_key, model.name)
         await _check_owner(gateway, engine, request, named)
         return model
 
@@ -225,7 +232,8 @@ class PassedAnswer(Response):
                 model = await self._find(engine)
                 path, query = upstream_path(request.scope)
                 body = await read_body(request, gateway.server)
-                await admit(request, path, len(body))
+                await admit(request, path, len(body), reports_tokens=False)
+                await reserve(request, UNKNOWN_COST)
                 outgoing = OutgoingRequest(
                     model=model.name,
                     path=path,

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from router_service.access.hooks import Grant, IncomingRequest
+from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest
 from router_service.core.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -57,18 +57,37 @@ def info_of(request: Request) -> RequestInfo:
     return info
 
 
-async def admit(request: Request, path: str, size_bytes: int, policy: str | None = None) -> Grant:
+async def admit(
+    request: Request,
+    path: str,
+    size_bytes: int,
+    policy: str | None = None,
+    *,
+    reports_tokens: bool = True,
+) -> Grant:
     """Ask the admission hook for a request, and return what it grants; raises AdmissionError.
 
-    `policy` is the policy that a header asks for. From now on, the request will be settled.
+    `policy` is the policy that a header asks for, and `reports_tokens` tells whether the request
+    will have a decision record. From now on, the request will be settled.
     """
     info = info_of(request)
     incoming = IncomingRequest(
-        info.decision_id, info.api_key, request.method, path, size_bytes, policy
+        info.decision_id, info.api_key, request.method, path, size_bytes, policy, reports_tokens
     )
     grant = await gateway_of(request).hooks.admit(incoming)
     info.admitted = incoming, grant
     return grant
+
+
+async def reserve(request: Request, cost: ExpectedCost) -> float:
+    """Reserve what an admitted request is expected to cost, and return the most it may cost.
+
+    Raises AdmissionError, and ClientDisconnect if the client leaves while the request waits.
+    """
+    admitted = info_of(request).admitted
+    assert admitted is not None  # noqa: S101 - for mypy; only called after `admit`
+    reserving = gateway_of(request).hooks.reserve(*admitted, cost)
+    return await unless_client_leaves(request.receive, reserving)
 
 
 def read_deadline(request: Request) -> float:

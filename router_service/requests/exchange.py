@@ -12,7 +12,7 @@ import orjson
 from router_service.access.hooks import Grant, IncomingRequest
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.registry import read_usage
-from router_service.apis.usage import Usage
+from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.reasons import Reason
 from router_service.policies.explanations import arm_label, explain_choice
@@ -22,7 +22,6 @@ from router_service.requests.planning import Plan
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.retries import Attempt
-from router_service.upstream.streams import CHARACTERS_PER_TOKEN
 from router_service.verifier.steps import UnverifiedReason
 
 UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
@@ -212,6 +211,12 @@ class Exchange:
             "x-switchcraft-risk": plan.risk,
             "x-switchcraft-familiarity": None if familiarity is None else f"{familiarity:.4f}",
         }
+        allowance = self.info.admitted[1].allowance if self.info.admitted else None
+        if allowance is not None:
+            values["x-switchcraft-budget-left-usd"] = f"{max(0.0, allowance.left_usd):.6f}"
+        if plan.budget is not None:
+            values["x-switchcraft-budget-policy"] = plan.budget.policy
+            values["x-switchcraft-expected-accuracy"] = f"{plan.budget.expected_accuracy:.3f}"
         if accepted.arm is not None:
             values["x-switchcraft-candidates"] = str(len(self.asked))
             values["x-switchcraft-ungrounded"] = ", ".join(accepted.ungrounded) or None

@@ -118,6 +118,7 @@ class Recorder:
             familiarity=decision.familiarity if decision else None,
             previous_arm=plan.conversation.state.arm if plan.conversation else None,
             candidates=tuple(candidates) or None,
+            budget=plan.budget,
         )
         self._store.save(record)
         self._recent.add(record)

@@ -173,7 +173,8 @@ def read_settings(
         # Traffic of the sandbox is not mixed with that of real models.
         name = "switchcraft.db" if settings.models else "sandbox.db"
         database = database.model_copy(update={"url": SecretStr(f"sqlite:///{state / name}")})
-    return settings.model_copy(update={"database": database})
+        return settings.model_copy(update={"database": database, "has_default_database": True})
+    return settings
 
 
 def state_directory(environ: Mapping[str, str]) -> Path | None:

@@ -473,13 +473,43 @@ class Metrics:
         "store_errors",
         "Store operations that failed.",
         "operation",
-        starts=[_each(("put", "get", "overflow", "pause"))],
+        starts=[_each(("put", "get", "limit", "overflow", "pause"))],
     )
     database_errors = _counter(
         "database_errors",
         "Database operations that failed.",
         "operation",
         starts=[_each(("open", "read", "write", "migrate"))],
+    )
+    database_unreachable_seconds = _gauge(
+        "database_unreachable_seconds",
+        "For how long the database has been unreachable; 0 while it can be used.",
+    )
+    budget_alerts = _counter(
+        "budget_alerts",
+        "Alerts about shares of budgets: reached, and the attempts to call the webhook (delivered, "
+        "failed, given_up).",
+        "outcome",
+        starts=[_each(("reached", "delivered", "failed", "given_up"))],
+    )
+    # Budgets.
+    budget_refusals = _counter(
+        "budget_refusals",
+        "Requests that a budget has refused, by whose it is (key, team) and why: spent, reserved "
+        "(the rest was reserved for other requests for too long), unknown (the database has been "
+        "unreachable for too long).",
+        "kind",
+        "why",
+        starts=[_each(("key", "team"), ("spent", "reserved", "unknown"))],
+    )
+    budget_unpriced_requests = _counter(
+        "budget_unpriced_requests",
+        "Requests of keys with a budget whose cost is unknown, so that no budget counts them.",
+    )
+    budget_buffered_usd = _gauge(
+        "budget_buffered_usd",
+        "Spending of keys and teams with a budget that is not written to the database yet.",
+        aggregation="sum",
     )
     # Refused requests and load.
     refused_callers = _counter(
@@ -493,6 +523,13 @@ class Metrics:
         "overloaded, decisions_queued, too_many_requests, shutting_down.",
         "reason",
         starts=[_each(("overloaded", "decisions_queued", "too_many_requests", "shutting_down"))],
+    )
+    limited_requests = _counter(
+        "limited_requests",
+        "Requests refused by a rate limit of their key or team: requests or tokens a minute, or "
+        "parallel requests.",
+        "limit",
+        starts=[_each(("requests", "tokens", "parallel"))],
     )
     requests_in_flight = _gauge(
         "requests_in_flight",
