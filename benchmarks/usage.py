@@ -28,6 +28,7 @@ from itertools import islice
 
 from sqlalchemy import Connection, func, insert, select, text
 
+from router_service.access.accounts import Accounts
 from router_service.access.key import Key, Team
 from router_service.apis.usage import Usage
 from router_service.database.engine import Database
@@ -81,7 +82,6 @@ def fill(connection: Connection) -> None:
     connection.execute(
         insert(teams), [{"name": f"team-{number:04}", **common} for number in range(TEAMS)]
     )
-    columns = {column.name for column in keys.columns}
     connection.execute(
         insert(keys),
         [
@@ -92,7 +92,7 @@ def fill(connection: Connection) -> None:
                 "team": f"team-{number % TEAMS:04}",
                 "is_admin": False,
                 "owner": f"owner-{number % 5000}@example.com",
-                **({"search": f"key-{number:06}"} if "search" in columns else {}),
+                "search": f"key-{number:06} owner-{number % 5000}@example.com",
                 **common,
             }
             for number in range(KEYS)
@@ -232,6 +232,19 @@ def measure(database: Database) -> bool:
                 f"overview, {period}: {name}",
                 partial(read_overview, database, period, NOW_S, wanted, None),
             )
+    accounts = Accounts(database)
+    lists: dict[str, Callable[[], object]] = {
+        "all": accounts.list_keys,
+        "after the 50,000th": partial(accounts.list_keys, after="key-050000"),
+        "a team": partial(accounts.list_keys, team="team-0500"),
+        "active ones": partial(accounts.list_keys, status="active"),
+        "a search with one result": partial(accounts.list_keys, search="key-077777"),
+        "a search with 20 results": partial(accounts.list_keys, search="OWNER-1234@"),
+        "a search without a result": partial(accounts.list_keys, search="nobody"),
+    }
+    for name, run in lists.items():
+        is_met &= report(f"list of keys: {name}", run)
+    is_met &= report("list of teams", accounts.list_teams)
     last = datetime.fromtimestamp(NOW_S, UTC).date()
     for by in ((UsageGroup.DAY,), (UsageGroup.KEY,), (UsageGroup.TEAM, UsageGroup.DAY)):
         query = UsageQuery(last.replace(day=1), last, by)
