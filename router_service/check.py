@@ -19,7 +19,7 @@ from pathlib import Path
 
 import orjson
 
-from router_service.access.listening import permitted_listen_host
+from router_service.access.listening import has_stored_keys, permitted_listen_host
 from router_service.apis.api import Target
 from router_service.apis.parts import Message, Request, Text
 from router_service.artifact import MANIFEST, read_manifest
@@ -94,7 +94,11 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield Finding("configuration", Status.NOTE, detail)
     store_url = settings.server.shared_store
     with _warnings() as warnings:
-        yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
+        is_stored = has_stored_keys(settings)
+        yield from _checked(
+            "keys",
+            lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
+        )
         log_warnings(store_url)
     yield from _notes("keys", warnings)
     notes: list[str] = []
@@ -155,7 +159,7 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
     missing = ", ".join(arm for arm in manifest.arms if arm not in pool.by_arm)
     place = "published" if publication else str(router.artifact.directory)
     without = f"; without a model, so never chosen: {missing}" if missing else ""
-    measured = f". {manifest.knowledge}" if manifest.knowledge else ""
+    measured = f". {str(manifest.knowledge).removesuffix('.')}" if manifest.knowledge else ""
     count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
     runs = f". Runs {router.execution}"
     return f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
