@@ -5,40 +5,65 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from router_service.access.alerts import BudgetAlerts
+from router_service.access.budgets import Budgets, Reservation
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.limits import RateLimits, TakenLimits
+from router_service.access.pacing import Pacing
 
 
 @dataclass(slots=True)
 class AccountGrant(Grant):
-    """Admission of a request, with what it has taken from its key's and its team's limits."""
+    """Admission of a request, with what it has taken of its key's and its team's limits."""
 
     limits: TakenLimits | None = None
+    reservation: Reservation | None = None
 
 
 class Access:
     """Admits requests within the limits and budgets of their keys and teams (`AccessHooks`)."""
 
-    def __init__(self, limits: RateLimits) -> None:
-        """Apply rate limits."""
+    def __init__(
+        self, limits: RateLimits, budgets: Budgets, pacing: Pacing, alerts: BudgetAlerts
+    ) -> None:
+        """Use these limits and budgets."""
         self._limits = limits
+        self._budgets = budgets
+        self._pacing = pacing
+        self._alerts = alerts
 
     async def admit(self, request: IncomingRequest) -> Grant:
-        """Count the request towards its limits, and choose its policy by its budgets."""
-        taken = await self._limits.admit(request)
-        return AccountGrant(headers=() if taken is None else taken.headers, limits=taken)
+        """Count the request towards its limits, and say which policies its budgets allow."""
+        if not request.key.limited:
+            return AccountGrant()
+        self._alerts.note(request.key)
+        allowance = self._pacing.allowance(request.key)
+        taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost
+        headers = () if taken is None else taken.headers
+        return AccountGrant(headers=headers, allowance=allowance, limits=taken)
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Reserve the request's expected cost."""
-        del request, grant, cost
-        return math.inf
+        """Reserve the request's expected cost in the budgets of its key and its team."""
+        reservation = await self._budgets.reserve(request.key, cost)
+        if reservation is None or not isinstance(grant, AccountGrant):
+            return math.inf
+        grant.reservation = reservation
+        return reservation.allowance_usd
 
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Correct what was counted and reserved by what the request has used."""
+        """Replace what was counted and reserved by what the request has used."""
         assert isinstance(grant, AccountGrant)  # noqa: S101 - `admit` returned it
         if grant.limits is not None:
             self._limits.settle(request, grant.limits, outcome)
+        if grant.reservation is not None:
+            record = outcome.record
+            cost_usd = None if record is None else record.actual_cost_usd
+            if cost_usd is None and outcome.status >= 400:
+                cost_usd = 0.0  # no model has answered
+            self._budgets.settle(grant.reservation, cost_usd)
 
     async def aclose(self) -> None:
-        """Send the last corrections; the database's thread writes what has been spent."""
+        """Send the last corrections; the database's thread then writes what was spent."""
+        self._alerts.close()
+        self._budgets.close()
         await self._limits.aclose()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router_service.access.key import Key
+from router_service.access.pacing import Allowance
 from router_service.core.decision_record import DecisionRecord
 
 
@@ -43,6 +44,8 @@ class Grant:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Headers of the response, such as those about rate limits. They replace those that the
     upstream has sent."""
+    allowance: Allowance | None = None
+    """What the budgets of the key and its team allow; None without a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,9 @@ class ExpectedCost:
     """Expected cost with the chosen model."""
     least_usd: float
     """Expected cost with the cheapest model that may answer it."""
+    kind: str = ""
+    """Requests of the same kind are expected to deviate from this cost in the same way. There are
+    few kinds, such as one for each model."""
 
 
 @dataclass(frozen=True, slots=True)

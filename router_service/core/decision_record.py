@@ -90,6 +90,30 @@ class CandidateRecord(BaseModel):
     """Only in the log, and only if the operator has enabled logging of content."""
 
 
+class BudgetChange(BaseModel):
+    """How a budget that runs out has changed a request's policy.
+
+    Accuracies and costs are those of measured queries; None if the policy was not measured.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    subject: str
+    """The budget, as `key:NAME` or `team:NAME`."""
+    share_left: float
+    """Share of the budget that was left."""
+    until: int | None
+    """When the budget's period ends, in Unix seconds; None if it never starts again."""
+    asked: str
+    """The policy that would have applied: a name such as `default`, a goal, or a rule."""
+    asked_accuracy: float | None
+    asked_cost_usd: float | None
+    policy: str
+    """The rule that applied instead."""
+    expected_accuracy: float
+    expected_cost_usd: float
+
+
 class DecisionRecord(StoredRecord):
     """The decision for one request, and its outcome; never the request's content."""
 
@@ -102,6 +126,8 @@ class DecisionRecord(StoredRecord):
     """The pool's model that answered, or that was tried last."""
     key: str | None = None
     """Name of the client's key; None if the gateway has no keys."""
+    team: str | None = None
+    """Name of the key's team; None if it has none."""
 
     deployment: str | None = None
     """Id of the deployment that answered, or that was tried last."""
@@ -166,6 +192,8 @@ class DecisionRecord(StoredRecord):
     candidates: tuple[CandidateRecord, ...] | None = None
     """All candidate answers, in the order in which they were asked; None if the policy is not
     `verified`. `actual_cost_usd` is the cost of all of them."""
+    budget: BudgetChange | None = None
+    """How a budget has changed the policy; None if it has not."""
 
     @property
     def caller(self) -> str | None:

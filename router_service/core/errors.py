@@ -93,6 +93,35 @@ class ForbiddenError(InvalidRequestError):
     """A request that is not allowed at all, or not with its API key."""
 
 
+class KeysUnavailableError(SwitchcraftError):
+    """A request whose key may be valid, but the database has not been readable yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The API key cannot be checked, because the gateway's database of keys cannot be read "
+            "yet. Try again later."
+        )
+        self.retry_after_s = 1.0
+
+
+class UnknownAccountError(InvalidRequestError):
+    """A key or a team that does not exist. `kind` is `key` or `team`."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"There is no {kind} with the name {name[:200]!r} in the database. List the names with "
+            f"GET /admin/{kind}s or `switchcraft {kind}s list`.",
+            param="name",
+            code=f"{kind}_not_found",
+        )
+        self.kind = kind
+        self.name = name
+
+
+class AccountConflictError(InvalidRequestError):
+    """A change of a key or a team that the present state of keys and teams does not allow."""
+
+
 class ModelNotAllowedError(ForbiddenError):
     """A request for a model that its API key may not use."""
 
@@ -162,6 +191,8 @@ class AdmissionError(SwitchcraftError):
         self.status = status
         self.retry_after_s = retry_after_s
         self.headers = tuple(headers)
+        self.should_retry = code != "insufficient_quota"
+        """Whether clients should repeat the request by themselves; no repetition fills a budget."""
 
 
 class ModelNotFoundError(InvalidRequestError):
@@ -604,12 +635,11 @@ class StoreError(SwitchcraftError):
         self.problem = problem
 
 
-class HistoryUnavailableError(SwitchcraftError):
-    """The traffic history cannot be read, or it has not been written."""
+class UsageDisabledError(SwitchcraftError):
+    """Usage that is not recorded, because the configuration says so."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"The traffic history is not available: {reason}.")
-        self.reason = reason
+    def __init__(self) -> None:
+        super().__init__("Usage is not recorded. Ask the operator to set usage.enabled: true.")
 
 
 class DataError(SwitchcraftError):

@@ -1,8 +1,7 @@
 """Tables of the database.
 
-Money is stored as a whole number of nanodollars (1e-9 USD), so that sums are exact in every order
-of additions. Times are Unix seconds. A change of the tables needs a migration in
-`migrations/versions`, and a new `REVISION`; a test compares both.
+Money is stored as a whole number of nanodollars (`core.money`). Times are Unix seconds. A change of
+the tables needs a migration in `migrations/versions`, and a new `REVISION`; a test compares both.
 """
 
 from __future__ import annotations
@@ -19,24 +18,43 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
 )
 
 REVISION = "0001"
 """The newest migration; a new database starts with it."""
 
-NANO = 1_000_000_000
-"""Nanodollars in a dollar."""
-
 MAX_NAME = 200
 """Longest name of a key, a team, a model or a policy, in characters."""
 
-metadata = MetaData()
+# A migration can only drop a constraint that has a name.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+
+def _name(length: int = MAX_NAME) -> String:
+    """Return the type of names, which PostgreSQL sorts by code points, as SQLite and Python do.
+
+    By default, it sorts them by the rules of a language, which ignore some punctuation. Then the
+    scopes of keys would not all be between `key:` and `key;`.
+    """
+    by_code_points = String(length, collation="C")
+    return String(length).with_variant(by_code_points, "postgresql")
 
 
 def _limits() -> tuple[Column[object], ...]:
     """Return the columns that keys and teams share; NULL means no limit."""
     return (
         Column("owner", String(MAX_NAME)),
+        # Name and owner, case-folded. A search reads one column of each row, which is three times
+        # as fast as folding two.
+        Column("search", Text, nullable=False, default=""),
         Column("requests_per_minute", Integer),
         Column("tokens_per_minute", Integer),
         Column("parallel_requests", Integer),
@@ -52,7 +70,7 @@ def _limits() -> tuple[Column[object], ...]:
 teams = Table(
     "teams",
     metadata,
-    Column("name", String(MAX_NAME), primary_key=True),
+    Column("name", _name(), primary_key=True),
     *_limits(),
     Column("deleted_s", Float),
 )
@@ -62,7 +80,7 @@ for keys."""
 keys = Table(
     "keys",
     metadata,
-    Column("name", String(MAX_NAME), primary_key=True),
+    Column("name", _name(), primary_key=True),
     # SHA-256 of the secret, in hexadecimal digits.
     Column("digest", String(64), nullable=False, unique=True),
     # The end of the secret, by which people recognize it.
@@ -70,7 +88,7 @@ keys = Table(
     # The secret before a rotation, which stays valid for a while.
     Column("previous_digest", String(64), unique=True),
     Column("previous_until_s", Float),
-    Column("team", String(MAX_NAME), ForeignKey("teams.name"), index=True),
+    Column("team", _name(), ForeignKey("teams.name"), index=True),
     Column("is_admin", Boolean, nullable=False),
     Column("expires_s", Float),
     Column("revoked_s", Float),
@@ -92,8 +110,10 @@ spending = Table(
     "spending",
     metadata,
     # The key or the team, as key:NAME or team:NAME.
-    Column("subject", String(MAX_NAME + 5), primary_key=True),
-    Column("period", String(10), primary_key=True),
+    Column("subject", _name(MAX_NAME + 5), primary_key=True),
+    # That of a budget, or `usage-day` or `usage-month`, which have the spending of all keys and
+    # teams, with or without a budget.
+    Column("period", String(12), primary_key=True),
     Column("start_s", BigInteger, primary_key=True),
     Column("spent_nusd", BigInteger, nullable=False),
     # Until when a gateway waits for money that others have leased and do not use.
@@ -112,9 +132,12 @@ leases = Table(
     # The process that may spend the amount.
     Column("holder", String(40), primary_key=True),
     Column("amount_nusd", BigInteger, nullable=False),
-    # The part of the amount that requests in flight have reserved.
+    # The part of the amount that requests in flight have reserved, or that others wait for.
     Column("reserved_nusd", BigInteger, nullable=False),
     Column("expires_s", Float, nullable=False),
+    # Number of the holder's last write. If its connection broke during a commit, the holder finds
+    # out whether the write was made.
+    Column("number", BigInteger, nullable=False),
 )
 """Parts of budgets that processes hold, so that requests need not ask the database."""
 
@@ -128,20 +151,20 @@ alerts = Table(
     Column("sent_s", Float),
     Column("attempts", Integer, nullable=False),
     Column("next_attempt_s", Float, nullable=False),
+    Index("alerts_due", "sent_s", "next_attempt_s"),
 )
-"""Shares of budgets that were reached. One gateway calls the webhook for each."""
-
-_GROUP = ("scope", "step_s", "start_s", "model", "policy")
+"""Shares of budgets that were reached. One gateway calls the webhook for each. `sent_s` is also set
+if there is no webhook, or if all attempts have failed."""
 
 
 def _group() -> tuple[Column[object], ...]:
     return (
         # Empty for all requests, or key:NAME or team:NAME.
-        Column("scope", String(MAX_NAME + 5), primary_key=True),
+        Column("scope", _name(MAX_NAME + 5), primary_key=True),
         Column("step_s", Integer, primary_key=True),
         Column("start_s", BigInteger, primary_key=True),
-        Column("model", String(MAX_NAME), primary_key=True),
-        Column("policy", String(MAX_NAME), primary_key=True),
+        Column("model", _name(), primary_key=True),
+        Column("policy", _name(), primary_key=True),
     )
 
 
@@ -166,10 +189,13 @@ usage = Table(
     metadata,
     *_group(),
     *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS),
+    # By which old rows are found.
+    Index("usage_by_time", "step_s", "start_s"),
     sqlite_with_rowid=False,
 )
 """Sums over requests by minute, hour and day. Each request is counted in the rows of its key, of
-its team and of all requests, so that no view has to add up the rows of all keys."""
+its team and of all requests, so that no view has to add up the rows of all keys. `candidates` is
+the number of answers that models were asked for, and tokens and costs are those of all of them."""
 
 latencies = Table(
     "latencies",
@@ -177,6 +203,7 @@ latencies = Table(
     *_group(),
     Column("bin", Integer, primary_key=True, autoincrement=False),
     Column("requests", BigInteger, nullable=False),
+    Index("latencies_by_time", "step_s", "start_s"),
     sqlite_with_rowid=False,
 )
 """Histograms of latencies, for the same groups as `usage`; only bins that have a request."""

@@ -314,6 +314,18 @@ class HeldBytes(BaseModel):
     """Beyond it, the oldest entries are dropped."""
 
 
+class DatabaseStatus(BaseModel):
+    """The database of keys, teams, budgets and usage, as this process sees it."""
+
+    place: str
+    """The SQLite file, `postgresql://HOST/NAME`, or `memory`."""
+    state: Literal["up", "away"]
+    """While the database is away, requests continue with the last known keys and budgets."""
+    unreachable_s: float
+    cause: str | None
+    """Why the database cannot be used."""
+
+
 class GatewayStatus(BaseModel):
     """The release that serves, and the last reload that failed."""
 
@@ -327,6 +339,7 @@ class GatewayStatus(BaseModel):
     open_circuits: tuple[OpenDeployment, ...]
     shared_state: str
     """`up` or `away`."""
+    database: DatabaseStatus
     last_refusal: ReloadFailure | None
     held_memory: Mapping[str, HeldBytes]
     """What this process keeps for later requests: caches, and records of each kind."""
@@ -405,8 +418,9 @@ async def reload(request: Request) -> ReloadReport:
 
 @routes.get("/admin/status", tags=[OPERATIONS], summary="What is being served")
 async def status(request: Request) -> GatewayStatus:
-    """Return the release that serves, open circuits, and the last reload that failed."""
+    """Return the release that serves, what is unreachable, and the last reload that failed."""
     gateway = gateway_of(request)
+    failure = gateway.database.failure
     trial = gateway.engine.releases.canary
     statistics = (
         ReleaseStatistics(
@@ -424,6 +438,12 @@ async def status(request: Request) -> GatewayStatus:
         tried=tuple(statistics),
         open_circuits=tuple(_open_deployments(gateway)),
         shared_state="up" if gateway.syncer.is_reachable else "away",
+        database=DatabaseStatus(
+            place=gateway.database.database.place,
+            state="up" if failure is None else "away",
+            unreachable_s=round(gateway.database.unreachable_s, 1),
+            cause=None if failure is None else failure.problem,
+        ),
         last_refusal=gateway.reloader.last_failure,
         held_memory={
             name: HeldBytes(bytes=held.size_bytes, limit_bytes=held.max_bytes)

@@ -14,12 +14,18 @@ DESCRIPTION = (
     "forwarded unchanged."
 )
 
-ANSWERS, STORED, DECISIONS, OPERATIONS = "Answers", "Stored responses", "Decisions", "Operations"
+ANSWERS, STORED, DECISIONS = "Answers", "Stored responses", "Decisions"
+ACCOUNTS, OPERATIONS = "Keys and teams", "Operations"
 
 TAGS: list[Document] = [
     {"name": ANSWERS, "description": "Requests that a model answers."},
     {"name": STORED, "description": "Responses that a provider has stored for your key."},
     {"name": DECISIONS, "description": "Models, policies, decisions, and feedback on answers."},
+    {
+        "name": ACCOUNTS,
+        "description": "Keys and teams of the database, with their limits and budgets. These "
+        "endpoints need an admin key.",
+    },
     {
         "name": OPERATIONS,
         "description": "Health needs no key. Metrics need the metrics key or the admin key, and "
@@ -63,6 +69,11 @@ _RESPONSE_HEADERS = {
     "x-switchcraft-p-correct": "Verified answers only: estimated probability of being correct.",
     "x-switchcraft-ungrounded": "Arguments of risky tools in the answer whose values nobody said,"
     " and no other model confirmed.",
+    "x-switchcraft-budget-left-usd": "What is left of the budget of the key or its team, before"
+    " this request; of the tighter one.",
+    "x-switchcraft-budget-policy": "Cheaper policy that applied because the budget would otherwise"
+    " not last.",
+    "x-switchcraft-expected-accuracy": "Measured accuracy of that policy, from 0 to 1.",
     "x-switchcraft-unverified": "Why the answer was not verified, if its policy verifies answers.",
 }
 

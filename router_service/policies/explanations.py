@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from router_service.core.decision_record import DecisionRecord
+from router_service.core.decision_record import BudgetChange, DecisionRecord
 from router_service.core.errors import PolicyError
 from router_service.core.reasons import Reason
 from router_service.policies.base import DRIFT_TOLERANCE, ChoiceFacts, Policy, most_probable
@@ -47,6 +47,7 @@ WITHOUT_CHOICE: Mapping[str, str] = {
     Reason.UNDECIDED: "the router failed, so the most expensive arm answered",
     Reason.UNROUTED: "the router knows none of the configured models, so router.chat_model"
     " answered",
+    Reason.BUDGET: "the rest of the budget allows no dearer model",
 }
 """Why a model answered that the router did not choose, by the reason."""
 
@@ -56,6 +57,7 @@ _ROUTED: Mapping[str, str] = {
     Reason.STICKY: "stays, because it served the conversation so far and a change would not pay",
     Reason.SWITCHED: "replaces the conversation's earlier model, because the change pays",
     Reason.RISK: "is the policy's choice among the arms that are sure enough for risky tools",
+    Reason.BUDGET: "is the policy's choice among the models that the rest of the budget allows",
 }
 """Why the router chose an arm, whatever the policy, by the reason. Policies explain the rest."""
 
@@ -94,6 +96,8 @@ def explain_record(
             accepted.p_correct,
             accepted.ungrounded,
         )
+    if record.budget is not None:
+        sentence = f"{sentence} {explain_budget(record.budget)}"
     return ExplainedDecision(
         **dict(record),
         explanation=sentence,
@@ -101,6 +105,18 @@ def explain_record(
         best_arm=found and found.best_arm,
         qualifying_arms=found.qualifying_arms if found else (),
         labels={arm: label for arm, label in labels.items() if arm != label},
+    )
+
+
+def explain_budget(change: BudgetChange) -> str:
+    """Return how a budget has changed a request's policy, in one sentence."""
+    asked = change.asked
+    if change.asked_accuracy is not None:
+        asked += f" ({change.asked_accuracy:.1%})"
+    kind, _, name = change.subject.partition(":")
+    return (
+        f"The budget of the {kind} {name} has {change.share_left:.0%} left, so {change.policy}"
+        f" ({change.expected_accuracy:.1%} correct on measured queries) replaces {asked}."
     )
 
 

@@ -71,6 +71,11 @@ class RequestInfo:
         """Name of the API key, or None if no key is configured."""
         return self.api_key.name
 
+    @property
+    def team(self) -> str | None:
+        """Name of the API key's team, or None if it has none."""
+        return None if self.api_key.team is None else self.api_key.team.name
+
 
 @dataclass(slots=True)
 class Exchange:
@@ -206,6 +211,12 @@ class Exchange:
             "x-switchcraft-risk": plan.risk,
             "x-switchcraft-familiarity": None if familiarity is None else f"{familiarity:.4f}",
         }
+        allowance = self.info.admitted[1].allowance if self.info.admitted else None
+        if allowance is not None:
+            values["x-switchcraft-budget-left-usd"] = f"{max(0.0, allowance.left_usd):.6f}"
+        if plan.budget is not None:
+            values["x-switchcraft-budget-policy"] = plan.budget.policy
+            values["x-switchcraft-expected-accuracy"] = f"{plan.budget.expected_accuracy:.3f}"
         if accepted.arm is not None:
             values["x-switchcraft-candidates"] = str(len(self.asked))
             values["x-switchcraft-ungrounded"] = ", ".join(accepted.ungrounded) or None

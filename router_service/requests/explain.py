@@ -19,6 +19,7 @@ from router_service.core.reasons import Reason
 from router_service.core.resources import StageName, Timer
 from router_service.measurement.advice import Advice, advise
 from router_service.measurement.held_out import single_accuracies, verified_points
+from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.base import Policy
 from router_service.policies.explanations import WITHOUT_CHOICE, explain_choice
 from router_service.policies.names import NamedPolicy
@@ -139,6 +140,11 @@ class Explainer:
     def verified_points(self) -> tuple[FrontierPoint, ...]:
         """Return the measured points of verified policies; the first call may take a second."""
         return verified_points(self._router.artifact)
+
+    def operating_points(self) -> OperatingPoints:
+        """Return the measured points of all policies; the first call may take a second."""
+        manifest = self._router.artifact.manifest
+        return OperatingPoints.of(manifest, self.verified_points(), str(self.default_policy))
 
     def advise(self, *, knows_all: bool = False) -> Advice:
         """Return which few models are enough; the first call takes some seconds.

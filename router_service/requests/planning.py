@@ -11,11 +11,15 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol
 
+from router_service.access.hooks import ExpectedCost
 from router_service.access.key import NO_KEY, Key
+from router_service.access.pacing import Allowance
 from router_service.apis.conversation import (
     Conversation,
 )
+from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.artifact import Artifact
+from router_service.core.decision_record import BudgetChange
 from router_service.core.errors import (
     ModelNotAllowedError,
     ModelNotFoundError,
@@ -34,6 +38,7 @@ from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
 from router_service.policies.caching import choose_in_conversation, costs_over
 from router_service.policies.names import DEFAULT, NamedPolicy
+from router_service.policies.registry import parse_policy
 from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import Verified
@@ -65,9 +70,13 @@ MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 0, where all probabilities are base rates; above it, the planner moves the choice to that arm."""
 
 
+TYPICAL_OUTPUT_TOKENS = 300
+"""Assumed length of an answer if nothing is known about it, unless the request allows less."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyHeaders:
-    """What the headers of a request say about its policy, and which models its key allows."""
+    """What a request's headers say about its policy, and what its key and budgets allow."""
 
     policy: str | None = None
     """The policy, which overrides the policy in the model's name."""
@@ -77,6 +86,8 @@ class PolicyHeaders:
     """Whether admission has chosen the policy, and not the client."""
     key: Key = NO_KEY
     """The key, if it may use only some models or policies."""
+    allowance: Allowance | None = None
+    """What the budgets of the client's key allow; None without a budget."""
 
 
 NO_HEADERS = PolicyHeaders()
@@ -164,6 +175,8 @@ class Plan:
     if no answer can be verified."""
     unverified: UnverifiedReason | None = None
     """Why the answer is not verified, although its policy verifies answers."""
+    budget: BudgetChange | None = None
+    """How a budget has changed the policy; None if it has not."""
     conversation: ConversationTurn | None = None
     """State of the conversation from earlier requests; None if conversations are not followed."""
     prediction: Prediction | None = None
@@ -186,6 +199,26 @@ class Plan:
     def applied_policy(self) -> NamedPolicy[Policy | Verified] | None:
         """The policy by which the request is answered; None if it is not routed."""
         return self.policy and (self.verified or self.policy)
+
+    @property
+    def expected_cost(self) -> ExpectedCost:
+        """What the request is expected to cost.
+
+        A verified answer starts with what its chosen arm is expected to cost.
+        """
+        chosen = self.candidates[0].name
+        if self.decision is None:
+            request, models = self.request, self.candidates
+            if self.reason in {Reason.PINNED, Reason.CONTINUED}:
+                models = models[:1]
+            # An answer may be very short, and nobody is refused while money is left.
+            least_usd = min(_cost_usd(request, model, output_tokens=0) for model in models)
+            return ExpectedCost(_cost_usd(request, models[0]), least_usd, chosen)
+        usd = self.planner.cost_usd(self, self.decision.arm)
+        # Not the arms' costs for this request, which are estimates that may be too high.
+        least_usd = min(usd, *self.decision.cost_usd.values())
+        kind = chosen if self.verified is None else self.verified.rule.name
+        return ExpectedCost(usd, least_usd, kind)
 
     @property
     def router_failed(self) -> bool:
@@ -288,9 +321,15 @@ class Planner:
         risk = self.risk.rules.highest(chat.conversation.tools) if self.risk.has_demands else None
         policy = self.policy(suffix or None, headers, risk)
         asked = suffix if headers.policy is None else headers.policy
-        is_named = asked not in {"", DEFAULT} or key.policies is not None
-        names_policy = is_named or self.risk.policy(risk) is not None
-        plan = partial(plan, risk=risk, names_policy=names_policy)
+        is_default = asked in {"", DEFAULT}
+        is_demanded = is_default and self.risk.policy(risk) is not None
+        budget = None
+        if not is_demanded:
+            asked_name = policy.name or (DEFAULT if is_default else None)
+            policy, budget = self._within_budget(policy, asked_name, headers)
+        is_named = not is_default or key.policies is not None
+        names_policy = is_named or is_demanded or budget is not None
+        plan = partial(plan, risk=risk, names_policy=names_policy, budget=budget)
         if isinstance(policy.rule, Verified):
             verified, unverified = self._verified(policy, request)
             plan = partial(plan, verified=verified, unverified=unverified)
@@ -423,14 +462,43 @@ class Planner:
         is_far = familiarity < self._unfamiliar_below
         if plan.names_policy or self._unfamiliar == ROUTE or not is_far:
             return plan
-        if self._unfamiliar == BEST:
+        headers = plan.policy_headers
+        policy: NamedPolicy[Policy | Verified] = NamedPolicy(MOST_ACCURATE.rule, BEST)
+        if self._unfamiliar != BEST:
+            goals = headers.verified_goals
+            rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
+            policy = name_policy(self._unfamiliar, rule)
+        may_verify = plan.verified is not None or plan.unverified is not None
+        policy, budget = self._within_budget(
+            policy,
+            policy.name,
+            replace(headers, verified_goals=headers.verified_goals or may_verify),
+        )
+        if self._unfamiliar == BEST and budget is None:
             return replace(plan, policy=MOST_ACCURATE, verified=None, unverified=None)
-        goals = plan.policy_headers.verified_goals
-        rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
-        policy = name_policy(self._unfamiliar, rule)
         verified, unverified = self._verified(policy, plan.request)
         choosing = self.choosing_policy(policy)
-        return replace(plan, policy=choosing, verified=verified, unverified=unverified)
+        return replace(
+            plan, policy=choosing, verified=verified, unverified=unverified, budget=budget
+        )
+
+    def _within_budget(
+        self, policy: NamedPolicy[Policy | Verified], name: str | None, headers: PolicyHeaders
+    ) -> tuple[NamedPolicy[Policy | Verified], BudgetChange | None]:
+        """Return the policy, or the one by which a budget replaces it, with what has changed.
+
+        `name` is what the request asks for, or None for the rule itself.
+        """
+        allowance = headers.allowance
+        if allowance is None:
+            return policy, None
+        change = allowance.change(str(policy.rule), name, verified_goals=headers.verified_goals)
+        if change is None:
+            return policy, None
+        rule = parse_policy(change.policy)
+        if isinstance(rule, Verified):
+            rule = replace(rule, otherwise=allowance.choose_once(change.expected_cost_usd))
+        return NamedPolicy(rule, change.asked), change
 
     def _verified(
         self, policy: NamedPolicy[Policy | Verified], request: ParsedRequest
@@ -502,6 +570,54 @@ class Planner:
             {arm: cost_usd / requests for arm, cost_usd in zip(arms, costs_usd, strict=True)},
         )
 
+    def cost_usd(self, plan: Plan, arm: str) -> float:
+        """Return what a planned request is expected to cost with an arm.
+
+        The cost that policies use is a mean over the training queries. If the prompt is longer than
+        theirs, it counts as it is, except that conversations have estimates of their own.
+        """
+        decision, terms = plan.decision, self.terms[arm]
+        assert decision is not None  # noqa: S101 - for mypy; only called for routed requests
+        usual_usd = decision.cost_usd[arm]
+        if plan.conversation is not None:
+            return usual_usd
+        tokens = plan.request.requirements.input_tokens
+        return max(usual_usd, terms.price.cost_usd(tokens, terms.output_tokens, terms.seconds))
+
+    def within(self, plan: Plan, allowance_usd: float) -> Plan:
+        """Return the plan with models whose expected cost is at most the allowance.
+
+        The same policy chooses among them. If no model fits, the cheapest one answers. A model that
+        the request names stays.
+        """
+        decision = plan.decision
+        usual_usd = {} if decision is None else decision.cost_usd
+        if plan.reason in {Reason.PINNED, Reason.CONTINUED}:
+            return replace(plan, candidates=plan.candidates[:1])
+        if decision is None or plan.prediction is None:
+            by_cost = sorted(plan.candidates, key=lambda model: _cost_usd(plan.request, model))
+            fitting = [m for m in plan.candidates if _cost_usd(plan.request, m) <= allowance_usd]
+            candidates = tuple(fitting or by_cost[:1])
+            reason = plan.reason if candidates[0] == plan.candidates[0] else Reason.BUDGET
+            return replace(plan, candidates=candidates, reason=reason)
+        costs_usd = {arm: self.cost_usd(plan, arm) for arm in decision.ranking}
+        arms = [arm for arm in decision.ranking if costs_usd[arm] <= allowance_usd]
+        arms = arms or [min(decision.ranking, key=lambda arm: usual_usd[arm])]
+        if arms[0] == decision.arm:
+            decision = replace(decision, ranking=tuple(arms))
+        else:
+            conversation = plan.request.chat.conversation
+            floor, policy = self.risk.min_probability(plan.risk), plan.policy or self._choose_once
+            chosen = self.router.choose(
+                conversation, plan.prediction, policy.rule, arms, floor=floor
+            )
+            decision = replace(
+                decision, arm=chosen.arm, reason=Reason.BUDGET, ranking=chosen.ranking,
+                propensity=1.0,
+            )  # fmt: skip
+        candidates = self._pool.models_for(decision.ranking)
+        return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
+
     def models_by_arm(self, decision: Decision) -> Mapping[str, Model]:
         """Return the arms of a decision with their models, each model once, the best arm first."""
         arms = {self._pool.by_arm[arm].name: arm for arm in reversed(decision.ranking)}
@@ -568,3 +684,18 @@ class Planner:
         if policy.rule.otherwise is not None:
             return NamedPolicy(policy.rule.otherwise, policy.name)
         return self._choose_once
+
+
+def _cost_usd(
+    request: ParsedRequest, model: Model, *, output_tokens: int = TYPICAL_OUTPUT_TOKENS
+) -> float:
+    """Return what a request is expected to cost with a model; 0 if its price is unknown."""
+    if model.price is None:
+        return 0.0
+    needs = request.requirements
+    tokens = needs.input_tokens
+    if request.endpoint.api is None:  # neither parsed, nor answered with a usual length
+        tokens = request.body.size_bytes // CHARACTERS_PER_TOKEN
+    if needs.output_tokens > 0:
+        output_tokens = min(output_tokens, needs.output_tokens)
+    return model.price.cost_usd(tokens, output_tokens, 0)

@@ -6,6 +6,7 @@ Schema; see `reference.py`.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -664,6 +665,11 @@ class KeySettings(Frozen):
                 raise ValueError(f"keys.metrics is the same key as {where}; use another key")
         return self
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether a client can be served with a key of the configuration."""
+        return bool(self.api) or self.admin is not None
+
     def by_path(self) -> dict[str, str]:
         """Return all keys by their path in the file."""
         keys = {f"keys.api.{name}": key for name, key in self.api.items()}
@@ -775,8 +781,8 @@ class BudgetSettings(Frozen):
     )
     """Pairs of the share of a budget that is spent, and the largest expected cost from then on,
     relative to the policy that would apply otherwise: `[[0.5, 0.7], [0.8, 0.4]]`. Between two
-    pairs, the first one applies. A budget without a period uses
-    `[[0.5, 0.75], [0.75, 0.5], [0.9, 0.25]]` by default."""
+    pairs, the first one applies. A budget without a period, and every budget if `usage.enabled` is
+    false, uses `[[0.5, 0.75], [0.75, 0.5], [0.9, 0.25]]` by default."""
     max_wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
     """Longest time in seconds that a request waits while the rest of its budget is reserved for
     requests in flight; then it gets status 429 with `retry-after`."""
@@ -785,7 +791,27 @@ class BudgetSettings(Frozen):
     webhook_url: HttpAddress | None = Field(default=None, repr=False)
     """Address that gets a signed POST request when a budget reaches one of these shares."""
     webhook_secret: SecretStr | None = None
-    """Secret that signs the webhook's requests (see "Standard Webhooks"), `whsec_` and base64."""
+    """Secret that signs the webhook's requests (see "Standard Webhooks"): `whsec_`, and 24 to 64
+    random bytes in base64."""
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_webhook_secret(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None:
+            text = secret.get_secret_value()
+            try:
+                size = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
+            except ValueError:
+                size = 0
+            if not text.startswith("whsec_") or not 24 <= size <= 64:
+                raise ValueError("must be whsec_ and 24 to 64 bytes in base64")
+        return secret
+
+    @model_validator(mode="after")
+    def _webhook_is_signed(self) -> Self:
+        if self.webhook_url is not None and self.webhook_secret is None:
+            raise ValueError("webhook_url needs webhook_secret, which signs its requests")
+        return self
 
 
 class Settings(Frozen):
@@ -812,6 +838,8 @@ class Settings(Frozen):
     overrides: Mapping[str, tuple[str, str]] = Field(default_factory=dict, repr=False)
     """Where a value comes from that overrides the file's: by the setting's dotted path, the place
     and the name there, such as `("the command line", "--port")`."""
+    has_default_database: bool = False
+    """Whether `database.url` is the default file, because none is configured."""
     is_sandbox: bool = False
     """Whether a sandbox serves the models, because none are configured."""
     unsupported: tuple[ConfigProblem, ...] = ()

@@ -39,4 +39,4 @@ def test_missing_programs_are_reported(tmp_path: Path) -> None:
         check=True,
     )
     names = [line.partition(" is missing")[0] for line in done.stderr.splitlines()]
-    assert names == ["prometheus", "nginx", "chromium", "javac"]
+    assert names == ["prometheus", "nginx", "chromium", "javac", "initdb"]

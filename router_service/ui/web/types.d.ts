@@ -98,6 +98,23 @@ export interface ArtifactCard {
 /** Why a model serves an arm. */
 export type Basis = "id" | "name" | "unproven" | "stated" | "stand_in";
 
+/**
+ * How a budget that runs out has changed a request's policy.
+ *
+ * Accuracies and costs are those of measured queries; None if the policy was not measured.
+ */
+export interface BudgetChange {
+  subject: string;
+  share_left: number;
+  until: number | null;
+  asked: string;
+  asked_accuracy: number | null;
+  asked_cost_usd: number | null;
+  policy: string;
+  expected_accuracy: number;
+  expected_cost_usd: number;
+}
+
 /** One candidate answer of a verified request, and its outcome. */
 export interface CandidateRecord {
   arm: string;
@@ -203,6 +220,7 @@ export interface ExplainedDecision {
   created: number;
   model: string;
   key: string | null;
+  team: string | null;
   deployment: string | null;
   attempts: number;
   arm: string | null;
@@ -230,6 +248,7 @@ export interface ExplainedDecision {
   risk: string | null;
   familiarity: number | null;
   candidates: Array<CandidateRecord> | null;
+  budget: BudgetChange | null;
   explanation: string;
   threshold: number | null;
   best_arm: string | null;
@@ -286,7 +305,7 @@ export interface Measure {
   n: number;
 }
 
-/** Sums over the requests of one model, policy or key. */
+/** Sums over the requests of one model, policy, key or team. */
 export interface NamedTraffic {
   requests: number;
   errors: number;
@@ -296,13 +315,16 @@ export interface NamedTraffic {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
   name: string;
 }
 
-/** Traffic over time, in total and by model, policy and key. */
+/** Traffic over time, in total and by model, policy, key and team. */
 export interface Overview {
   step_s: number;
   points: Array<TrafficPoint>;
@@ -310,6 +332,7 @@ export interface Overview {
   models: Array<NamedTraffic>;
   policies: Array<NamedTraffic>;
   keys: Array<NamedTraffic>;
+  teams: Array<NamedTraffic>;
   baseline_model: string | null;
 }
 
@@ -426,7 +449,7 @@ export interface Session {
 /** Parts of the input that a template names in braces. */
 export type TemplateSlot = "preamble" | "latest_user" | "tools" | "other_turns";
 
-/** Sums over requests, as in `TrafficSums`. */
+/** Sums over requests, as in `UsageSums`. */
 export interface Traffic {
   requests: number;
   errors: number;
@@ -436,6 +459,9 @@ export interface Traffic {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
@@ -451,13 +477,16 @@ export interface TrafficPoint {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
   start: number;
 }
 
-/** Why there is no history. */
+/** Why there is no usage to show. */
 export interface UnavailableOverview {
   unavailable: string;
 }

@@ -127,8 +127,11 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "The decision 'dec_1' was not found. Check the id: it may be wrong, or the record may have "
         "expired."
     ),
-    errors.HistoryUnavailableError("history.enabled is false in the configuration"): (
-        "The traffic history is not available: history.enabled is false in the configuration."
+    errors.DatabaseError("read", "postgresql://db/switchcraft", "the server is shutting down"): (
+        "cannot read the database postgresql://db/switchcraft: the server is shutting down"
+    ),
+    errors.UsageDisabledError(): (
+        "Usage is not recorded. Ask the operator to set usage.enabled: true."
     ),
     errors.ArtifactError(Path("a/manifest.json"), "cannot be read: no such file"): (
         "a/manifest.json: cannot be read: no such file"

@@ -1,0 +1,245 @@
+"""Requests whose budget allows only a cheaper policy: what applies, and where that can be seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
+from router_service.access.pacing import Allowance
+from router_service.artifact import FrontierPoint, Measure
+from router_service.measurement.operating_points import OperatingPoints
+from router_service.serving.app import create_app
+from router_service.settings import RiskSettings
+from tests.bodies import BODY, CHAT
+from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
+from tests.gateways import metric, record_of, sandbox_settings
+from tests.serving import Sandbox, served
+
+
+def point(policy: str, accuracy: float, cost_usd: float) -> FrontierPoint:
+    """Return a measured point."""
+    return FrontierPoint(
+        policy=policy,
+        accuracy=Measure(value=accuracy, stderr=0.01, n=100),
+        cost_usd=Measure(value=cost_usd, stderr=0.01, n=100),
+    )
+
+
+POINTS = OperatingPoints(
+    (
+        point("theta=0.2", 0.6, 0.001),
+        point("theta=0.5", 0.7, 0.002),
+        point("theta=0.8", 0.9, 0.010),
+        point("verified=0.001", 0.65, 0.0015),
+        point("verified=0.01", 0.8, 0.003),
+    ),
+    {"default": "theta=0.5", "economy": "theta=0.2", "quality": "theta=0.8"},
+    point("best", 0.85, 0.02),
+)
+VERIFYING = OperatingPoints(
+    POINTS.measured, {**POINTS.rules, "default": "verified=0.01"}, POINTS.best_single
+)
+
+
+class Paced:
+    """Hooks that give every request the same allowance."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
+        self.outcomes: list[Outcome] = []
+
+    async def admit(self, request: IncomingRequest) -> Grant:
+        """Admit the request with the allowance."""
+        del request
+        return Grant(allowance=self.allowance)
+
+    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
+        """Allow any cost."""
+        del request, grant, cost
+        return math.inf
+
+    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
+        """Keep the outcome."""
+        del request, grant
+        self.outcomes.append(outcome)
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def gateway(
+    sandbox: Sandbox,
+    max_cost_usd: float,
+    router: FakeRouter | None = None,
+    points: OperatingPoints = POINTS,
+    **section: Any,  # noqa: ANN401
+) -> Iterator[httpx.Client]:
+    """Yield a client whose requests may cost so much; other arguments are settings of `router`."""
+    allowance = Allowance("team:crew", 100.0, 20.0, 1_800_000_000.0, points, max_cost_usd)
+    settings = sandbox_settings(sandbox.base_url, **section)
+    app = create_app(settings, router or FakeRouter(), hooks=Paced(allowance))
+    with served(app) as url, httpx.Client(base_url=url, timeout=20) as http:
+        yield http
+
+
+def ask(http: httpx.Client, model: str = "switchcraft", **headers: str) -> httpx.Response:
+    """Send a request with a tool, and return its successful answer."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = http.post(CHAT, json=BODY | {"model": model}, headers=named)
+    assert response.status_code == 200, response.text
+    return response
+
+
+def test_headers_record_and_explanation_name_the_cheaper_policy(sandbox: Sandbox) -> None:
+    """They have the policy, its expected accuracy, and what it replaces."""
+    with gateway(sandbox, 0.001) as http:
+        response = ask(http)
+        headers = {
+            name: response.headers[f"x-switchcraft-{name}"]
+            for name in ("policy", "budget-policy", "expected-accuracy", "budget-left-usd", "model")
+        }
+        assert headers == {
+            "policy": "default (theta=0.2)",
+            "budget-policy": "theta=0.2",
+            "expected-accuracy": "0.600",
+            "budget-left-usd": "20.000000",
+            "model": "small",
+        }
+        record = record_of(http, response)
+        assert record["budget"] == {
+            "subject": "team:crew",
+            "share_left": 0.2,
+            "until": 1_800_000_000,
+            "asked": "default",
+            "asked_accuracy": 0.7,
+            "asked_cost_usd": 0.002,
+            "policy": "theta=0.2",
+            "expected_accuracy": 0.6,
+            "expected_cost_usd": 0.001,
+        }
+        assert (record["policy"], record["policy_name"]) == ("theta=0.2", "default")
+        assert record["explanation"].endswith(
+            " The budget of the team crew has 20% left, so theta=0.2 (60.0% correct on measured"
+            " queries) replaces default (70.0%)."
+        )
+        assert metric(http, 'switchcraft_requests_total{model="small",policy="default"') == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "header", "policy"),
+    [
+        ("switchcraft", None, "theta=0.5"),
+        ("switchcraft:economy", None, "economy (theta=0.2)"),
+        ("switchcraft:quality", None, "quality (theta=0.5)"),
+        ("switchcraft", "quality", "quality (theta=0.5)"),
+        ("switchcraft:economy", "quality", "quality (theta=0.5)"),
+        ("switchcraft:quality", "economy", "economy (theta=0.2)"),
+        ("switchcraft", "theta=0.79", "theta=0.79 (theta=0.5)"),
+        ("switchcraft", "theta=0.3", "theta=0.3"),
+        ("switchcraft", "default", "theta=0.5"),
+        ("switchcraft", "drift=0.1", "drift=0.1 (theta=0.5)"),
+        ("large", None, None),
+        ("large", "quality", None),
+    ],
+)
+def test_what_the_request_asks_for_counts(
+    sandbox: Sandbox, model: str, header: str | None, policy: str | None
+) -> None:
+    """A cheaper policy stays, a dearer or unmeasured one is replaced, and so is one in the suffix.
+
+    A model that the request names answers it.
+    """
+    with gateway(sandbox, 0.002) as http:
+        response = ask(http, model, **({"x_switchcraft_policy": header} if header else {}))
+        assert response.headers.get("x-switchcraft-policy") == policy
+        is_changed = policy is not None and policy.endswith(" (theta=0.5)")
+        changed = response.headers.get("x-switchcraft-budget-policy")
+        assert changed == ("theta=0.5" if is_changed else None)
+        assert ("x-switchcraft-expected-accuracy" in response.headers) == is_changed
+        assert response.headers["x-switchcraft-budget-left-usd"] == "20.000000"
+        if policy is None:
+            assert response.headers["x-switchcraft-model"] == "large"
+
+
+def test_a_request_without_a_budget_has_none_of_the_headers(sandbox: Sandbox) -> None:
+    """Nothing is left of something that does not exist."""
+    settings = sandbox_settings(sandbox.base_url)
+    app = create_app(settings, FakeRouter())
+    with served(app) as url, httpx.Client(base_url=url, timeout=20) as http:
+        headers = ask(http).headers
+        assert not [name for name in headers if "budget" in name or "expected" in name]
+
+
+def test_verified_policies_become_cheaper_verified_ones(sandbox: Sandbox) -> None:
+    """A verified default stays verified, at a lower price of a correct answer.
+
+    Requests that cannot be verified get a policy that chooses once and is as cheap.
+    """
+    router, default = VerifyingRouter(), "verified=0.01"
+    with gateway(sandbox, 0.0016, router, VERIFYING, default_policy=default) as http:
+        response = ask(http)
+        assert response.headers["x-switchcraft-policy"] == "default (verified=0.001)"
+        assert response.headers["x-switchcraft-reason"] == "verified"
+        assert response.headers["x-switchcraft-expected-accuracy"] == "0.650"
+        record = record_of(http, response)
+        assert "The budget of the team crew has 20% left" in record["explanation"]
+        once = http.post(CHAT, json=BODY | {"n": 2})
+        assert once.headers["x-switchcraft-policy"] == "default (theta=0.2)"
+        assert once.headers["x-switchcraft-unverified"]
+
+
+def test_policies_that_choose_once_verify_only_if_goals_may(sandbox: Sandbox) -> None:
+    """The header that allows verified answers for goals allows them for budgets."""
+    with gateway(sandbox, 0.0018, VerifyingRouter()) as http:
+        assert ask(http).headers["x-switchcraft-budget-policy"] == "theta=0.2"
+        answer = ask(http, x_switchcraft_verified_goals="true")
+        assert answer.headers["x-switchcraft-budget-policy"] == "verified=0.001"
+
+
+def test_risky_tools_keep_what_they_demand(sandbox: Sandbox) -> None:
+    """A least probability holds for the cheaper policy, and a demanded policy is not replaced."""
+    tool = {"type": "function", "function": {"name": "delete_file", "parameters": {}}}
+    body = BODY | {"tools": [tool]}
+    sure = RiskSettings.model_validate({"destructive": {"min_probability": 0.8}})
+    with gateway(sandbox, 0.001, risk=sure) as http:
+        answer = http.post(CHAT, json=body)
+        assert answer.headers["x-switchcraft-policy"] == "default (theta=0.2)"
+        assert answer.headers["x-switchcraft-model"] == "large"
+        assert answer.headers["x-switchcraft-reason"] == "risk"
+    named = RiskSettings.model_validate({"destructive": {"policy": "quality"}})
+    with gateway(sandbox, 0.001, risk=named) as http:
+        answer = http.post(CHAT, json=body)
+        assert answer.headers["x-switchcraft-policy"] == "quality (theta=0.8)"
+        assert "x-switchcraft-budget-policy" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("max_cost_usd", "policy"),
+    [(math.inf, "best (theta=1)"), (0.02, "best (theta=1)"), (0.009, "best (theta=0.5)")],
+)
+def test_unfamiliar_requests_get_the_best_model_only_if_it_fits(
+    sandbox: Sandbox, max_cost_usd: float, policy: str
+) -> None:
+    """Otherwise they get the most accurate policy that the budget allows."""
+    with gateway(sandbox, max_cost_usd, with_familiarity(FakeRouter(), 0.005)) as http:
+        response = ask(http)
+        assert response.headers["x-switchcraft-policy"] == policy
+        assert record_of(http, response)["familiarity"] == 0.005
+
+
+def test_a_cheaper_policy_is_computed_without_waiting() -> None:
+    """Admission takes microseconds: it looks an allowance up, and compares numbers."""
+    import time  # noqa: PLC0415
+
+    allowance = Allowance("team:crew", 100.0, 20.0, math.inf, POINTS, 0.001)
+    started_s = time.perf_counter()
+    for _ in range(1000):
+        allowance.change("theta=0.5", "default")
+    assert time.perf_counter() - started_s < 0.5

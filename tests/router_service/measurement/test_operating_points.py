@@ -1,0 +1,108 @@
+"""The measured operating points of a pool, by policy and by cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.artifact import FrontierPoint, Measure
+from router_service.measurement.operating_points import OperatingPoints
+
+
+def point(policy: str, accuracy: float, cost_usd: float) -> FrontierPoint:
+    """Return a measured point."""
+    return FrontierPoint(
+        policy=policy,
+        accuracy=Measure(value=accuracy, stderr=0.01, n=100),
+        cost_usd=Measure(value=cost_usd, stderr=0.01, n=100),
+    )
+
+
+POINTS = OperatingPoints(
+    (
+        point("theta=0.2", 0.70, 1.0),
+        point("theta=0.5", 0.80, 2.0),
+        point("theta=0.8", 0.85, 5.0),
+        point("drift=0.1", 0.75, 3.0),
+        point("verified=0.001", 0.82, 1.5),
+        point("verified=0.01", 0.90, 4.0),
+    ),
+    {"default": "theta=0.8", "economy": "theta=0.2", "verified": "verified=0.01"},
+    point("best", 0.88, 10.0),
+)
+
+
+def test_the_front_has_verified_points_and_no_dominated_ones() -> None:
+    """Points that choose once and verified ones compete, and each is more accurate than cheaper."""
+    assert [each.policy for each in POINTS.front] == [
+        "theta=0.2",
+        "verified=0.001",
+        "verified=0.01",
+    ]
+    assert [each.policy for each in POINTS.front_once] == ["theta=0.2", "theta=0.5", "theta=0.8"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "found"),
+    [
+        ("default", "theta=0.8"),
+        ("verified", "verified=0.01"),
+        ("theta=0.5", "theta=0.5"),
+        ("theta=0.52", "theta=0.5"),
+        ("verified=0.3", "verified=0.01"),
+        ("best", "best"),
+        ("utility=3", None),
+        ("accuracy=best", None),
+        ("nonsense", None),
+    ],
+)
+def test_policies_are_found_by_name_rule_or_nearest_rule(policy: str, found: str | None) -> None:
+    """A rule between two measured ones has the figures of the nearer one of its kind."""
+    each = POINTS.find(policy)
+    assert (None if each is None else each.policy) == found
+
+
+@pytest.mark.parametrize(
+    ("label", "applied", "asked"),
+    [
+        ("theta=0.8", "theta=0.8", "theta=0.8"),
+        ("economy (theta=0.2)", "theta=0.2", "theta=0.2"),
+        ("default (verified=0.001)", "verified=0.001", "theta=0.8"),
+        ("theta=0.8 (theta=0.5)", "theta=0.5", "theta=0.8"),
+        ("accuracy=best (drift=0.1)", "drift=0.1", "drift=0.1"),
+        ("best (theta=1)", "best", "best"),
+        ("best (theta=0.5)", "theta=0.5", "best"),
+        ("none", None, None),
+    ],
+)
+def test_labels_say_what_was_asked_for(label: str, applied: str | None, asked: str | None) -> None:
+    """A record's policy gives the point that applied, and that of the request's own policy."""
+    found = POINTS.find_label(label)
+    assert tuple(each and each.policy for each in found) == (applied, asked)
+
+
+def test_the_most_accurate_point_within_a_cost() -> None:
+    """If nothing is cheap enough, it is the cheapest point."""
+    cases = {0.5: "theta=0.2", 1.2: "theta=0.2", 3.9: "verified=0.001", 9.0: "verified=0.01"}
+    for cost_usd, policy in cases.items():
+        found = POINTS.most_accurate(cost_usd)
+        assert found is not None
+        assert found.policy == policy
+    once = POINTS.most_accurate(4.9, verified=False)
+    assert once is not None
+    assert once.policy == "theta=0.5"
+
+
+def test_only_allowed_policies_are_found() -> None:
+    """Names and all rules of a kind may be allowed."""
+    named = POINTS.most_accurate(9.0, policies=("economy", "theta=0.5"))
+    kind = POINTS.most_accurate(9.0, policies=("theta=*",))
+    none = POINTS.most_accurate(9.0, policies=("utility=1",))
+    assert (named and named.policy, kind and kind.policy, none) == ("theta=0.5", "theta=0.8", None)
+
+
+def test_without_measured_points_nothing_is_found() -> None:
+    """An artifact without held-out predictions has no operating points."""
+    empty = OperatingPoints(())
+    assert empty.front == ()
+    assert empty.find("theta=0.5") is None
+    assert empty.most_accurate(1.0) is None
