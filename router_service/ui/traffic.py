@@ -19,8 +19,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service import __version__
+from router_service.access.accounts import Accounts
+from router_service.access.specs import KeyView
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
-from router_service.core.errors import DatabaseError, NotFoundError, UsageDisabledError
+from router_service.core.errors import (
+    DatabaseError,
+    NotFoundError,
+    UnknownAccountError,
+    UsageDisabledError,
+)
 from router_service.core.reasons import Reason
 from router_service.database.engine import Database
 from router_service.http.auth import CLIENTS_UI_PREFIX
@@ -180,6 +187,22 @@ async def session(request: Request) -> Session:
         workers=gateway.server.workers,
         is_sandbox=gateway.engine.settings.is_sandbox,
     )
+
+
+@routes.get("/account")
+async def account(request: Request) -> KeyView | None:
+    """Return the caller's own key with what is left of its budgets.
+
+    The result is null for keys of the configuration file, which have no limits.
+    """
+    gateway, name = gateway_of(request), info_of(request).key
+    if gateway.database.failure is not None:
+        raise gateway.database.failure  # at once, instead of after the connection's timeout
+    try:
+        accounts = Accounts(gateway.database.database)
+        return None if name is None else await asyncio.to_thread(accounts.get_key, name)
+    except UnknownAccountError:
+        return None
 
 
 Filter = Annotated[str | None, Query(max_length=MAX_NAME)]

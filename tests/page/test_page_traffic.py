@@ -192,10 +192,13 @@ def test_missing_usage_is_announced(
     path = tmp_path / "file" / "switchcraft.db"
     settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
     database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
-    settings = settings.model_copy(update={"database": database})
+    settings = settings.model_copy(update={"database": database, "keys": KEYS})
     with served(create_app(settings, shipped)) as url, browser.new_page() as page:
-        assert httpx.post(url + CHAT, json=BODY).status_code == 200
+        answer = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": TEAM_A})
+        assert answer.status_code == 200
         page.goto(f"{url}/ui")
+        page.get_by_label("Key of this gateway").fill(ADMIN)
+        page.keyboard.press("Enter")
         notice = page.locator("#overview .notice", has_text="Usage is not available")
         expect(notice).to_contain_text(str(path), timeout=15_000)
         page.get_by_role("tab", name="Live traffic").click()

@@ -115,6 +115,29 @@ export interface BudgetChange {
   expected_cost_usd: number;
 }
 
+/** Time after which a budget starts again. Days begin at 0:00 UTC, and weeks on Monday. */
+export type BudgetPeriod = "day" | "week" | "month" | "total";
+
+/** The most that may be spent in a period. */
+export interface BudgetSpec {
+  usd: number;
+  /** Days begin at 0:00 UTC, and weeks on Monday; `total` never starts again. */
+  period: BudgetPeriod;
+}
+
+/** A budget, and what is left of it. */
+export interface BudgetView {
+  usd: number;
+  period: BudgetPeriod;
+  /** Spent in the present period, up to the last second. */
+  spent_usd: number;
+  starts: string;
+  /** When the next period begins; null for `total`. */
+  resets: string | null;
+  /** When the budget is expected to be spent, at the pace of this period; null if it lasts. */
+  ends_by: string | null;
+}
+
 /** One candidate answer of a verified request, and its outcome. */
 export interface CandidateRecord {
   arm: string;
@@ -177,6 +200,12 @@ export interface Control {
   least: number;
   most: number | null;
   larger_is_cheaper: boolean;
+}
+
+/** A key with its secret, which is shown only once. */
+export interface CreatedKey {
+  secret: string;
+  key: KeyView;
 }
 
 /** Name and size of the encoder that the router was fine-tuned from. */
@@ -284,6 +313,44 @@ export interface FrontierPoint {
   accuracy_interval: [number, number] | null;
   cost_usd_interval: [number, number] | null;
   versus_best: VersusBest | null;
+}
+
+/** Some keys, in the order of their names. */
+export interface KeyPage {
+  keys: Array<KeyView>;
+  /** Number of all keys that match. */
+  total: number;
+  /** Value of `after` for the next page; null on the last one. */
+  next: string | null;
+}
+
+/** A key, without its secret. */
+export interface KeyView {
+  /** Who is responsible, such as an e-mail address. */
+  owner: string | null;
+  requests_per_minute: number | null;
+  /** Tokens of requests and answers together. */
+  tokens_per_minute: number | null;
+  parallel_requests: number | null;
+  budget: BudgetSpec | null;
+  metadata: Record<string, string>;
+  name: string;
+  /** The last characters of the secret, by which people recognize it. */
+  hint: string;
+  status: "active" | "expired" | "revoked";
+  team: string | null;
+  is_admin: boolean;
+  expires: string | null;
+  revoked: string | null;
+  created: string;
+  /** Until when the secret before the last rotation is valid. */
+  previous_until: string | null;
+  models: Array<string> | null;
+  policies: Array<string> | null;
+  spent_month_usd: number;
+  budget_state: BudgetView | null;
+  /** The budget of the key's team, which its requests count towards too. */
+  team_budget_state: BudgetView | null;
 }
 
 /** A tool call with its arguments decoded. */
@@ -398,8 +465,8 @@ export interface Provenance {
  * `label` is what people read in a list of decisions. `policies.explanations` has the sentences.
  */
 export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" | "risk" |
-  "unfamiliar" | "explored" | "sticky" | "switched" | "pinned" | "chat" | "fallback" | "undecided" |
-  "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
+  "unfamiliar" | "explored" | "sticky" | "switched" | "budget" | "pinned" | "chat" | "fallback" |
+  "undecided" | "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
 
 /** One row of the list of decisions; contains no part of the request's content. */
 export interface RecentDecision {
@@ -436,6 +503,12 @@ export interface Recommendation {
   unseen_difference: Measure;
 }
 
+/** How a key is rotated. */
+export interface Rotation {
+  /** Time in seconds that the old secret stays valid. */
+  overlap_s: number;
+}
+
 /** Who uses the page. */
 export interface Session {
   key: string | null;
@@ -444,6 +517,34 @@ export interface Session {
   is_sandbox: boolean;
   reasons: Record<string, string>;
   version: string;
+}
+
+/** Some teams, in the order of their names. */
+export interface TeamPage {
+  teams: Array<TeamView>;
+  /** Number of all teams that match. */
+  total: number;
+  /** Value of `after` for the next page; null on the last one. */
+  next: string | null;
+}
+
+/** A team. */
+export interface TeamView {
+  /** Who is responsible, such as an e-mail address. */
+  owner: string | null;
+  requests_per_minute: number | null;
+  /** Tokens of requests and answers together. */
+  tokens_per_minute: number | null;
+  parallel_requests: number | null;
+  budget: BudgetSpec | null;
+  metadata: Record<string, string>;
+  name: string;
+  created: string;
+  /** Number of keys that are not revoked. */
+  keys: number;
+  /** Spent in this calendar month (UTC). */
+  spent_month_usd: number;
+  budget_state: BudgetView | null;
 }
 
 /** Parts of the input that a template names in braces. */

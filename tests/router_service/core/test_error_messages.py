@@ -44,6 +44,17 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.ForbiddenError("This key may not read metrics. Use the admin key."): (
         "This key may not read metrics. Use the admin key."
     ),
+    errors.KeysUnavailableError(): (
+        "The API key cannot be checked, because the gateway's database of keys cannot be read yet. "
+        "Try again later."
+    ),
+    errors.UnknownAccountError("team", "search"): (
+        "There is no team with the name 'search' in the database. List the names with GET "
+        "/admin/teams or `switchcraft teams list`."
+    ),
+    errors.AccountConflictError("The team 'a' has 1 key. Revoke it, and delete the team then."): (
+        "The team 'a' has 1 key. Revoke it, and delete the team then."
+    ),
     errors.AdmissionError("The budget of this key is spent. It begins anew on 1 December."): (
         "The budget of this key is spent. It begins anew on 1 December."
     ),
