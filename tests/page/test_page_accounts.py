@@ -244,6 +244,30 @@ def test_key_is_rotated_and_revoked(tab: Page, gateway: Gateway) -> None:
     expect(open_account(tab, "rotated").get_by_role("button", name="Edit")).to_have_count(0)
 
 
+def test_administrator_can_rotate_the_own_key(browser: Browser, gateway: Gateway) -> None:
+    """The page goes on with the new secret, although the old one is refused at once."""
+    first = gateway.create("keys", name="self", is_admin=True)["secret"]
+    with browser.new_context(
+        base_url=gateway.url, permissions=["clipboard-read", "clipboard-write"]
+    ) as context:
+        page = context.new_page()
+        problems = Problems(page)
+        page.goto("/ui#keys?search=self")
+        page.get_by_label("Key of this gateway").fill(first)
+        problems.found.clear()  # the first question without a key
+        page.keyboard.press("Enter")
+        open_account(page, "self").get_by_role("button", name="Rotate").click()
+        page.get_by_label("How long the old secret stays valid").select_option("Not at all")
+        page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
+        second = take_secret(page)
+        expect(page.get_by_text("Rotated the key self.")).to_be_visible()
+        with page.expect_response(lambda response: response.url.endswith("search=sel")) as listed:
+            page.get_by_label("Search").fill("sel")
+        assert listed.value.ok
+        assert [gateway.ask(first), gateway.ask(second)] == [401, 200]
+        assert problems.found == []
+
+
 def test_complaints_are_at_their_fields(context: BrowserContext, gateway: Gateway) -> None:
     """What the browser or the gateway refuses is said at the field, which gets the focus."""
     gateway.create("keys", name="taken")
