@@ -31,8 +31,9 @@ from benchmarks.stamp import write_figures
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits
 from router_service.access.pacing import DAY_S, HOUR_S, Pacing
 from router_service.artifact import SHIPPED, Artifact
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, USAGE_SUMS, usage
+from router_service.database.schema import USAGE_SUMS, usage
 from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,

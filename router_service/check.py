@@ -19,13 +19,13 @@ from pathlib import Path
 
 import orjson
 
-from router_service.access.listening import permitted_listen_host
+from router_service.access.listening import has_stored_keys, permitted_listen_host
 from router_service.apis.api import Target
 from router_service.apis.parts import Message, Request, Text
 from router_service.artifact import MANIFEST, read_manifest
 from router_service.core.errors import ConfigError, DatabaseError, SwitchcraftError
 from router_service.core.keys import without_keys
-from router_service.database.engine import Database
+from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.database.migrating import newer_version_problem
 from router_service.database.schema import REVISION
 from router_service.requests.pool import Pool, pool_notes
@@ -94,7 +94,11 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield Finding("configuration", Status.NOTE, detail)
     store_url = settings.server.shared_store
     with _warnings() as warnings:
-        yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
+        is_stored = has_stored_keys(settings)
+        yield from _checked(
+            "keys",
+            lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
+        )
         log_warnings(store_url)
     yield from _notes("keys", warnings)
     notes: list[str] = []
@@ -245,12 +249,9 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
         detail = "is in memory, and lost when the gateway ends; set database.url to keep it"
         yield Finding("database", Status.NOTE, detail)
         return
-    database = Database(settings.database.url.get_secret_value())
-    try:
-        yield from _checked("database", lambda: _describe_database(settings, database))
-    finally:
-        database.close()
-    if settings.server.redis_url is not None and not database.is_postgresql:
+    url = settings.database.url.get_secret_value()
+    yield from _checked("database", lambda: _describe_database(settings, url))
+    if settings.server.redis_url is not None and url.startswith(SQLITE_PREFIX):
         detail = (
             "server.redis_url is set, but an SQLite file belongs to one machine: replicas on other "
             "machines have keys, budgets and usage of their own; set database.url to a PostgreSQL "
@@ -259,11 +260,14 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
         yield Finding("replicas", Status.NOTE, detail)
 
 
-def _describe_database(settings: Settings, database: Database) -> str:
+def _describe_database(settings: Settings, url: str) -> str:
+    database = Database(url)
     try:
         found = database.examine()
     except DatabaseError as exc:
         raise settings.error("database.url", str(exc)) from exc
+    finally:
+        database.close()
     if database.path is not None and not _is_writable(database.path):
         problem = (
             f"{database.path} cannot be written to; choose a file on a local disk that this user "

@@ -95,6 +95,7 @@ class StoredKeys:
         self._digests: dict[str, tuple[bytes, ...]] = {}
         """Hashes of a key's secrets by its name, also of those that are not valid any more."""
         self._teams: dict[str, Team] = {}
+        self._has_had_keys = False
         self._revision = -1
         self._refreshing = threading.Lock()
         self.is_loaded = False
@@ -102,8 +103,11 @@ class StoredKeys:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the database has never had a key, not even one that is revoked by now."""
-        return not self._digests
+        """Whether no key was ever seen, not even a revoked one.
+
+        If the database is replaced by an empty one, the gateway must not open itself to everyone.
+        """
+        return not self._has_had_keys
 
     @property
     def count(self) -> int:
@@ -183,6 +187,7 @@ class StoredKeys:
             current[digests[0]] = key
             previous |= dict.fromkeys(digests[1:], (key, row.previous_until_s))
         self._digests[row.name] = tuple(digests)
+        self._has_had_keys = True
         self._previous |= previous
         self._by_digest |= current
         for digest in known:
@@ -190,6 +195,11 @@ class StoredKeys:
                 self._by_digest.pop(digest, None)
             if digest not in previous:
                 self._previous.pop(digest, None)
+
+
+def has_keys(connection: Connection) -> bool:
+    """Return whether a database has any key, even a revoked one."""
+    return connection.execute(select(keys.c.name).limit(1)).first() is not None
 
 
 def read_limits(row: Row[Any]) -> Limits:

@@ -1,8 +1,10 @@
 """Rate limits and limits of parallel requests, of keys and their teams.
 
-No library fits: their state is in memory or in Redis, but not in the parent of worker processes;
-they check one limit at a time; and none gives back what a request has not used. `limits` and
-`throttled` take some 20 us for a check in memory, the code below takes 3 us.
+No library fits. The state of `limits` and `throttled-py` is in memory or in Redis, but not in the
+parent of worker processes. They check one limit at a time, so that a request which the second limit
+refuses has already taken from the first. They correct no amount afterwards. In memory, `limits` 5.8
+takes 8 us for one limit and `throttled-py` 3.5 takes 7 us, where `store.memory` takes 4 us for the
+six limits of a key and its team, and their settlement.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import AdmissionError
-from router_service.store.backends import MINUTE_US, Correction, Demand
+from router_service.store.backends import MINUTE_US, Correction, Demand, fits
 from router_service.store.shared_limits import SharedLimits
 
 BUSY_RETRY_S = 1.0
@@ -81,8 +83,8 @@ class Limit:
         """
         if self.kind is LimitKind.PARALLEL:
             return Demand(self.name, self.size - 1, None)
-        most = MINUTE_US - self.cost_us(min(amount, self.size))
-        return Demand(self.name, most, self.cost_us(amount))
+        cost_us = amount * MINUTE_US // self.size
+        return Demand(self.name, max(0, MINUTE_US - cost_us), cost_us)
 
     def state(self, used_us: int) -> RateState:
         """Return what is left of a rate."""
@@ -188,11 +190,10 @@ class RateLimits:
             demands = (*demands, *[limit.demand(tokens) for limit in found.tokens])
         if not demands:
             return None
-        used, after = await self._store.take(request.id, demands), []
-        for (_, most, cost_us), use in zip(demands, used, strict=True):
-            if use > most:
-                raise self._refusal(request, tokens, limits, demands, used)
-            after.append(use if cost_us is None else use + cost_us)
+        used = await self._store.take(request.id, demands)
+        if not fits(demands, used):
+            raise self._refusal(request, tokens, limits, demands, used)
+        after = [use + (demand[2] or 0) for demand, use in zip(demands, used, strict=True)]
         return TakenLimits(found, tokens, _headers(request.path, limits, after))
 
     def settle(self, request: IncomingRequest, taken: TakenLimits, outcome: Outcome) -> None:

@@ -245,7 +245,7 @@ class Api(ABC):
         """Return the proofs of reasoning in a whole answer."""
         return ()
 
-    def rate_headers(self, rate: RateState, now_s: float) -> Iterable[RawHeader]:
+    def rate_headers(self, rate: RateState, now_s: float) -> Sequence[RawHeader]:
         """Return the headers of an answer about one rate limit; `now_s` is the Unix time."""
         return openai_headers(rate)
 

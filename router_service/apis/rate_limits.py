@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 HEADER_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-")
@@ -24,21 +24,23 @@ class RateState(NamedTuple):
     """Time until all of it may be used at once."""
 
 
-def openai_headers(rate: RateState) -> Iterator[RawHeader]:
-    """Yield the headers about one rate (OpenAI: "Rate limits in headers")."""
-    yield b"x-ratelimit-limit-" + rate.unit, b"%d" % rate.limit
-    yield b"x-ratelimit-remaining-" + rate.unit, b"%d" % rate.remaining
-    yield b"x-ratelimit-reset-" + rate.unit, write_duration(rate.reset_s)
+def openai_headers(rate: RateState) -> Sequence[RawHeader]:
+    """Return the headers about one rate (OpenAI: "Rate limits in headers")."""
+    unit = rate.unit
+    return (
+        (b"x-ratelimit-limit-" + unit, b"%d" % rate.limit),
+        (b"x-ratelimit-remaining-" + unit, b"%d" % rate.remaining),
+        (b"x-ratelimit-reset-" + unit, write_duration(rate.reset_s)),
+    )
 
 
 def write_duration(seconds: float) -> bytes:
     """Return a duration as OpenAI writes it: `12ms`, `1.5s`, `6m0s` or `1h0m3s`."""
     milliseconds = max(0, round(seconds * 1000))
-    if 0 < milliseconds < 1000:
-        return b"%dms" % milliseconds
+    if milliseconds < 60_000:
+        is_short = 0 < milliseconds < 1000
+        return b"%dms" % milliseconds if is_short else b"%gs" % (milliseconds / 1000)
     minutes, milliseconds = divmod(milliseconds, 60_000)
-    text = f"{milliseconds / 1000:g}s"
-    if minutes:
-        hours, minutes = divmod(minutes, 60)
-        text = f"{hours}h{minutes}m{text}" if hours else f"{minutes}m{text}"
-    return text.encode()
+    hours, minutes = divmod(minutes, 60)
+    end = b"%dm%gs" % (minutes, milliseconds / 1000)
+    return b"%dh" % hours + end if hours else end

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
+from router_service.cli.accounts import keys, teams
 from router_service.command_line import SEVERAL, Count, create_command_line
 from router_service.core.addresses import read_port
 
@@ -26,6 +27,8 @@ app = create_command_line(
     "switchcraft",
     "Gateway that routes tool-calling requests to the cheapest model that answers correctly.",
 )
+app.command(keys)
+app.command(teams)
 
 
 def _read_port(_type: type, tokens: Sequence[Token]) -> int:
@@ -333,7 +336,8 @@ def sandbox(*, host: str = "127.0.0.1", port: Port = 8081) -> None:
 def key() -> None:
     """Create an API key for a client, and its hash for the configuration.
 
-    The configuration can have the hash in place of the key.
+    The configuration can have the hash in place of the key. `switchcraft keys create` creates keys
+    in the database, which can have limits and budgets, and need no restart or reload.
 
     Example: `switchcraft key`
     """

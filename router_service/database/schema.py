@@ -106,13 +106,15 @@ state = Table(
 )
 """Numbers of the whole database; `revision` counts the changes of keys and teams."""
 
+USAGE_DAY, USAGE_MONTH = "usage-day", "usage-month"
+"""Periods of `spending` for what all keys and teams spend, with or without a budget."""
+
 spending = Table(
     "spending",
     metadata,
     # The key or the team, as key:NAME or team:NAME.
     Column("subject", _name(MAX_NAME + 5), primary_key=True),
-    # That of a budget, or `usage-day` or `usage-month`, which have the spending of all keys and
-    # teams, with or without a budget.
+    # That of a budget, or `USAGE_DAY` or `USAGE_MONTH`.
     Column("period", String(12), primary_key=True),
     Column("start_s", BigInteger, primary_key=True),
     Column("spent_nusd", BigInteger, nullable=False),

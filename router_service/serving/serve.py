@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from router_service import signals
-from router_service.access.listening import permitted_listen_host
+from router_service.access.listening import has_stored_keys, permitted_listen_host
 from router_service.core.errors import DatabaseError
 from router_service.core.resources import bound_heap
 from router_service.database.engine import Database
@@ -47,9 +47,10 @@ def serve(options: ServeOptions) -> None:
             "%s: some settings have another effect here than in LiteLLM", settings.source,
             extra={FIELDS: {"settings": unsupported_table(settings)}},
         )  # fmt: skip
-    server = settings.server.model_copy(update={"host": permitted_listen_host(settings)})
-    log_warnings(server.shared_store)
     options = replace(options, keeps_database=prepare_database(settings))
+    host = permitted_listen_host(settings, has_stored_keys=has_stored_keys(settings))
+    server = settings.server.model_copy(update={"host": host})
+    log_warnings(server.shared_store)
     shares_metrics = server.workers > 1 or SHARED_DIRECTORY in os.environ
     with (
         shared_metrics_directory() if shares_metrics else nullcontext(),

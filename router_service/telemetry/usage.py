@@ -37,6 +37,8 @@ from router_service.core.money import NANO, to_nusd
 from router_service.database.engine import Database
 from router_service.database.schema import (
     MAX_NAME,
+    USAGE_DAY,
+    USAGE_MONTH,
     USAGE_SUMS,
     latencies,
     spending,
@@ -52,10 +54,10 @@ STEPS_S = (MINUTE_S, HOUR_S, DAY_S)
 MINUTES_KEPT_S = 2 * HOUR_S
 HOURS_KEPT_S = 2 * DAY_S
 
-SPENDING_PERIODS = {BudgetPeriod.DAY: "usage-day", BudgetPeriod.MONTH: "usage-month"}
+SPENDING_PERIODS = {BudgetPeriod.DAY: USAGE_DAY, BudgetPeriod.MONTH: USAGE_MONTH}
 """Names of the periods in the table `spending` that have the spending of every key and team. They
 are not those of budgets, which have a ledger of their own."""
-SPENDING_KEPT_S = {"usage-day": 3 * DAY_S, "usage-month": 95 * DAY_S}
+SPENDING_KEPT_S = {USAGE_DAY: 3 * DAY_S, USAGE_MONTH: 95 * DAY_S}
 """How long they are kept: they only say which keys and teams have spent most."""
 
 ALL = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -175,12 +175,14 @@ class MessagesApi(Api):
         """Yield the proofs of reasoning in a whole answer."""
         return find_proofs(value)
 
-    def rate_headers(self, rate: RateState, now_s: float) -> Iterator[RawHeader]:
-        """Yield the headers about one rate limit (Anthropic: "Rate limits", response headers)."""
+    def rate_headers(self, rate: RateState, now_s: float) -> Sequence[RawHeader]:
+        """Return the headers about one rate limit (Anthropic: "Rate limits", response headers)."""
         prefix = b"anthropic-ratelimit-" + rate.unit
-        yield prefix + b"-limit", b"%d" % rate.limit
-        yield prefix + b"-remaining", b"%d" % rate.remaining
-        yield prefix + b"-reset", _write_time(math.ceil(now_s + rate.reset_s))
+        return (
+            (prefix + b"-limit", b"%d" % rate.limit),
+            (prefix + b"-remaining", b"%d" % rate.remaining),
+            (prefix + b"-reset", _write_time(math.ceil(now_s + rate.reset_s))),
+        )
 
     def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
         """Return the body of an error."""

@@ -38,3 +38,25 @@ def test_restored_backup_replaces_what_is_known(tmp_path: Path) -> None:
     stored.refresh(database)
     assert ring.find(newer.encode(), Permission.CALL)
     database.close()
+
+
+def test_empty_database_does_not_open_a_gateway(tmp_path: Path) -> None:
+    """If the keys of a running gateway disappear, it refuses everyone instead of no one."""
+    path, stored = tmp_path / "a.db", StoredKeys()
+    database = Database(f"sqlite:///{path}")
+    database.prepare()
+    ring = KeyRing([], stored)
+    stored.refresh(database)
+    is_open = [ring.is_open]
+    accounts = Accounts(database)
+    accounts.create_key(NewKey(name="ops", is_admin=True))
+    stored.refresh(database)
+    for part in ("", "-wal", "-shm"):
+        Path(f"{path}{part}").unlink()
+    empty = Database(f"sqlite:///{path}")
+    empty.prepare()
+    stored.refresh(empty)
+    is_open.append(ring.is_open)
+    assert is_open == [True, False]
+    database.close()
+    empty.close()
