@@ -30,7 +30,7 @@ from tests.bodies import BODY, CHAT
 from tests.clients.installed import INSTALL_S
 from tests.page.test_page_served import faults
 from tests.page.watching import Problems
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import WAIT_S, Sandbox, served, wait_for
 
 ADMIN = new_key()
 MANY = 10_000
@@ -74,7 +74,7 @@ class Gateway:
     def ask(self, secret: str) -> int:
         """Send a request with a key, and return the status of the answer."""
         headers = {"authorization": f"Bearer {secret}"}
-        return httpx.post(self.url + CHAT, json=BODY, headers=headers).status_code
+        return httpx.post(self.url + CHAT, json=BODY, headers=headers, timeout=WAIT_S).status_code
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def gateway(
     headers = {"x-api-key": ADMIN}
     with (
         served(create_app(settings, shipped)) as url,
-        httpx.Client(base_url=url, headers=headers) as api,
+        httpx.Client(base_url=url, headers=headers, timeout=WAIT_S) as api,
     ):
         database = Database(address)
         yield Gateway(url, database, api)
@@ -492,7 +492,7 @@ def test_decision_shows_what_a_budget_has_changed(
     app = create_app(settings, shipped, hooks=ScarceBudget(allowance))
     with served(app) as url, browser.new_context(base_url=url) as context:
         asked = {"x-switchcraft-policy": "theta=0.95"}
-        applied = httpx.post(url + CHAT, json=BODY, headers=asked).headers
+        applied = httpx.post(url + CHAT, json=BODY, headers=asked, timeout=WAIT_S).headers
         policy = applied["x-switchcraft-budget-policy"]
         page = context.new_page()
         page.goto("/ui#live")
