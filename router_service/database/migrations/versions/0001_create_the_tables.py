@@ -43,6 +43,7 @@ def upgrade() -> None:
         sa.Column("amount_nusd", sa.BigInteger(), nullable=False),
         sa.Column("reserved_nusd", sa.BigInteger(), nullable=False),
         sa.Column("expires_s", sa.Float(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("subject", "period", "start_s", "holder", name=op.f("pk_leases")),
     )
     op.create_table(
