@@ -195,7 +195,7 @@ def test_missing_usage_is_announced(
     database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
     settings = settings.model_copy(update={"database": database, "keys": KEYS})
     with served(create_app(settings, shipped)) as url, browser.new_page() as page:
-        answer = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": TEAM_A})
+        answer = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": TEAM_A}, timeout=WAIT_S)
         assert answer.status_code == 200
         page.goto(f"{url}/ui")
         page.get_by_label("Key of this gateway").fill(ADMIN)
