@@ -28,11 +28,13 @@ from numpy.typing import NDArray
 from sqlalchemy import insert
 
 from benchmarks.stamp import write_figures
+from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits
 from router_service.access.pacing import DAY_S, HOUR_S, Pacing
 from router_service.artifact import SHIPPED, Artifact
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, USAGE_SUMS, usage
+from router_service.database.schema import USAGE_SUMS, usage
 from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
@@ -160,6 +162,13 @@ class State:
     start_s: int = STARTS_S
     end_s: float = STARTS_S + DAYS * DAY_S
 
+    @property
+    def balance(self) -> BudgetBalance:
+        """The state as the pacing reads it."""
+        return BudgetBalance(
+            self.subject, self.budget, self.start_s, self.end_s, self.spent_usd, 0.0
+        )
+
 
 @dataclass(slots=True)
 class Month:
@@ -260,7 +269,7 @@ def cheaper_first(
     key = Key("simulated", limits=Limits(budget=budget))
     ledger = Ledger("key:simulated")
     pacing = Pacing(
-        BudgetSettings, lambda: recorded.points, lambda _: [state], clock=lambda: now[0]
+        BudgetSettings, lambda: recorded.points, lambda _: [state.balance], clock=lambda: now[0]
     )
     rule = recorded.points.rules[name]
     asked = None if name == DEFAULT else name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -17,7 +17,10 @@ import yaml
 
 from benchmarks.load.bodies import MODEL, ROUTED
 from benchmarks.load.processes import Program, free_port
+from router_service.access.accounts import Accounts
+from router_service.access.specs import BudgetSpec, NewKey, NewTeam
 from router_service.artifact import SHIPPED, Artifact
+from router_service.database.engine import Database
 
 KEY = "sk-none"
 PRICE = {"input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7}
@@ -70,11 +73,29 @@ def switchcraft(place: Place) -> Contender:
     return _switchcraft(place, "switchcraft", Path(__file__).parents[2])
 
 
+def limited(place: Place) -> Contender:
+    """Return this gateway with a key of its database: rate limits and a budget, and a team's."""
+    url = f"sqlite:///{place.folder}/limited.db"
+    accounts = Accounts(Database(url))
+    accounts.database.prepare()
+    limits = {
+        "requests_per_minute": 10_000_000,
+        "tokens_per_minute": 2_000_000_000,
+        "parallel_requests": 10_000,
+        "budget": BudgetSpec(usd=1_000_000),
+    }
+    accounts.create_team(NewTeam(name="team", **limits))
+    created = accounts.create_key(NewKey(name="key", team="team", is_admin=True, **limits))
+    tree = Path(__file__).parents[2]
+    contender = _switchcraft(place, "limited", tree, database={"url": url})
+    return replace(contender, headers={"authorization": f"Bearer {created.secret}"})
+
+
 def with_workers(place: Place, workers: int, decision_threads: int) -> Contender:
     """Return this gateway with several workers; `decision_threads` is the number of each."""
     name = f"{workers} x {decision_threads}"
     server = {"workers": workers, "decision_threads": decision_threads}
-    return _switchcraft(place, name, Path(__file__).parents[2], server)
+    return _switchcraft(place, name, Path(__file__).parents[2], server=server)
 
 
 def before(place: Place) -> Contender | None:
@@ -84,16 +105,19 @@ def before(place: Place) -> Contender | None:
 
 
 def _switchcraft(
-    place: Place, name: str, tree: Path, server: Mapping[str, int] | None = None
+    place: Place, name: str, tree: Path, **sections: Mapping[str, object]
 ) -> Contender:
     port = free_port()
     arms = [_entry(arm, place.upstream) for arm in Artifact.load(SHIPPED).manifest.arms]
     models = [{**_entry(MODEL, place.upstream), "model_info": PRICE}, *arms]
-    content = {"model_list": models, "server": {"port": port, **(server or {})}}
+    server = {"port": port, **sections.get("server", {})}
+    content = {"model_list": models, **sections, "server": server}
     path = place.write(f"{name}.yaml", content)
     # -P: the working directory must not shadow the tree.
     command = (sys.executable, "-P", "-m", "router_service.cli", "serve", "--config", path)
-    program = place.program(name, port, *command, PYTHONPATH=str(tree))
+    program = place.program(
+        name, port, *command, PYTHONPATH=str(tree), XDG_STATE_HOME=str(place.folder / name)
+    )
     revision = _output_of("git", "-C", str(tree), "describe", "--always", "--dirty")
     return Contender(name, revision, program, routed_model=ROUTED)
 
@@ -196,6 +220,7 @@ target = "upstream"
 
 GATEWAYS: Mapping[str, Callable[[Place], Contender | None]] = {
     "switchcraft": switchcraft,
+    "limited": limited,
     "before": before,
     "portkey": portkey,
     "litellm": litellm,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from router_service.access.allowance import Allowance
 from router_service.access.key import Key
-from router_service.access.pacing import Allowance
 from router_service.core.decision_record import DecisionRecord
 
 
@@ -52,6 +52,9 @@ class ExpectedCost:
     """Expected cost with the chosen model."""
     least_usd: float
     """Expected cost with the cheapest model that may answer it."""
+    kind: str = ""
+    """Requests of the same kind are expected to deviate from this cost in the same way. There are
+    few kinds, such as one for each model."""
 
 
 @dataclass(frozen=True, slots=True)

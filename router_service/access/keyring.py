@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,8 +12,9 @@ from sqlalchemy import Connection, Row, or_, select
 
 from router_service.access.key import NO_LIMITS, Budget, BudgetPeriod, Key, Limits, Permission, Team
 from router_service.core.keys import digest_of
+from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import NANO, keys, state, teams
+from router_service.database.schema import keys, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
 
 REFRESH_S = 0.25
@@ -34,11 +36,13 @@ class KeyRing:
     def __init__(self, keys: Iterable[tuple[str, Key]], stored: StoredKeys | None = None) -> None:
         """Store keys with their secrets, each in plain text or as `sha256:HEX`.
 
-        `stored` are the keys of the database. Of two keys with the same secret, the last one
-        counts, and those of the database come first. Raise ValueError as `digest_of` does.
+        `stored` are the keys of the database; None if there is no database. Of two keys with the
+        same secret, the last one counts, and those of the database come first. Raise ValueError as
+        `digest_of` does.
         """
         self._keys = {digest_of(secret): key for secret, key in keys}
         self._stored = stored or StoredKeys()
+        self._has_database = stored is not None
 
     @classmethod
     def from_settings(cls, settings: KeySettings, stored: StoredKeys | None = None) -> KeyRing:
@@ -56,12 +60,12 @@ class KeyRing:
     @property
     def is_open(self) -> bool:
         """True if there is no key at all; every client that can connect is then allowed."""
-        return not self._keys and self._stored.is_empty
+        return not self._keys and self._stored.is_empty and not self.may_be_incomplete
 
     @property
     def may_be_incomplete(self) -> bool:
         """Whether the database could not be read yet, so that an unknown key may be valid."""
-        return not self._stored.is_loaded
+        return self._has_database and not self._stored.is_loaded
 
     def find(self, secret: bytes, permission: Permission) -> Key | None:
         """Return the key with this secret and permission."""
@@ -82,9 +86,11 @@ class StoredKeys:
         self._by_digest: dict[bytes, Key] = {}
         self._previous: dict[bytes, tuple[Key, float]] = {}
         """Keys by the hash of a secret that was rotated, with the time until which it is valid."""
-        self._digests: dict[str, tuple[bytes, bytes | None]] = {}
+        self._digests: dict[str, tuple[bytes, ...]] = {}
+        """Hashes of a key's secrets by its name, also of those that are not valid any more."""
         self._teams: dict[str, Team] = {}
         self._revision = -1
+        self._refreshing = threading.Lock()
         self.is_loaded = False
         """Whether the database has been read. Before, an unknown key may be a valid one."""
 
@@ -106,20 +112,25 @@ class StoredKeys:
         return key
 
     def refresh(self, database: Database) -> None:
-        """Read the keys and teams that have changed; raises DatabaseError."""
-        with database.read() as connection:
-            query = select(state.c.value).where(state.c.name == "revision")
-            revision = connection.execute(query).scalar_one()
-            if revision == self._revision:
-                self.is_loaded = True
-                return
-            changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
-            found = {row.name: Team(row.name, read_limits(row)) for row in changed}
-            self._teams |= found
-            rows = self._changed_keys(connection, set(found))
-        for row in rows:
-            self._take_key(row)
-        self._revision, self.is_loaded = revision, True
+        """Read the keys and teams that have changed; raises DatabaseError.
+
+        The database's thread calls this regularly, and a thread that has changed something does so
+        at once.
+        """
+        with self._refreshing:
+            with database.read() as connection:
+                query = select(state.c.value).where(state.c.name == "revision")
+                revision = connection.execute(query).scalar_one()
+                if revision == self._revision:
+                    self.is_loaded = True
+                    return
+                changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
+                found = {row.name: Team(row.name, read_limits(row)) for row in changed}
+                self._teams |= found
+                rows = self._changed_keys(connection, set(found))
+            for row in rows:
+                self._take_key(row)
+            self._revision, self.is_loaded = revision, True
 
     def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:
         changed = keys.c.revision > self._revision
@@ -130,28 +141,36 @@ class StoredKeys:
         return list(connection.execute(select(keys).where(changed)))
 
     def _take_key(self, row: Row[Any]) -> None:
-        name = row.name
-        for digest in self._digests.get(name, ()):
-            if digest is not None:
+        """Replace what is known of a key.
+
+        Requests look for keys meanwhile, so a secret that stays valid is found at every moment.
+        """
+        known = self._digests.get(row.name, ())
+        current: dict[bytes, Key] = {}
+        previous: dict[bytes, tuple[Key, float]] = {}
+        digests = [bytes.fromhex(row.digest)]
+        if row.previous_digest is not None:
+            digests.append(bytes.fromhex(row.previous_digest))
+        if row.revoked_s is None:
+            key = Key(
+                name=row.name,
+                permissions=_ADMIN if row.is_admin else _CLIENT,
+                team=self._teams.get(row.team) if row.team else None,
+                limits=read_limits(row),
+                models=None if row.models is None else frozenset(row.models),
+                policies=None if row.policies is None else tuple(row.policies),
+                expires_s=row.expires_s,
+            )
+            current[digests[0]] = key
+            previous |= dict.fromkeys(digests[1:], (key, row.previous_until_s))
+        self._digests[row.name] = tuple(digests)
+        self._previous |= previous
+        self._by_digest |= current
+        for digest in known:
+            if digest not in current:
                 self._by_digest.pop(digest, None)
+            if digest not in previous:
                 self._previous.pop(digest, None)
-        digest = bytes.fromhex(row.digest)
-        previous = row.previous_digest and bytes.fromhex(row.previous_digest)
-        self._digests[name] = digest, previous
-        if row.revoked_s is not None:
-            return
-        key = Key(
-            name=name,
-            permissions=_ADMIN if row.is_admin else _CLIENT,
-            team=self._teams.get(row.team) if row.team else None,
-            limits=read_limits(row),
-            models=None if row.models is None else frozenset(row.models),
-            policies=None if row.policies is None else tuple(row.policies),
-            expires_s=row.expires_s,
-        )
-        self._by_digest[digest] = key
-        if previous is not None:
-            self._previous[previous] = key, row.previous_until_s
 
 
 def read_limits(row: Row[Any]) -> Limits:

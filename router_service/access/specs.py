@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from router_service.access.key import BudgetPeriod
+from router_service.core.keys import begins_like_key
 from router_service.database.schema import MAX_NAME
 
 MAX_METADATA = 20
@@ -28,16 +29,30 @@ def _check_text(text: str) -> str:
     return text
 
 
-AccountName = Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_check_text)]
+def _check_name(name: str) -> str:
+    if begins_like_key(name):
+        raise ValueError("looks like a key, and names appear in logs; choose another name")
+    # Clients and proxies remove such segments from the path of an address, encoded or not.
+    if name in {".", ".."}:
+        raise ValueError("cannot be part of an address; choose another name")
+    return name
+
+
+def _check_time(time: datetime) -> datetime:
+    if not 1970 < time.year < 9999:  # in every time zone
+        raise ValueError("must be a year from 1971 to 9998")
+    return time
+
+
+Text = Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_check_text)]
+AccountName = Annotated[Text, AfterValidator(_check_name)]
 """A name that appears in logs, metrics and records, and is never used again."""
 Owner = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_check_text)]
+Time = Annotated[AwareDatetime, AfterValidator(_check_time)]
 Limit = Annotated[int, Field(ge=1, le=2**31 - 1)]
 MetadataText = Annotated[str, Field(max_length=MAX_METADATA_CHARACTERS)]
 Metadata = Annotated[Mapping[MetadataText, MetadataText], Field(max_length=MAX_METADATA)]
-Names = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=MAX_NAME)], ...],
-    Field(max_length=MAX_NAMES),
-]
+Names = Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_NAMES)]
 
 
 class _Spec(BaseModel):
@@ -79,7 +94,8 @@ class KeyChange(_LimitFields):
     team: AccountName | None = None
     is_admin: bool = False
     """Whether the key may also use the admin API and the whole page."""
-    expires: AwareDatetime | None = None
+    expires: Time | None = None
+    """Time after which the key is not valid, with its time zone."""
     models: Names | None = None
     """Models that requests may name and that the router may choose; null allows all."""
     policies: Names | None = None
@@ -169,4 +185,6 @@ class TeamPage(_Spec):
 
     teams: tuple[TeamView, ...]
     total: int
+    """Number of all teams that match."""
     next: str | None
+    """Value of `after` for the next page; null on the last one."""

@@ -93,6 +93,35 @@ class ForbiddenError(InvalidRequestError):
     """A request that is not allowed at all, or not with its API key."""
 
 
+class KeysUnavailableError(SwitchcraftError):
+    """A request whose key may be valid, but the database has not been readable yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The API key cannot be checked, because the gateway's database of keys cannot be read "
+            "yet. Try again later."
+        )
+        self.retry_after_s = 1.0
+
+
+class UnknownAccountError(InvalidRequestError):
+    """A key or a team that does not exist. `kind` is `key` or `team`."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"There is no {kind} with the name {name[:200]!r} in the database. List the names with "
+            f"GET /admin/{kind}s or `switchcraft {kind}s list`.",
+            param="name",
+            code=f"{kind}_not_found",
+        )
+        self.kind = kind
+        self.name = name
+
+
+class AccountConflictError(InvalidRequestError):
+    """A change of a key or a team that the present state of keys and teams does not allow."""
+
+
 class OverloadedError(SwitchcraftError):
     """A request that exceeds the gateway's capacity.
 
@@ -120,13 +149,18 @@ class AdmissionError(SwitchcraftError):
         kind: str = "insufficient_quota",
         status: int = 429,
         retry_after_s: float | None = None,
+        should_retry: bool = True,
     ) -> None:
-        """Take the HTTP status, OpenAI's code and type, and the time after which to retry."""
+        """Take the HTTP status, OpenAI's code and type, and the time after which to retry.
+
+        If `should_retry` is false, clients are told not to repeat the request by themselves.
+        """
         super().__init__(message)
         self.code = code
         self.kind = kind
         self.status = status
         self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
 
 
 class ModelNotFoundError(InvalidRequestError):

@@ -47,6 +47,8 @@ class Reason(StrEnum):
     """The arm of the conversation's last request, because switching to another does not pay."""
     SWITCHED = "switched", "a change of model pays"
     """Another arm than that of the conversation's last request, because switching pays."""
+    BUDGET = "budget", "fits into the rest of the budget"
+    """The policy's choice among the models that cost no more than what is left of a budget."""
 
     # Reasons of the gateway: a model answered that the router did not choose.
     PINNED = "pinned", "named by the request"
@@ -80,5 +82,6 @@ ROUTER_REASONS = (
     Reason.EXPLORED,
     Reason.STICKY,
     Reason.SWITCHED,
+    Reason.BUDGET,
 )
 """The router's reasons, whatever the policy."""

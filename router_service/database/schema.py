@@ -19,13 +19,11 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
 )
 
 REVISION = "0001"
 """The newest migration; a new database starts with it."""
-
-NANO = 1_000_000_000
-"""Nanodollars in a dollar."""
 
 MAX_NAME = 200
 """Longest name of a key, a team, a model or a policy, in characters."""
@@ -37,6 +35,9 @@ def _limits() -> tuple[Column[object], ...]:
     """Return the columns that keys and teams share; NULL means no limit."""
     return (
         Column("owner", String(MAX_NAME)),
+        # Name and owner, case-folded. A search reads one column of each row, which is three times
+        # as fast as folding two.
+        Column("search", Text, nullable=False, default=""),
         Column("requests_per_minute", Integer),
         Column("tokens_per_minute", Integer),
         Column("parallel_requests", Integer),
@@ -93,7 +94,7 @@ spending = Table(
     metadata,
     # The key or the team, as key:NAME or team:NAME.
     Column("subject", String(MAX_NAME + 5), primary_key=True),
-    Column("period", String(10), primary_key=True),
+    Column("period", String(12), primary_key=True),
     Column("start_s", BigInteger, primary_key=True),
     Column("spent_nusd", BigInteger, nullable=False),
     # Until when a gateway waits for money that others have leased and do not use.
@@ -112,9 +113,12 @@ leases = Table(
     # The process that may spend the amount.
     Column("holder", String(40), primary_key=True),
     Column("amount_nusd", BigInteger, nullable=False),
-    # The part of the amount that requests in flight have reserved.
+    # The part of the amount that requests in flight have reserved, or that others wait for.
     Column("reserved_nusd", BigInteger, nullable=False),
     Column("expires_s", Float, nullable=False),
+    # Number of the holder's last write. If its connection broke during a commit, the holder finds
+    # out whether the write was made.
+    Column("number", BigInteger, nullable=False),
 )
 """Parts of budgets that processes hold, so that requests need not ask the database."""
 

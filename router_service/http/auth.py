@@ -16,8 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router_service.access.key import NO_KEY, Key, Permission
 from router_service.access.keyring import KeyRing
 from router_service.core.addresses import is_loopback
-from router_service.core.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
-from router_service.http.error_responses import INFO, error_response
+from router_service.core.errors import (
+    ForbiddenError,
+    InvalidRequestError,
+    KeysUnavailableError,
+    UnauthorizedError,
+)
+from router_service.http.error_responses import INFO, code_of, error_response
 from router_service.requests.exchange import RequestInfo
 from router_service.telemetry.metrics import Metrics
 
@@ -82,8 +87,8 @@ class Authentication:
         outgoing = send_page if is_ui_path(path) else send
         try:
             info.api_key = authenticate(self._keys(), path, info.headers)
-        except InvalidRequestError as exc:
-            self._metrics.refused_callers.labels(exc.code).inc()
+        except (InvalidRequestError, KeysUnavailableError) as exc:
+            self._metrics.refused_callers.labels(code_of(exc)).inc()
             await error_response(exc, scope)(scope, receive, outgoing)
             return
         await self._app(scope, receive, outgoing)
@@ -92,7 +97,7 @@ class Authentication:
 def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:
     """Return the key that allows a request, or `NO_KEY` if the request needs none.
 
-    Raises UnauthorizedError or ForbiddenError.
+    Raises UnauthorizedError, ForbiddenError or KeysUnavailableError.
     """
     if path in PUBLIC_PATHS:
         return NO_KEY
@@ -120,6 +125,8 @@ def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:
             f"The metrics key is valid only for {METRICS_PATH}. Send another key for this path.",
             code="metrics_key_only",
         )
+    if keys.may_be_incomplete:
+        raise KeysUnavailableError
     raise UnauthorizedError(is_missing=not secret)
 
 

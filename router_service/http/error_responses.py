@@ -17,13 +17,16 @@ from router_service.apis.answer_errors import is_openai_error, write_openai_erro
 from router_service.apis.api import Api
 from router_service.apis.registry import APIS
 from router_service.core.errors import (
+    AccountConflictError,
     AdmissionError,
     BodyTimeoutError,
     BodyTooLargeError,
+    DatabaseError,
     DeadlineError,
     Failure,
     ForbiddenError,
     InvalidRequestError,
+    KeysUnavailableError,
     ModelNotFoundError,
     NotFoundError,
     NothingToRouteError,
@@ -36,10 +39,12 @@ from router_service.core.errors import (
     StoreError,
     SwitchcraftError,
     UnauthorizedError,
+    UnknownAccountError,
     UnsupportedEncodingError,
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.database.background import RETRY_S
 from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
 from router_service.requests.recording import Recorder
 from router_service.upstream.bodies import decode_json
@@ -64,12 +69,16 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (ResponseNotFoundError, 404),
     (ObjectNotFoundError, 404),
     (NotServedError, 404),
+    (UnknownAccountError, 404),
     (ResponseElsewhereError, 409),
+    (AccountConflictError, 409),
     (InvalidRequestError, 400),
     (NotFoundError, 404),
     (OverloadedError, 503),
     (ReloadRefusedError, 409),
     (StoreError, 503),
+    (DatabaseError, 503),
+    (KeysUnavailableError, 503),
 )
 """HTTP status by class; the first class that matches counts. Any other error gets status 500."""
 
@@ -79,6 +88,8 @@ _CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
     (NotFoundError, "not_found"),
     (ReloadRefusedError, "reload_refused"),
     (StoreError, "store_unavailable"),
+    (DatabaseError, "database_unavailable"),
+    (KeysUnavailableError, "database_unavailable"),
 )
 """Code by class, for errors that have none of their own; the first class that matches counts."""
 
@@ -153,8 +164,14 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
             kind = "invalid_request_error"
         case OverloadedError() if exc.is_callers:
             kind = "requests"
-        case OverloadedError() | StoreError():
+        case OverloadedError() | StoreError() | KeysUnavailableError():
             kind = "server_error"
+        case DatabaseError():
+            message = (
+                "The gateway's database cannot be used at the moment. Try again later. The cause "
+                "is in the gateway's log."
+            )
+            return form.write(status, _typed(message, "server_error", code))
         case _:
             message = "The gateway failed to serve this request. The cause is in the gateway's log."
             return form.write(status, _typed(message, "server_error", code))
@@ -203,8 +220,10 @@ def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -
 def retry_after(exc: Exception) -> dict[str, str]:
     """Return the `retry-after` header (RFC 9110, 10.2.3); {} if there is no time to wait."""
     wait_s: float | None = None
-    if isinstance(exc, UpstreamError | OverloadedError | AdmissionError):
+    if isinstance(exc, UpstreamError | OverloadedError | AdmissionError | KeysUnavailableError):
         wait_s = exc.retry_after_s
+    elif isinstance(exc, DatabaseError):
+        wait_s = RETRY_S
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 
@@ -235,6 +254,9 @@ def headers_of(exc: Exception) -> dict[str, str]:
             return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
         case BodyTimeoutError():
             return {"connection": "close"}  # the rest of the body is never read
+        case AdmissionError() if not exc.should_retry:
+            # The clients of OpenAI and Anthropic repeat other requests with status 429.
+            return {"x-should-retry": "false", **retry_after(exc)}
         case _:
             return retry_after(exc)
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter
@@ -35,6 +36,7 @@ from router_service.http.transfer import (
     read_deadline,
     read_limits,
     read_verified_goals,
+    reserve,
     unless_client_leaves,
     upstream_path,
 )
@@ -46,7 +48,7 @@ from router_service.requests.parsing import (
     read_session_header,
     unrouted,
 )
-from router_service.requests.planning import POLICY_HEADER, PolicyHeaders
+from router_service.requests.planning import POLICY_HEADER, Plan, PolicyHeaders
 from router_service.upstream.retries import UpstreamRequest
 from router_service.upstream.translation import Translation
 from router_service.verifier.steps import VerificationLimits
@@ -154,6 +156,7 @@ class RoutedAnswer(Response):
                     if plan.verified is not None:
                         limits = read_limits(info.headers, verification)
                         check_limits(plan, limits)
+                    plan, limits = await _within_budget(request, plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, scope, exc)(scope, receive, send)
                 return
@@ -203,3 +206,16 @@ class RoutedAnswer(Response):
                 raise
             finally:
                 gateway.recorder.answered(exchange)
+
+
+async def _within_budget(
+    request: Request, plan: Plan, limits: VerificationLimits | None
+) -> tuple[Plan, VerificationLimits | None]:
+    """Reserve the cost of a plan; return the plan and its limits within what the budget allows."""
+    cost = plan.expected_cost
+    allowance_usd = await reserve(request, cost)
+    if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
+        plan = plan.planner.within(plan, allowance_usd)
+    if limits is not None and allowance_usd < limits.max_cost_usd:
+        limits = replace(limits, max_cost_usd=allowance_usd)
+    return plan, limits

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from router_service.access.hooks import ExpectedCost
 from router_service.apis.conversation import Reference, as_text, decode_object
 from router_service.apis.references import find_references
 from router_service.core.errors import (
@@ -42,6 +43,7 @@ from router_service.http.transfer import (
     read_body,
     read_by,
     read_deadline,
+    reserve,
     segments_of,
     send_part,
     start,
@@ -70,6 +72,9 @@ providers quote parts of it."""
 
 CREATING = frozenset({"POST", "PATCH"})
 """Methods that are not idempotent (RFC 9110, section 9.2.2; RFC 5789)."""
+
+UNKNOWN_COST = ExpectedCost(0.0, 0.0)
+"""Nothing is reserved, but a budget that is spent refuses the request."""
 
 FindModel = Callable[[Engine], Awaitable[Model]]
 """Returns the model whose first deployment gets the request; raises SwitchcraftError."""
@@ -226,6 +231,7 @@ class PassedAnswer(Response):
                 path, query = upstream_path(request.scope)
                 body = await read_body(request, gateway.server)
                 await admit(request, path, len(body))
+                await reserve(request, UNKNOWN_COST)
                 outgoing = OutgoingRequest(
                     model=model.name,
                     path=path,

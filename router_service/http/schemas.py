@@ -14,12 +14,18 @@ DESCRIPTION = (
     "forwarded unchanged."
 )
 
-ANSWERS, STORED, DECISIONS, OPERATIONS = "Answers", "Stored responses", "Decisions", "Operations"
+ANSWERS, STORED, DECISIONS = "Answers", "Stored responses", "Decisions"
+ACCOUNTS, OPERATIONS = "Keys and teams", "Operations"
 
 TAGS: list[Document] = [
     {"name": ANSWERS, "description": "Requests that a model answers."},
     {"name": STORED, "description": "Responses that a provider has stored for your key."},
     {"name": DECISIONS, "description": "Models, policies, decisions, and feedback on answers."},
+    {
+        "name": ACCOUNTS,
+        "description": "Keys and teams of the database, with their limits and budgets. These "
+        "endpoints need an admin key.",
+    },
     {
         "name": OPERATIONS,
         "description": "Health needs no key. Metrics need the metrics key or the admin key, and "

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from router_service.access.hooks import Grant, IncomingRequest
+from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest
 from router_service.core.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -69,6 +69,17 @@ async def admit(request: Request, path: str, size_bytes: int, policy: str | None
     grant = await gateway_of(request).hooks.admit(incoming)
     info.admitted = incoming, grant
     return grant
+
+
+async def reserve(request: Request, cost: ExpectedCost) -> float:
+    """Reserve what an admitted request is expected to cost, and return the most it may cost.
+
+    Raises AdmissionError, and ClientDisconnect if the client leaves while the request waits.
+    """
+    admitted = info_of(request).admitted
+    assert admitted is not None  # noqa: S101 - for mypy; only called after `admit`
+    reserving = gateway_of(request).hooks.reserve(*admitted, cost)
+    return await unless_client_leaves(request.receive, reserving)
 
 
 def read_deadline(request: Request) -> float:

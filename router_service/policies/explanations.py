@@ -47,6 +47,7 @@ WITHOUT_CHOICE: Mapping[str, str] = {
     Reason.UNDECIDED: "the router failed, so the most expensive arm answered",
     Reason.UNROUTED: "the router knows none of the configured models, so router.chat_model"
     " answered",
+    Reason.BUDGET: "the rest of the budget allows no dearer model",
 }
 """Why a model answered that the router did not choose, by the reason."""
 
@@ -56,6 +57,7 @@ _ROUTED: Mapping[str, str] = {
     Reason.STICKY: "stays, because it served the conversation so far and a change would not pay",
     Reason.SWITCHED: "replaces the conversation's earlier model, because the change pays",
     Reason.RISK: "is the policy's choice among the arms that are sure enough for risky tools",
+    Reason.BUDGET: "is the policy's choice among the models that the rest of the budget allows",
 }
 """Why the router chose an arm, whatever the policy, by the reason. Policies explain the rest."""
 

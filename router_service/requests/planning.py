@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol
 
-from router_service.access.pacing import Allowance
+from router_service.access.allowance import Allowance
+from router_service.access.hooks import ExpectedCost
 from router_service.apis.conversation import (
     Conversation,
 )
@@ -46,6 +47,7 @@ from router_service.requests.turns import ConversationTurn
 from router_service.router import Decision, Prediction, explored
 from router_service.settings import Model, RouterSettings
 from router_service.store.records import UpstreamObject
+from router_service.upstream.streams import CHARACTERS_PER_TOKEN
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
     Step,
@@ -60,6 +62,10 @@ POLICY_HEADER = "x-switchcraft-policy"
 MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 """Policy of unfamiliar requests that the most accurate arm answers. Its rule holds at familiarity
 0, where all probabilities are base rates; above it, the planner moves the choice to that arm."""
+
+
+TYPICAL_OUTPUT_TOKENS = 300
+"""Assumed length of an answer if nothing is known about it, unless the request allows less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,26 @@ class Plan:
     def applied_policy(self) -> NamedPolicy[Policy | Verified] | None:
         """The policy by which the request is answered; None if it is not routed."""
         return self.policy and (self.verified or self.policy)
+
+    @property
+    def expected_cost(self) -> ExpectedCost:
+        """What the request is expected to cost.
+
+        A verified answer starts with what its chosen arm is expected to cost.
+        """
+        chosen = self.candidates[0].name
+        if self.decision is None:
+            request, models = self.request, self.candidates
+            if self.reason in {Reason.PINNED, Reason.CONTINUED}:
+                models = models[:1]
+            # An answer may be very short, and nobody is refused while money is left.
+            least_usd = min(_cost_usd(request, model, output_tokens=0) for model in models)
+            return ExpectedCost(_cost_usd(request, models[0]), least_usd, chosen)
+        usd = self.planner.cost_usd(self, self.decision.arm)
+        # Not the arms' costs for this request, which are estimates that may be too high.
+        least_usd = min(usd, *self.decision.cost_usd.values())
+        kind = chosen if self.verified is None else self.verified.rule.name
+        return ExpectedCost(usd, least_usd, kind)
 
     @property
     def router_failed(self) -> bool:
@@ -458,6 +484,54 @@ class Planner:
             {arm: cost_usd / requests for arm, cost_usd in zip(arms, costs_usd, strict=True)},
         )
 
+    def cost_usd(self, plan: Plan, arm: str) -> float:
+        """Return what a planned request is expected to cost with an arm.
+
+        The cost that policies use is a mean over the training queries. If the prompt is longer than
+        theirs, it counts as it is, except that conversations have estimates of their own.
+        """
+        decision, terms = plan.decision, self.terms[arm]
+        assert decision is not None  # noqa: S101 - for mypy; only called for routed requests
+        usual_usd = decision.cost_usd[arm]
+        if plan.conversation is not None:
+            return usual_usd
+        tokens = plan.request.requirements.input_tokens
+        return max(usual_usd, terms.price.cost_usd(tokens, terms.output_tokens, terms.seconds))
+
+    def within(self, plan: Plan, allowance_usd: float) -> Plan:
+        """Return the plan with models whose expected cost is at most the allowance.
+
+        The same policy chooses among them. If no model fits, the cheapest one answers. A model that
+        the request names stays.
+        """
+        decision = plan.decision
+        usual_usd = {} if decision is None else decision.cost_usd
+        if plan.reason in {Reason.PINNED, Reason.CONTINUED}:
+            return replace(plan, candidates=plan.candidates[:1])
+        if decision is None or plan.prediction is None:
+            by_cost = sorted(plan.candidates, key=lambda model: _cost_usd(plan.request, model))
+            fitting = [m for m in plan.candidates if _cost_usd(plan.request, m) <= allowance_usd]
+            candidates = tuple(fitting or by_cost[:1])
+            reason = plan.reason if candidates[0] == plan.candidates[0] else Reason.BUDGET
+            return replace(plan, candidates=candidates, reason=reason)
+        costs_usd = {arm: self.cost_usd(plan, arm) for arm in decision.ranking}
+        arms = [arm for arm in decision.ranking if costs_usd[arm] <= allowance_usd]
+        arms = arms or [min(decision.ranking, key=lambda arm: usual_usd[arm])]
+        if arms[0] == decision.arm:
+            decision = replace(decision, ranking=tuple(arms))
+        else:
+            conversation = plan.request.chat.conversation
+            floor, policy = self.risk.min_probability(plan.risk), plan.policy or self._choose_once
+            chosen = self.router.choose(
+                conversation, plan.prediction, policy.rule, arms, floor=floor
+            )
+            decision = replace(
+                decision, arm=chosen.arm, reason=Reason.BUDGET, ranking=chosen.ranking,
+                propensity=1.0,
+            )  # fmt: skip
+        candidates = self._pool.models_for(decision.ranking)
+        return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
+
     def models_by_arm(self, decision: Decision) -> Mapping[str, Model]:
         """Return the arms of a decision with their models, each model once, the best arm first."""
         arms = {self._pool.by_arm[arm].name: arm for arm in reversed(decision.ranking)}
@@ -500,3 +574,18 @@ class Planner:
         if policy.rule.otherwise is not None:
             return NamedPolicy(policy.rule.otherwise, policy.name)
         return self._choose_once
+
+
+def _cost_usd(
+    request: ParsedRequest, model: Model, *, output_tokens: int = TYPICAL_OUTPUT_TOKENS
+) -> float:
+    """Return what a request is expected to cost with a model; 0 if its price is unknown."""
+    if model.price is None:
+        return 0.0
+    needs = request.requirements
+    tokens = needs.input_tokens
+    if request.endpoint.api is None:  # neither parsed, nor answered with a usual length
+        tokens = request.body.size_bytes // CHARACTERS_PER_TOKEN
+    if needs.output_tokens > 0:
+        output_tokens = min(output_tokens, needs.output_tokens)
+    return model.price.cost_usd(tokens, output_tokens, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ import anyio.to_thread
 
 from router_service.access.admission import Access
 from router_service.access.alerts import CHECK_S, BudgetAlerts
+from router_service.access.budgets import Budgets
 from router_service.access.hooks import AccessHooks
-from router_service.access.key import Key
 from router_service.access.keyring import REFRESH_S, StoredKeys
-from router_service.access.pacing import READ_EVERY_S, BudgetState, Pacing
+from router_service.access.pacing import READ_EVERY_S, Pacing
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
@@ -52,12 +52,11 @@ if TYPE_CHECKING:
     from router_service.telemetry.otlp import OtlpExport
 
 
-def _no_budgets(_: Key) -> Sequence[BudgetState]:
-    return ()
-
-
 class Gateway:
     """Everything that requests share, with the engine that answers new requests."""
+
+    operating_points: OperatingPoints | None = None
+    """The measured policies of the engine; None until they are measured."""
 
     def __init__(
         self,
@@ -92,8 +91,12 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
-        self.operating_points: OperatingPoints | None = None
-        """The measured policies of the engine; None until they are measured."""
+        self.budgets = Budgets(
+            self.database,
+            settings=lambda: self.engine.settings,
+            on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
+            on_unpriced=self.metrics.budget_unpriced_requests.inc,
+        )
         self.hooks = hooks or self._create_access(settings)
 
         # Where records and shared state are kept.
@@ -180,17 +183,17 @@ class Gateway:
         pacing = Pacing(
             lambda: self.engine.settings.budgets,
             lambda: self.operating_points,
-            _no_budgets,
+            self.budgets.states,
             has_usage=settings.usage.enabled,
         )
         self.database.every(READ_EVERY_S, "pacing", pacing.refresh)
         alerts = BudgetAlerts(
             lambda: self.engine.settings.budgets,
-            _no_budgets,
+            self.budgets.states,
             lambda outcome: self.metrics.budget_alerts.labels(outcome).inc(),
         )
         self.database.every(CHECK_S, "alerts", alerts.run)
-        return Access(pacing, alerts)
+        return Access(self.budgets, pacing, alerts)
 
     @property
     def is_store_reachable(self) -> bool:
@@ -215,6 +218,8 @@ class Gateway:
     def refresh_gauges(self) -> None:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
+        self.metrics.database_unreachable_seconds.set(self.database.unreachable_s)
+        self.metrics.budget_buffered_usd.set(self.budgets.buffered_usd)
 
     def _measure(self) -> None:
         """Compute the figures of policies in a thread, before a goal or a budget asks for them.
@@ -254,11 +259,11 @@ class Gateway:
         await self.engine.retire()
         await self.background.aclose()
         await anyio.to_thread.run_sync(self.history.close)
+        await self.hooks.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()
         await self.conversations.aclose()
-        await self.hooks.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()

@@ -481,6 +481,29 @@ class Metrics:
         "operation",
         starts=[_each(("open", "read", "write", "migrate"))],
     )
+    database_unreachable_seconds = _gauge(
+        "database_unreachable_seconds",
+        "For how long the database has been unreachable; 0 while it can be used.",
+    )
+    # Budgets.
+    budget_refusals = _counter(
+        "budget_refusals",
+        "Requests that a budget has refused, by whose it is (key, team) and why: spent, reserved "
+        "(the rest was reserved for other requests for too long), unknown (the database has been "
+        "unreachable for too long).",
+        "kind",
+        "why",
+        starts=[_each(("key", "team"), ("spent", "reserved", "unknown"))],
+    )
+    budget_unpriced_requests = _counter(
+        "budget_unpriced_requests",
+        "Requests of keys with a budget whose cost is unknown, so that no budget counts them.",
+    )
+    budget_buffered_usd = _gauge(
+        "budget_buffered_usd",
+        "Spending of keys and teams with a budget that is not written to the database yet.",
+        aggregation="sum",
+    )
     budget_alerts = _counter(
         "budget_alerts",
         "Alerts about shares of budgets: reached, and the attempts to call the webhook (delivered, "

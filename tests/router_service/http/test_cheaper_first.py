@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from router_service.access.allowance import Allowance
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
-from router_service.access.pacing import Allowance
 from router_service.artifact import FrontierPoint, Measure
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.serving.app import create_app

@@ -1,0 +1,541 @@
+"""Keys and teams of the database: created, listed, changed, rotated and revoked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    and_,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+
+from router_service.access.key import BudgetPeriod
+from router_service.access.keyring import read_limits
+from router_service.access.specs import (
+    BudgetView,
+    CreatedKey,
+    KeyChange,
+    KeyPage,
+    KeyView,
+    NewKey,
+    NewTeam,
+    TeamChange,
+    TeamPage,
+    TeamView,
+)
+from router_service.core.errors import (
+    AccountConflictError,
+    InvalidRequestError,
+    UnknownAccountError,
+)
+from router_service.core.keys import digest_of, new_key
+from router_service.core.money import NANO
+from router_service.database.engine import Database
+from router_service.database.schema import keys, spending, state, teams
+from router_service.settings import ADMIN, METRICS, KeySettings
+
+HINT_CHARACTERS = 4
+PAGE_SIZE = 50
+MAX_PAGE_SIZE = 500
+
+USAGE_MONTH = "usage-month"
+"""The value of `spending.period` for what a key or a team without a budget spends in a month."""
+
+KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
+
+
+class Accounts:
+    """The keys and teams of a database. Each change is a transaction of its own.
+
+    All methods raise DatabaseError if the database cannot be used. Those with the name of a key or
+    a team raise UnknownAccountError if there is none.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        configured: KeySettings | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Use a database; `configured` are the keys of the configuration, whose names are taken.
+
+        `clock` returns Unix seconds.
+        """
+        self._database = database
+        self._configured = configured or KeySettings()
+        self._clock = clock
+
+    # Keys.
+
+    def create_key(self, spec: NewKey) -> CreatedKey:
+        """Create a key, and return it with its secret, which is stored only as a hash.
+
+        Raises AccountConflictError if the name is taken, or if the key would be the only one of an
+        open gateway and is not an admin key. Raises InvalidRequestError if the team is unknown.
+        """
+        secret = new_key()
+        with self._change() as (connection, revision):
+            if spec.name in {*self._configured.api, ADMIN, METRICS}:
+                raise AccountConflictError(
+                    f"The name {spec.name!r} belongs to a key of the configuration. Choose another "
+                    "name.",
+                    param="name",
+                    code="name_taken",
+                )
+            self._check_free(connection, keys, spec.name)
+            if not spec.is_admin and self._is_open(connection):
+                raise AccountConflictError(
+                    "This gateway has no keys yet, so everyone who can connect may use it. The "
+                    "first key ends that, and must be an admin key, because without one nobody "
+                    "could use the admin API and the page any more. Create an admin key first "
+                    "(is_admin, or `switchcraft keys create NAME --admin`), or set keys.admin.",
+                    param="is_admin",
+                    code="admin_key_needed",
+                )
+            self._check_team(connection, spec.team)
+            values = {
+                **_key_columns(spec.name, spec),
+                **_hash_columns(secret),
+                "name": spec.name,
+                "created_s": self._clock(),
+                "revision": revision,
+            }
+            connection.execute(insert(keys).values(values))
+            return CreatedKey(secret=secret, key=self._key_view(connection, spec.name))
+
+    def get_key(self, name: str) -> KeyView:
+        """Return a key."""
+        with self._database.read() as connection:
+            return self._key_view(connection, name)
+
+    def list_keys(
+        self,
+        search: str | None = None,
+        team: str | None = None,
+        status: KeyStatus | None = None,
+        limit: int = PAGE_SIZE,
+        after: str | None = None,
+    ) -> KeyPage:
+        """Return the keys after the name `after`, in the order of their names.
+
+        `search` is a part of the key's name or owner. Capitals and small letters are the same.
+        """
+        if not _are_storable(search, team, after):
+            return KeyPage(keys=(), total=0, next=None)
+        conditions: list[ColumnElement[bool]] = []
+        if team is not None:
+            conditions.append(keys.c.team == team)
+        if status is not None:
+            conditions.append(self._has_status(status))
+        with self._database.read() as connection:
+            rows, total, following = _page(connection, keys, conditions, search, limit, after)
+            return KeyPage(keys=self._key_views(connection, rows), total=total, next=following)
+
+    def change_key(self, name: str, change: KeyChange) -> KeyView:
+        """Change the fields of a key that are set in `change`, and return the key.
+
+        Raises AccountConflictError if the key is revoked, and InvalidRequestError if the team is
+        unknown.
+        """
+        with self._change() as (connection, revision):
+            self._check_active(connection, name)
+            if "team" in change.model_fields_set:
+                self._check_team(connection, change.team)
+            values = {**_key_columns(name, change, change.model_fields_set), "revision": revision}
+            connection.execute(update(keys).where(keys.c.name == name).values(values))
+            return self._key_view(connection, name)
+
+    def rotate_key(self, name: str, overlap_s: float) -> CreatedKey:
+        """Give a key another secret, and return it; the old one stays valid for a while.
+
+        Only one old secret is valid: another rotation within the overlap ends the older one. Raises
+        AccountConflictError if the key is revoked.
+        """
+        secret = new_key()
+        with self._change() as (connection, revision):
+            row = self._check_active(connection, name)
+            has_overlap = overlap_s > 0
+            values = {
+                **_hash_columns(secret),
+                "previous_digest": row.digest if has_overlap else None,
+                "previous_until_s": self._clock() + overlap_s if has_overlap else None,
+                "revision": revision,
+            }
+            connection.execute(update(keys).where(keys.c.name == name).values(values))
+            return CreatedKey(secret=secret, key=self._key_view(connection, name))
+
+    def revoke_key(self, name: str) -> KeyView:
+        """Make a key invalid for ever, and return it; a revoked key stays as it is."""
+        with self._change() as (connection, revision):
+            if _find(connection, keys, name).revoked_s is None:
+                values = {"revoked_s": self._clock(), "revision": revision}
+                connection.execute(update(keys).where(keys.c.name == name).values(values))
+            return self._key_view(connection, name)
+
+    # Teams.
+
+    def create_team(self, spec: NewTeam) -> TeamView:
+        """Create a team; raises AccountConflictError if the name is taken."""
+        with self._change() as (connection, revision):
+            self._check_free(connection, teams, spec.name)
+            values = {
+                **_limit_columns(spec.name, spec),
+                "name": spec.name,
+                "created_s": self._clock(),
+                "revision": revision,
+            }
+            connection.execute(insert(teams).values(values))
+            return self._team_view(connection, spec.name)
+
+    def get_team(self, name: str) -> TeamView:
+        """Return a team that is not deleted."""
+        with self._database.read() as connection:
+            return self._team_view(connection, name)
+
+    def list_teams(
+        self, search: str | None = None, limit: int = PAGE_SIZE, after: str | None = None
+    ) -> TeamPage:
+        """Return the teams after the name `after`, in the order of their names.
+
+        `search` is a part of the team's name or owner.
+        """
+        if not _are_storable(search, after):
+            return TeamPage(teams=(), total=0, next=None)
+        conditions = [teams.c.deleted_s.is_(None)]
+        with self._database.read() as connection:
+            rows, total, following = _page(connection, teams, conditions, search, limit, after)
+            return TeamPage(teams=self._team_views(connection, rows), total=total, next=following)
+
+    def change_team(self, name: str, change: TeamChange) -> TeamView:
+        """Change the fields of a team that are set in `change`, and return the team."""
+        with self._change() as (connection, revision):
+            _find(connection, teams, name)
+            values = {**_limit_columns(name, change, change.model_fields_set), "revision": revision}
+            connection.execute(update(teams).where(teams.c.name == name).values(values))
+            return self._team_view(connection, name)
+
+    def delete_team(self, name: str) -> None:
+        """Delete a team; raises AccountConflictError if it has a key that is not revoked."""
+        with self._change() as (connection, revision):
+            _find(connection, teams, name)
+            count = _count_keys(connection, [name]).get(name, 0)
+            if count:
+                raise AccountConflictError(
+                    f"The team {name!r} has {count} {'key' if count == 1 else 'keys'}. Revoke them,"
+                    " or move them to another team, and delete the team then.",
+                    code="team_has_keys",
+                )
+            values = {"deleted_s": self._clock(), "revision": revision}
+            connection.execute(update(teams).where(teams.c.name == name).values(values))
+
+    # What changes have in common.
+
+    @contextmanager
+    def _change(self) -> Iterator[tuple[Connection, int]]:
+        """Yield a connection, and the number of the change that is made with it.
+
+        The number is increased first, which makes changes wait for each other. So what one has
+        checked stays true until it is made.
+        """
+        with self._database.write() as connection:
+            query = update(state).where(state.c.name == "revision").values(value=state.c.value + 1)
+            revision = connection.execute(query.returning(state.c.value)).scalar_one()
+            yield connection, revision
+
+    def _is_open(self, connection: Connection) -> bool:
+        """Return whether there has never been a key."""
+        if self._configured.by_path():
+            return False
+        return connection.execute(select(keys.c.name).limit(1)).first() is None
+
+    def _check_free(self, connection: Connection, table: Table, name: str) -> None:
+        row = connection.execute(select(table).where(table.c.name == name)).first()
+        if row is None:
+            return
+        kind = _kind_of(table)
+        ended = "revoked" if table is keys else "deleted"
+        problem = "exists already. Choose another name"
+        if row._mapping[f"{ended}_s"] is not None:
+            problem = (
+                f"is {ended}, and its name is never used again, because usage and records refer to "
+                "it. Choose another name"
+            )
+        raise AccountConflictError(
+            f"The {kind} {name!r} {problem}.", param="name", code="name_taken"
+        )
+
+    def _check_active(self, connection: Connection, name: str) -> Row[Any]:
+        row = _find(connection, keys, name)
+        if row.revoked_s is not None:
+            raise AccountConflictError(
+                f"The key {name!r} is revoked, which is final. Create another key.",
+                param="name",
+                code="key_revoked",
+            )
+        return row
+
+    def _check_team(self, connection: Connection, name: str | None) -> None:
+        try:
+            if name is not None:
+                _find(connection, teams, name)
+        except UnknownAccountError as exc:
+            raise InvalidRequestError(
+                f"There is no team with the name {name!r}. Create it with POST /admin/teams or "
+                "`switchcraft teams create`, or leave the team out.",
+                param="team",
+                code="team_not_found",
+            ) from exc
+
+    # What people read.
+
+    def _has_status(self, status: KeyStatus) -> ColumnElement[bool]:
+        is_expired = keys.c.expires_s <= self._clock()
+        match status:
+            case "revoked":
+                return keys.c.revoked_s.is_not(None)
+            case "expired":
+                return and_(keys.c.revoked_s.is_(None), is_expired)
+            case "active":
+                is_current = or_(keys.c.expires_s.is_(None), ~is_expired)
+                return and_(keys.c.revoked_s.is_(None), is_current)
+
+    def _key_view(self, connection: Connection, name: str) -> KeyView:
+        return self._key_views(connection, [_find(connection, keys, name)])[0]
+
+    def _key_views(self, connection: Connection, rows: Sequence[Row[Any]]) -> tuple[KeyView, ...]:
+        names = {row.team for row in rows if row.team is not None}
+        query = select(teams).where(teams.c.name.in_(names))
+        by_team = {row.name: row for row in connection.execute(query)} if names else {}
+        subjects = [f"key:{row.name}" for row in rows] + [f"team:{name}" for name in by_team]
+        spent = self._spent(connection, subjects)
+        return tuple(
+            KeyView(
+                **_common_fields(row),
+                hint=row.hint,
+                status=self._status_of(row),
+                team=row.team,
+                is_admin=row.is_admin,
+                expires=_time(row.expires_s),
+                revoked=_time(row.revoked_s),
+                previous_until=self._previous_until(row),
+                models=row.models,
+                policies=row.policies,
+                spent_month_usd=spent.usage_usd(f"key:{row.name}"),
+                budget_state=spent.budget_view("key", row),
+                team_budget_state=spent.budget_view("team", by_team.get(row.team)),
+            )
+            for row in rows
+        )
+
+    def _status_of(self, row: Row[Any]) -> KeyStatus:
+        if row.revoked_s is not None:
+            return "revoked"
+        is_expired = row.expires_s is not None and row.expires_s <= self._clock()
+        return "expired" if is_expired else "active"
+
+    def _previous_until(self, row: Row[Any]) -> datetime | None:
+        until_s = row.previous_until_s
+        is_valid = until_s is not None and until_s > self._clock() and row.revoked_s is None
+        return _time(until_s) if is_valid else None
+
+    def _team_view(self, connection: Connection, name: str) -> TeamView:
+        return self._team_views(connection, [_find(connection, teams, name)])[0]
+
+    def _team_views(self, connection: Connection, rows: Sequence[Row[Any]]) -> tuple[TeamView, ...]:
+        counts = _count_keys(connection, [row.name for row in rows])
+        spent = self._spent(connection, [f"team:{row.name}" for row in rows])
+        return tuple(
+            TeamView(
+                **_common_fields(row),
+                keys=counts.get(row.name, 0),
+                spent_month_usd=spent.usage_usd(f"team:{row.name}"),
+                budget_state=spent.budget_view("team", row),
+            )
+            for row in rows
+        )
+
+    def _spent(self, connection: Connection, subjects: Iterable[str]) -> _Spent:
+        now_s = self._clock()
+        starts_s = {period.value: period.bounds_s(now_s)[0] for period in BudgetPeriod}
+        starts_s[USAGE_MONTH] = starts_s[BudgetPeriod.MONTH]
+        query = select(spending).where(
+            spending.c.subject.in_(set(subjects)),
+            spending.c.period.in_(starts_s),
+            spending.c.start_s.in_(set(starts_s.values())),
+        )
+        return _Spent(
+            now_s,
+            {
+                (row.subject, row.period): row.spent_nusd / NANO
+                for row in connection.execute(query)
+                if row.start_s == starts_s[row.period]
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """What keys and teams have spent in the present periods."""
+
+    now_s: float
+    usd: dict[tuple[str, str], float]
+    """By subject and period."""
+
+    def usage_usd(self, subject: str) -> float:
+        """Return what a key or a team has spent in this month."""
+        return self.usd.get((subject, USAGE_MONTH), 0.0)
+
+    def budget_view(self, kind: str, row: Row[Any] | None) -> BudgetView | None:
+        """Return the budget of a key or a team with what is left of it; None without one."""
+        budget = None if row is None else read_limits(row).budget
+        if row is None or budget is None:
+            return None
+        starts_s, resets_s = budget.period.bounds_s(self.now_s)
+        began_s = float(starts_s or row.created_s)
+        spent_usd = self.usd.get((f"{kind}:{row.name}", budget.period), 0.0)
+        return BudgetView(
+            usd=budget.usd,
+            period=budget.period,
+            spent_usd=spent_usd,
+            starts=datetime.fromtimestamp(began_s, UTC),
+            resets=_time(resets_s),
+            ends_by=_time(budget.ends_by_s(spent_usd, began_s, resets_s, self.now_s)),
+        )
+
+
+def _kind_of(table: Table) -> str:
+    return "key" if table is keys else "team"
+
+
+def _find(connection: Connection, table: Table, name: str) -> Row[Any]:
+    """Return the row of a key, or of a team that is not deleted; raises UnknownAccountError."""
+    query = select(table).where(table.c.name == name)
+    if table is teams:
+        query = query.where(teams.c.deleted_s.is_(None))
+    row = connection.execute(query).first() if _are_storable(name) else None
+    if row is None:
+        raise UnknownAccountError(_kind_of(table), name)
+    return row
+
+
+def _are_storable(*texts: str | None) -> bool:
+    """Return whether databases can store and compare texts; others are in no row.
+
+    PostgreSQL has no NUL characters, and UTF-8 has no lone surrogates.
+    """
+    found = "".join(text for text in texts if text is not None)
+    return "\0" not in found and not any("\ud800" <= character <= "\udfff" for character in found)
+
+
+def _page(
+    connection: Connection,
+    table: Table,
+    conditions: Sequence[ColumnElement[bool]],
+    search: str | None,
+    limit: int,
+    after: str | None,
+) -> tuple[list[Row[Any]], int, str | None]:
+    """Return the rows of a page, the number of all rows that match, and the next page's `after`."""
+    order: ColumnElement[str] = table.c.name
+    if search:
+        found = table.c.search.contains(search.casefold(), autoescape=True)
+        conditions = [*conditions, found]
+        # Reading all rows in the order of the table is faster than looking each up by its name,
+        # which databases would do to avoid sorting.
+        order = table.c.name.concat("")
+    counted = select(func.count()).select_from(table).where(*conditions)
+    total = connection.execute(counted).scalar_one()
+    query = select(table).where(*conditions).order_by(order).limit(limit + 1)
+    if after is not None:
+        query = query.where(table.c.name > literal(after))
+    rows = list(connection.execute(query))
+    following = rows[limit - 1].name if len(rows) > limit else None
+    return rows[:limit], total, following
+
+
+def _count_keys(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of keys that are not revoked, by team."""
+    query = select(keys.c.team, func.count()).where(
+        keys.c.team.in_(names), keys.c.revoked_s.is_(None)
+    )
+    return {row[0]: row[1] for row in connection.execute(query.group_by(keys.c.team))}
+
+
+def _hash_columns(secret: str) -> dict[str, object]:
+    return {"digest": digest_of(secret).hex(), "hint": secret[-HINT_CHARACTERS:]}
+
+
+def _limit_columns(
+    name: str, change: TeamChange | KeyChange, fields: Collection[str] | None = None
+) -> dict[str, object]:
+    """Return the columns for the fields that keys and teams share: all, or those of `fields`."""
+    budget = change.budget
+    columns: dict[str, dict[str, object]] = {
+        "owner": {
+            "owner": change.owner,
+            "search": f"{name}\n{change.owner or ''}".casefold(),
+        },
+        "budget": {
+            "budget_nusd": None if budget is None else round(budget.usd * NANO),
+            "budget_period": None if budget is None else budget.period.value,
+        },
+        "metadata": {"metadata": dict(change.metadata)},
+    }
+    for field in ("requests_per_minute", "tokens_per_minute", "parallel_requests"):
+        columns[field] = {field: getattr(change, field)}
+    return _chosen(columns, fields)
+
+
+def _key_columns(
+    name: str, change: KeyChange, fields: Collection[str] | None = None
+) -> dict[str, object]:
+    """Return the columns for the fields of a key: all, or those of `fields`."""
+    expires = change.expires
+    columns: dict[str, dict[str, object]] = {
+        "team": {"team": change.team},
+        "is_admin": {"is_admin": change.is_admin},
+        "expires": {"expires_s": None if expires is None else expires.timestamp()},
+        "models": {"models": None if change.models is None else list(change.models)},
+        "policies": {"policies": None if change.policies is None else list(change.policies)},
+    }
+    return _limit_columns(name, change, fields) | _chosen(columns, fields)
+
+
+def _chosen(
+    columns: Mapping[str, dict[str, object]], fields: Collection[str] | None
+) -> dict[str, object]:
+    chosen = [value for field, value in columns.items() if fields is None or field in fields]
+    return {name: value for each in chosen for name, value in each.items()}
+
+
+def _common_fields(row: Row[Any]) -> dict[str, Any]:
+    """Return the fields that the views of keys and teams share."""
+    limits = read_limits(row)
+    return {
+        "name": row.name,
+        "owner": row.owner,
+        "requests_per_minute": limits.requests_per_minute,
+        "tokens_per_minute": limits.tokens_per_minute,
+        "parallel_requests": limits.parallel_requests,
+        "budget": limits.budget and {"usd": limits.budget.usd, "period": limits.budget.period},
+        "metadata": row.metadata,
+        "created": _time(row.created_s),
+    }
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,702 @@
+"""Budgets of keys and teams, which hold exactly although several processes spend them.
+
+A process leases a part of what is left of a budget (`access.ledger`), and reserves requests against
+its lease without asking the database. A job writes what was spent, renews the leases and reads what
+other processes did.
+
+A request reserves more than its expected cost: that cost times the largest ratio of actual to
+expected costs among recent requests of its kind. So the requests in flight together do not exceed
+the budget. One request in each process may reserve less, namely everything that is left, because
+otherwise requests would be refused although money is left. That request is *uncovered*: it alone
+may overspend. What other requests then return covers it before it admits others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import secrets
+import threading
+import time
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from router_service.access.hooks import ExpectedCost
+from router_service.access.key import Budget, BudgetPeriod, Key
+from router_service.access.ledger import LEASE_S, BudgetId, Order, State, delete_forgotten, exchange
+from router_service.core.errors import AdmissionError, DatabaseError
+from router_service.core.money import NANO, to_nusd
+from router_service.database.background import DatabaseThread
+from router_service.database.engine import Database
+from router_service.settings import Settings
+
+WRITE_S = 0.5
+"""Interval at which spending is written and leases are renewed."""
+QUIET_S = 1.0
+"""The same interval for budgets that have not been used for that time."""
+POLL_S = 0.1
+"""Interval at which the database is read while requests wait for money."""
+CLEAN_S = 60.0
+"""Interval at which leases that expired long ago are deleted."""
+
+FIRST_RATIO = 4.0
+"""Assumed ratio of actual to expected costs before `LEAST_SAMPLES` requests have ended."""
+LEAST_SAMPLES = 10
+MAX_RATIO = 50.0
+"""Largest ratio that is reserved, so that one extreme request does not block the next ones."""
+WINDOW = 200
+"""The largest ratio among the last one or two windows of requests counts."""
+MAX_RATIOS = 10_000
+"""Kinds of requests whose ratios are kept, 200 bytes each."""
+
+KEY, TEAM = "key", "team"
+
+
+class _Ratios:
+    """The largest ratio of actual to expected costs among recent requests."""
+
+    __slots__ = ("before", "count", "now")
+
+    def __init__(self) -> None:
+        self.before = self.now = 0.0
+        self.count = 0
+
+    def add(self, ratio: float) -> None:
+        self.now = max(self.now, ratio)
+        self.count += 1
+        if self.count % WINDOW == 0:
+            self.before, self.now = self.now, 0.0
+
+    @property
+    def largest(self) -> float | None:
+        """The largest ratio, at least 1; None if too few requests have ended."""
+        if self.count < LEAST_SAMPLES:
+            return None
+        return min(MAX_RATIO, max(1.0, self.before, self.now))
+
+
+@dataclass(slots=True, eq=False)
+class _Account:
+    """A budget in one of its periods, as this process knows it. Amounts are in nanodollars."""
+
+    id: BudgetId
+    end_s: float
+    budget: Budget
+    limit: int
+    is_known: bool = False
+    """Whether the database has been asked."""
+    spent: int = 0
+    """Spent by all processes, as last read."""
+    leased: int = 0
+    unwritten: int = 0
+    """Spent by this process and not known to be written."""
+    doubtful: dict[int, int] = field(default_factory=dict)
+    """What was unwritten at writes that may have been made, by their number."""
+    number: int = 0
+    reserved: int = 0
+    in_flight: int = 0
+    idle_elsewhere: int = 0
+    leased_elsewhere: int = 0
+    is_wanted: bool = False
+    """Whether another process waits for what this one returns."""
+    is_exhausted: bool = False
+    low: int = 0
+    """If less than this is free, more is leased."""
+    chunk: int = 0
+    """The bounds of a few requests together."""
+    uncovered: _Part | None = None
+    waiting: list[_Ask] = field(default_factory=list)
+    is_urgent: bool = True
+    read_s: float = -math.inf
+    """When the state was asked for that was read last, by the monotonic clock."""
+    next_s: float = 0.0
+    used_s: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        return self.id.subject.partition(":")[0]
+
+    @property
+    def free(self) -> int:
+        """What this process may reserve without asking the database."""
+        return self.leased - self.unwritten - self.reserved
+
+    @property
+    def left(self) -> int:
+        """What is not spent, as far as this process knows; it may be reserved."""
+        return self.limit - self.spent - self.unwritten
+
+    def cover(self, free: int) -> None:
+        """Reserve what is free for the uncovered request, if there is one."""
+        part = self.uncovered
+        if part is not None:
+            more = max(0, min(free, part.bound - part.amount))
+            part.amount += more
+            self.reserved += more
+            if part.amount >= part.bound:
+                self.uncovered = None
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """What one request has reserved of one budget."""
+
+    account: _Account
+    amount: int
+    bound: int
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """What is reserved for one request, in the budgets of its key and of its team."""
+
+    parts: Sequence[_Part]
+    kind: tuple[str, str]
+    expected: int
+    allowance_usd: float
+    """The most that the request may cost; infinite, unless nearly nothing is left."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """A request that needs money."""
+
+    number: int
+    accounts: Sequence[_Account]
+    kind: tuple[str, str]
+    expected: int
+    least: int
+    bound: int
+    started_s: float
+    future: asyncio.Future[Reservation] | None = None
+    queue: _Account | None = None
+    """The budget whose money the request waits for."""
+
+    def __lt__(self, other: _Ask) -> bool:
+        return self.number < other.number
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTimes:
+    """When a process goes by what it knows, and when it forgets it."""
+
+    stale_s: float = 4.0
+    """Time without an answer of the database after which the last known state applies."""
+    idle_s: float = 60.0
+    """Time after which a process gives an unused lease back, and forgets the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetBalance:
+    """What is left of one budget, as far as this process knows."""
+
+    subject: str
+    budget: Budget
+    start_s: int
+    end_s: float
+    """Infinite if the budget never starts again."""
+    spent_usd: float
+    """Spent by all processes, up to the last second."""
+    reserved_usd: float
+    """Reserved by requests in flight in this process."""
+
+
+class Budgets:
+    """Reserves the cost of requests in the budgets of their keys and teams.
+
+    Requests use it on the event loop, and the database's thread writes and reads.
+    """
+
+    def __init__(
+        self,
+        thread: DatabaseThread,
+        *,
+        settings: Callable[[], Settings],
+        on_refused: Callable[[str, str], None] = lambda _kind, _why: None,
+        on_unpriced: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        times: BudgetTimes | None = None,
+    ) -> None:
+        """Add the job to the thread.
+
+        `on_refused` gets what the budget belongs to (`key`, `team`) and why a request was refused
+        (`spent`, `reserved`, `unknown`). `clock` returns Unix seconds.
+        """
+        self._times = times or BudgetTimes()
+        self._thread = thread
+        self._settings = settings
+        self._on_refused = on_refused
+        self._on_unpriced = on_unpriced
+        self._clock = clock
+        self._holder = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._accounts: dict[BudgetId, _Account] = {}
+        self._by_key: dict[str | None, tuple[Key, Sequence[_Account], float, float]] = {}
+        self._ratios: OrderedDict[tuple[str, str], _Ratios] = OrderedDict()
+        self._numbers = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._answered_s = time.monotonic()
+        self._cleaned_s = time.monotonic()
+        self._is_closing = False
+        thread.every(WRITE_S, "budgets", self.write)
+
+    @property
+    def buffered_usd(self) -> float:
+        """What was spent and is not written yet, over all budgets."""
+        with self._lock:
+            return sum(account.unwritten for account in self._accounts.values()) / NANO
+
+    def states(self, key: Key) -> Sequence[BudgetBalance]:
+        """Return what is left of the budgets of a key and its team."""
+        if not _has_budget(key):
+            return ()
+        with self._lock:
+            return [
+                BudgetBalance(
+                    account.id.subject,
+                    account.budget,
+                    account.id.start_s,
+                    account.end_s,
+                    (account.spent + account.unwritten) / NANO,
+                    account.reserved / NANO,
+                )
+                for account in self._accounts_of(key)
+            ]
+
+    async def reserve(self, key: Key, cost: ExpectedCost) -> Reservation | None:
+        """Reserve the cost of a request, or return None if the key and its team have no budget.
+
+        If the rest of a budget is reserved, wait until other requests return some of it. Raises
+        AdmissionError.
+        """
+        if not _has_budget(key):
+            return None
+        with self._lock:
+            ask = self._ask(key, cost)
+            blocked = self._attempt(ask)
+            if isinstance(blocked, Reservation):
+                return blocked
+            self._enqueue(ask, blocked)
+        return await self._wait(ask)
+
+    def settle(self, reservation: Reservation, cost_usd: float | None) -> None:
+        """Return what is reserved, and count what the request has cost; None is unknown."""
+        spent = 0
+        if cost_usd is None:
+            self._on_unpriced()
+        else:
+            spent = max(0, to_nusd(cost_usd))
+        with self._lock:
+            self._finish(reservation, spent)
+            waiting = [part.account for part in reservation.parts if part.account.waiting]
+            is_wanted = any(part.account.is_wanted for part in reservation.parts)
+            if is_wanted:
+                for part in reservation.parts:
+                    part.account.is_urgent = True
+            if spent and reservation.expected:
+                ratio = spent / reservation.expected
+                for name in (reservation.kind, ("", reservation.kind[1])):
+                    ratios = self._ratios.get(name)
+                    if ratios is None:
+                        ratios = self._ratios[name] = _Ratios()
+                        if len(self._ratios) > MAX_RATIOS:
+                            self._ratios.popitem(last=False)
+                    ratios.add(ratio)
+        for account in waiting:
+            self._serve(account)
+        if is_wanted:
+            self._thread.hurry("budgets")
+
+    def close(self) -> None:
+        """Give everything back at the next write, which is the last one."""
+        self._is_closing = True
+
+    # Reservations, on the event loop.
+
+    def _accounts_of(self, key: Key) -> Sequence[_Account]:
+        now_s = self._clock()
+        found = self._by_key.get(key.name)
+        if found is not None and found[0] is key and found[2] <= now_s < found[3]:
+            return found[1]
+        accounts = [
+            self._account(subject, limits.budget, now_s)
+            for subject, limits in key.limited
+            if limits.budget is not None
+        ]
+        start_s = max(account.id.start_s for account in accounts)
+        end_s = min(account.end_s for account in accounts)
+        self._by_key[key.name] = key, accounts, start_s, end_s
+        return accounts
+
+    def _account(self, subject: str, budget: Budget, now_s: float) -> _Account:
+        start_s, end_s = budget.period.bounds_s(now_s)
+        budget_id = BudgetId(subject, budget.period, start_s)
+        account = self._accounts.get(budget_id)
+        limit = to_nusd(budget.usd)
+        if account is None:
+            account = _Account(budget_id, math.inf if end_s is None else end_s, budget, limit)
+            account.used_s = time.monotonic()
+            self._accounts[budget_id] = account
+        elif account.limit != limit:
+            account.budget, account.limit = budget, limit
+            account.is_exhausted, account.is_urgent = False, True
+        return account
+
+    def _ask(self, key: Key, cost: ExpectedCost) -> _Ask:
+        accounts = self._accounts_of(key)
+        kind = accounts[0].id.subject, cost.kind
+        ratio: float | None = None
+        for name in (kind, ("", cost.kind)):
+            ratios = self._ratios.get(name)
+            ratio = None if ratios is None else ratios.largest
+            if ratio is not None:
+                break
+        expected = to_nusd(cost.usd)
+        return _Ask(
+            number=next(self._numbers),
+            accounts=accounts,
+            kind=kind,
+            expected=expected,
+            least=min(expected, to_nusd(cost.least_usd)),
+            bound=math.ceil(expected * (ratio or FIRST_RATIO)),
+            started_s=time.monotonic(),
+        )
+
+    def _attempt(self, ask: _Ask, *, is_late: bool = False) -> Reservation | _Account:
+        """Reserve money for a request, or return the budget that has too little now.
+
+        Raises AdmissionError if a budget is spent.
+        """
+        blind_s = self._blind_s()
+        if blind_s > 0:
+            self._check_grace(ask, blind_s)
+        needed = max(ask.least, 1)
+        for account in ask.accounts:
+            if account.left < needed and (account.is_known or blind_s > 0):
+                self._on_refused(account.kind, "spent")
+                raise _spent_error(account, self._clock())
+        parts: list[_Part] = []
+        allowance = math.inf
+        for account in ask.accounts:
+            waiting = account.waiting
+            if waiting and not is_late and ask.bound and waiting[0] < ask:
+                return account  # first come, first served
+            amount = self._amount(account, ask, is_blind=blind_s > 0, is_late=is_late)
+            if amount is None:
+                return account
+            parts.append(_Part(account, amount, ask.bound))
+            if amount < ask.bound:
+                allowance = min(allowance, amount / NANO)
+        is_low = False
+        for part in parts:
+            account = part.account
+            account.reserved += part.amount
+            account.in_flight += 1
+            account.used_s = ask.started_s
+            account.chunk = 4 * ask.bound
+            if part.amount < part.bound:
+                account.uncovered = part
+            if account.free < account.low and not account.is_exhausted and not account.is_urgent:
+                account.is_urgent = is_low = True
+        if is_low:
+            self._thread.hurry("budgets")
+        is_full = allowance * NANO >= ask.expected
+        return Reservation(parts, ask.kind, ask.expected if is_full else 0, allowance)
+
+    @staticmethod
+    def _amount(account: _Account, ask: _Ask, *, is_blind: bool, is_late: bool) -> int | None:
+        """Return what a request may reserve of one budget; None if it has to wait."""
+        free, is_exhausted = account.free, account.is_exhausted
+        idle_elsewhere = account.idle_elsewhere
+        if is_blind:
+            free, is_exhausted, idle_elsewhere = account.left - account.reserved, True, 0
+        if not ask.bound:  # costs nothing, or nothing that is known
+            return 0 if account.is_known or is_blind else None
+        if free >= ask.bound:
+            return ask.bound
+        if account.uncovered is not None or not is_exhausted:
+            return None
+        if free >= max(ask.expected, 1):
+            return free
+        is_last = account.in_flight == 0 and idle_elsewhere == 0
+        is_fresh = is_blind or account.read_s >= ask.started_s
+        if free >= max(ask.least, 1) and (is_late or (is_last and is_fresh)):
+            return free
+        return None
+
+    def _finish(self, reservation: Reservation, spent: int) -> None:
+        for part in reservation.parts:
+            account = part.account
+            account.reserved -= part.amount
+            account.in_flight -= 1
+            account.unwritten += spent
+            account.used_s = time.monotonic()
+            if account.uncovered is part:
+                account.uncovered = None
+            is_blind = account.uncovered is not None and self._blind_s() > 0
+            account.cover(account.left - account.reserved if is_blind else account.free)
+
+    def _enqueue(self, ask: _Ask, account: _Account) -> None:
+        if ask.future is None:
+            self._loop = asyncio.get_running_loop()
+            ask.future = self._loop.create_future()
+        ask.queue = account
+        insort(account.waiting, ask)
+
+    def _serve(self, account: _Account) -> None:
+        """Admit the requests that wait for a budget, in the order of their arrival.
+
+        A request is overtaken only if nothing is in flight here that could return enough for it.
+        """
+        is_due = overtakes = False
+        with self._lock:
+            for ask in tuple(account.waiting):
+                assert ask.future is not None  # noqa: S101 - for mypy; it waits
+                if overtakes and account.free < max(ask.least, 1):
+                    continue
+                result: Reservation | _Account | None = None
+                try:
+                    result = self._attempt(ask, is_late=overtakes)
+                except AdmissionError as exc:
+                    ask.future.set_exception(exc)
+                if result is account:
+                    if account.is_exhausted and not account.in_flight:
+                        overtakes = True
+                        continue
+                    is_due = not account.is_exhausted and not account.is_urgent
+                    account.is_urgent |= is_due
+                    break
+                account.waiting.remove(ask)
+                ask.queue = None
+                if isinstance(result, Reservation):
+                    ask.future.set_result(result)
+                elif result is not None:
+                    self._enqueue(ask, result)
+        if is_due:  # there is more to lease
+            self._thread.hurry("budgets")
+
+    async def _wait(self, ask: _Ask) -> Reservation:
+        """Wait for money, at most as long as the settings say.
+
+        The request may wait longer for money that another process has leased and does not use. It
+        comes back in `QUIET_S` and `WRITE_S`, or when the lease of a killed process expires.
+        """
+        future = ask.future
+        assert future is not None  # noqa: S101 - for mypy; it is enqueued
+        try:
+            while True:
+                self._ask_database(ask)
+                await asyncio.wait((future,), timeout=POLL_S)
+                if not future.done() and ask.queue is not None:
+                    self._serve(ask.queue)
+                if future.done():
+                    return future.result()
+                reservation = self._attempt_late(ask)
+                if reservation is not None:
+                    return reservation
+        except asyncio.CancelledError:
+            if future.done() and future.exception() is None:  # the client left at the same time
+                self._release(future.result())
+            raise
+        finally:
+            with self._lock:
+                account = ask.queue
+                if account is not None:
+                    account.waiting.remove(ask)
+                    ask.queue = None
+            if account is not None:
+                self._serve(account)
+
+    def _attempt_late(self, ask: _Ask) -> Reservation | None:
+        """Admit or refuse a request that has waited long enough; None if it has not."""
+        now_s = time.monotonic()
+        waited_s = now_s - ask.started_s
+        if waited_s < self._settings().budgets.max_wait_s:
+            return None
+        with self._lock:
+            result = self._attempt(ask, is_late=True)
+        if isinstance(result, Reservation):
+            return result
+        longest_s = QUIET_S + WRITE_S if result.leased_elsewhere else 0.0
+        is_stale = result.read_s < ask.started_s
+        if result.idle_elsewhere or is_stale or not result.is_exhausted:
+            longest_s = LEASE_S + QUIET_S
+        if waited_s < longest_s:
+            return None
+        self._on_refused(result.kind, "reserved")
+        raise _reserved_error(result)
+
+    def _release(self, reservation: Reservation) -> None:
+        with self._lock:
+            self._finish(reservation, 0)
+        for part in reservation.parts:
+            self._serve(part.account)
+
+    def _ask_database(self, ask: _Ask) -> None:
+        """Let the thread read a budget at once, unless it has just been read."""
+        account = ask.queue
+        if account is None:
+            return
+        now_s = time.monotonic()
+        with self._lock:
+            for each in ask.accounts:
+                each.used_s = now_s  # so that none is forgotten meanwhile
+            is_due = account.read_s < max(ask.started_s, now_s - POLL_S)
+            account.is_urgent |= is_due
+        if is_due:
+            self._thread.hurry("budgets")
+
+    def _blind_s(self) -> float:
+        """Return for how long the database has not answered; 0 if it is not too long."""
+        silent_s = time.monotonic() - self._answered_s
+        return 0.0 if silent_s < self._times.stale_s else silent_s
+
+    def _check_grace(self, ask: _Ask, blind_s: float) -> None:
+        if blind_s > self._settings().database.grace_s:
+            self._on_refused(ask.accounts[0].kind, "unknown")
+            raise AdmissionError(
+                "The gateway cannot reach its database, so it does not know what is left of the "
+                "budget of this key. Try again later, or ask the operator.",
+                code="budget_unknown",
+                kind="server_error",
+                status=503,
+                retry_after_s=10,
+            )
+
+    # Writes, in the database's thread.
+
+    def write(self, database: Database) -> None:
+        """Write what was spent, renew the leases, and read what others did.
+
+        Raises DatabaseError.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            due = sorted(
+                (a for a in self._accounts.values() if self._is_due(a, now_s)), key=lambda a: a.id
+            )
+            orders = [self._order(account, now_s) for account in due]
+        is_sent = False
+        if orders or now_s - self._cleaned_s > CLEAN_S:
+            try:
+                with database.write() as connection:
+                    clock_s = database.now_s(connection)
+                    states = exchange(connection, self._holder, clock_s, orders)
+                    if now_s - self._cleaned_s > CLEAN_S:
+                        delete_forgotten(connection, clock_s)
+                        self._cleaned_s = now_s
+                    is_sent = True
+            except DatabaseError:
+                with self._lock:
+                    for account, order in zip(due, orders, strict=True):
+                        account.is_urgent = True
+                        if is_sent:
+                            account.doubtful[order.number] = order.spent_nusd
+                raise
+        else:
+            states = ()
+        self._answered_s = time.monotonic()
+        served: list[_Account] = []
+        forgotten: set[BudgetId] = set()
+        with self._lock:
+            for account, order, state in zip(due, orders, states, strict=True):
+                self._take(account, order, state, now_s)
+                is_used = account.unwritten or account.leased or account.in_flight
+                if account.waiting:
+                    served.append(account)
+                elif not (order.keeps_unused or is_used):
+                    forgotten.add(account.id)
+                    del self._accounts[account.id]
+            if forgotten:
+                self._by_key = {
+                    name: found
+                    for name, found in self._by_key.items()
+                    if forgotten.isdisjoint(account.id for account in found[1])
+                }
+        if served and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._serve_all, served)
+
+    def _is_due(self, account: _Account, now_s: float) -> bool:
+        return account.is_urgent or account.next_s <= now_s or self._is_closing
+
+    def _order(self, account: _Account, now_s: float) -> Order:
+        account.number += 1
+        account.is_urgent = False
+        unused_s = now_s - account.used_s
+        account.next_s = now_s + (WRITE_S if unused_s < QUIET_S else QUIET_S)
+        uncovered = account.uncovered
+        missing = 0 if uncovered is None else uncovered.bound - uncovered.amount
+        waiting = account.waiting
+        return Order(
+            account.id,
+            account.limit,
+            account.unwritten,
+            account.reserved + missing,
+            waiting[0].bound if waiting else 0,
+            min((max(ask.least, 1) for ask in waiting), default=0),
+            max(account.chunk, sum(ask.bound for ask in waiting)),
+            account.number,
+            dict(account.doubtful),
+            is_new=not account.is_known,
+            keeps_unused=unused_s < self._times.idle_s and not self._is_closing,
+        )
+
+    @staticmethod
+    def _take(account: _Account, order: Order, state: State, now_s: float) -> None:
+        account.is_known = True
+        account.doubtful.clear()
+        account.unwritten -= order.spent_nusd
+        account.spent = state.spent_nusd
+        account.leased = state.leased_nusd
+        account.is_exhausted = state.is_exhausted
+        account.idle_elsewhere = state.idle_nusd
+        account.leased_elsewhere = state.elsewhere_nusd
+        account.is_wanted = state.is_wanted
+        account.low = max(0, state.leased_nusd - order.reserved_nusd) // 2
+        account.read_s = now_s
+        account.cover(account.free)
+
+    def _serve_all(self, accounts: Sequence[_Account]) -> None:
+        for account in accounts:
+            self._serve(account)
+
+
+def _has_budget(key: Key) -> bool:
+    team = key.team
+    return key.limits.budget is not None or (team is not None and team.limits.budget is not None)
+
+
+def _spent_error(account: _Account, now_s: float) -> AdmissionError:
+    """Return the error for a request that does not fit into what is left of a budget."""
+    budget, left = account.budget, max(0, account.left)
+    kind, _, name = account.id.subject.partition(":")
+    state = "is spent"
+    if left:
+        state = f"has {left / NANO:.2g} USD left, less than this request is expected to cost"
+    end = "It does not start again; ask the operator to raise it."
+    retry_after_s = None
+    if account.end_s < math.inf:
+        end = f"It starts again at {datetime.fromtimestamp(account.end_s, UTC):%Y-%m-%d %H:%M} UTC."
+        if account.end_s - now_s < 60:
+            retry_after_s = max(1.0, account.end_s - now_s)
+    each = "in total" if budget.period is BudgetPeriod.TOTAL else f"per {budget.period}"
+    return AdmissionError(
+        f"The budget of the {kind} {name!r} ({budget.usd:g} USD {each}) {state}. {end}",
+        retry_after_s=retry_after_s,
+        should_retry=False,
+    )
+
+
+def _reserved_error(account: _Account) -> AdmissionError:
+    kind, _, name = account.id.subject.partition(":")
+    return AdmissionError(
+        f"The rest of the budget of the {kind} {name!r} is reserved for requests that are being "
+        "answered. Try again when they have ended.",
+        code="rate_limit_exceeded",
+        kind="requests",
+        retry_after_s=2.0,
+    )

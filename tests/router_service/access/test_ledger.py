@@ -1,0 +1,656 @@
+"""Budgets of several processes: exact sums, no false refusal, and what ends a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import Connection, func, select, update
+
+from router_service.access.budgets import (
+    FIRST_RATIO,
+    LEAST_SAMPLES,
+    WRITE_S,
+    Budgets,
+    BudgetTimes,
+    Reservation,
+)
+from router_service.access.hooks import ExpectedCost
+from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
+from router_service.core.errors import AdmissionError, DatabaseError
+from router_service.core.money import NANO, to_nusd
+from router_service.database.background import DatabaseThread
+from router_service.database.engine import Database
+from router_service.database.schema import leases, spending
+from router_service.settings import BudgetSettings, DatabaseSettings, Settings
+from tests.postgresql import PostgreSQLServer
+from tests.serving import wait_for, wait_for_async
+
+T = TypeVar("T")
+
+NOVEMBER = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
+DECEMBER = datetime(2026, 12, 1, 0, 30, tzinfo=UTC).timestamp()
+
+
+def key(
+    usd: float | None = 1.0,
+    period: BudgetPeriod = BudgetPeriod.MONTH,
+    *,
+    name: str = "one",
+    team: Team | None = None,
+) -> Key:
+    """Return a key with a budget, unless that is None."""
+    limits = Limits() if usd is None else Limits(budget=Budget(usd, period))
+    return Key(name, limits=limits, team=team)
+
+
+def cost(usd: float, least_usd: float | None = None) -> ExpectedCost:
+    """Return an expected cost; by default, no model is cheaper."""
+    return ExpectedCost(usd, usd if least_usd is None else least_usd, "model")
+
+
+class Process:
+    """What a gateway's process has of the budgets: one thread for the database, and `Budgets`."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_wait_s: float = 0.3,
+        grace_s: float = 3600.0,
+        clock: Callable[[], float] = time.time,
+        stale_s: float = 4.0,
+        idle_s: float = 60.0,
+    ) -> None:
+        settings = Settings(
+            budgets=BudgetSettings(max_wait_s=max_wait_s),
+            database=DatabaseSettings(grace_s=grace_s),
+        )
+        self.database = database
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self.thread = DatabaseThread(database)
+        self.budgets = Budgets(
+            self.thread,
+            settings=lambda: settings,
+            on_refused=lambda kind, why: self.refused.update([(kind, why)]),
+            clock=clock,
+            times=BudgetTimes(stale_s, idle_s),
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def close(self) -> None:
+        """End as after SIGTERM."""
+        self.budgets.close()
+        self.thread.close()
+
+    async def reserve(self, key: Key, expected: ExpectedCost) -> Reservation:
+        """Reserve the cost of a request of a key that has a budget."""
+        reservation = await self.budgets.reserve(key, expected)
+        assert reservation is not None
+        return reservation
+
+    async def spend(self, key: Key, usd: float, actual_usd: float | None = None) -> None:
+        """Make a request."""
+        reservation = await self.reserve(key, cost(usd))
+        self.budgets.settle(reservation, usd if actual_usd is None else actual_usd)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A database that several processes use."""
+
+    url: str
+
+    @asynccontextmanager
+    async def process(
+        self,
+        *,
+        max_wait_s: float = 0.3,
+        grace_s: float = 3600.0,
+        clock: Callable[[], float] = time.time,
+        stale_s: float = 4.0,
+        idle_s: float = 60.0,
+    ) -> AsyncIterator[Process]:
+        """Run a process until the block ends, which ends it as SIGTERM does."""
+        process = Process(
+            Database(self.url),
+            max_wait_s=max_wait_s, grace_s=grace_s, clock=clock, stale_s=stale_s, idle_s=idle_s,
+        )  # fmt: skip
+        await asyncio.to_thread(process.start)
+        try:
+            yield process
+        finally:
+            await asyncio.to_thread(process.close)
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Return the result of a query."""
+        database = Database(self.url)
+        try:
+            with database.write() as connection:
+                return query(connection)
+        finally:
+            database.close()
+
+    def spent(self) -> dict[str, int]:
+        """Return what was spent in all periods, by subject, in nanodollars."""
+        total = func.sum(spending.c.spent_nusd)
+        query = select(spending.c.subject, total).group_by(spending.c.subject)
+        rows = self.read(lambda connection: connection.execute(query).all())
+        return {subject: int(nusd) for subject, nusd in rows}
+
+    def leased(self) -> int:
+        """Return what all processes hold together, in nanodollars."""
+        query = select(func.coalesce(func.sum(leases.c.amount_nusd), 0))
+        return int(self.read(lambda connection: connection.execute(query).scalar_one()))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
+    """Return an empty database of each kind."""
+    if request.param == "sqlite":
+        return Shared(f"sqlite:///{tmp_path / 'budgets.db'}")
+    server: PostgreSQLServer = request.getfixturevalue("postgresql")
+    return Shared(server.create())
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Shared:
+    """Return an empty SQLite file."""
+    return Shared(f"sqlite:///{tmp_path / 'budgets.db'}")
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine."""
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def refusal(work: Awaitable[object]) -> AdmissionError:
+    """Return the error of a request that is refused."""
+    with pytest.raises(AdmissionError) as caught:
+        await work
+    return caught.value
+
+
+def test_sums_are_exact_and_a_shutdown_writes_them(shared: Shared) -> None:
+    """After the shutdown, the database has every nanodollar, and no lease is left."""
+
+    async def work() -> None:
+        costs_usd = [random.Random(1).random() / 1000 for _ in range(300)]
+        async with shared.process() as one, shared.process() as other:
+            for number, usd in enumerate(costs_usd):
+                await (one, other)[number % 2].spend(key(), usd)
+        assert shared.spent() == {"key:one": sum(map(to_nusd, costs_usd))}
+        assert shared.leased() == 0
+
+    run(work())
+
+
+def test_usual_requests_do_not_wait_for_the_database(sqlite: Shared) -> None:
+    """Once a process has a lease, reserving and settling never suspends the request."""
+
+    async def work() -> None:
+        async with sqlite.process() as one:
+            await one.spend(key(1.0), 0.0001)
+            for _ in range(100):
+                reserving = one.budgets.reserve(key(1.0), cost(0.0001))
+                with pytest.raises(StopIteration) as ended:
+                    reserving.send(None)
+                one.budgets.settle(ended.value.value, 0.0001)
+
+    run(work())
+
+
+def test_keys_without_a_budget_reserve_nothing(sqlite: Shared) -> None:
+    """A key whose team has no budget either needs no row."""
+
+    async def work() -> None:
+        async with sqlite.process() as one:
+            plain = key(None, team=Team("red", Limits(requests_per_minute=5)))
+            assert await one.budgets.reserve(plain, cost(5)) is None
+            assert one.budgets.states(plain) == ()
+        assert sqlite.spent() == {}
+
+    run(work())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_concurrent_processes_overspend_by_at_most_one_request_each(
+    shared: Shared, seed: int
+) -> None:
+    """With 40 concurrent streams in each of three processes, whose costs differ from the estimate.
+
+    The overspend is at most one request for each process, no request is refused while money is
+    left, and the sums are exact.
+    """
+    drawn = random.Random(seed)
+    limit_usd, most_usd, spent = 0.1, 0.0, 0
+    left_at_refusals: list[int] = []
+
+    async def stream(process: Process, expected_usd: float, actual_usd: float) -> None:
+        nonlocal spent, most_usd
+        while True:
+            try:
+                reservation = await process.reserve(key(limit_usd), cost(expected_usd))
+                break
+            except AdmissionError as exc:
+                if exc.code == "insufficient_quota":
+                    left_at_refusals.append(to_nusd(limit_usd) - spent - to_nusd(expected_usd))
+                    return
+        await asyncio.sleep(drawn.random() / 50)
+        most_usd = max(most_usd, actual_usd)
+        spent += to_nusd(actual_usd)
+        process.budgets.settle(reservation, actual_usd)
+
+    async def work() -> None:
+        async with shared.process() as one, shared.process() as two, shared.process() as three:
+            processes = (one, two, three)
+            requests = [
+                (processes[number % 3], usd, usd * drawn.uniform(0.1, 3))
+                for number, usd in enumerate(drawn.uniform(1e-4, 5e-4) for _ in range(500))
+            ]
+            turns = asyncio.Semaphore(120)
+
+            async def take_turn(process: Process, usd: float, actual_usd: float) -> None:
+                async with turns:
+                    await stream(process, usd, actual_usd)
+
+            await asyncio.gather(*(take_turn(*request) for request in requests))
+        assert left_at_refusals
+        assert max(left_at_refusals) < 0
+        assert shared.spent() == {"key:one": spent}
+        assert spent <= to_nusd(limit_usd) + 3 * to_nusd(most_usd)
+
+    run(work())
+
+
+def test_leases_never_exceed_what_is_left(shared: Shared) -> None:
+    """What is spent and leased is within the limit while costs are as expected."""
+
+    async def work() -> None:
+        async with shared.process() as one, shared.process() as other:
+            for _ in range(40):
+                await asyncio.gather(one.spend(key(), 0.02), other.spend(key(), 0.004))
+                held = shared.leased() + sum(shared.spent().values())
+                assert held <= NANO
+
+    run(work())
+
+
+def test_spent_budget_refuses_for_good(shared: Shared) -> None:
+    """The error has OpenAI's code, says when the budget starts again, and forbids a retry."""
+
+    async def work() -> None:
+        async with shared.process(clock=lambda: NOVEMBER) as one:
+            await one.spend(key(1.0), 1.0)
+            error = await refusal(one.reserve(key(1.0), cost(0.1)))
+            assert str(error) == (
+                "The budget of the key 'one' (1 USD per month) is spent. It starts again at "
+                "2026-12-01 00:00 UTC."
+            )
+            assert (error.status, error.code, error.kind) == (429, *["insufficient_quota"] * 2)
+            assert (error.should_retry, error.retry_after_s) == (False, None)
+            assert one.refused == {("key", "spent"): 1}
+
+    run(work())
+
+
+def test_retry_after_is_sent_shortly_before_the_next_period(sqlite: Shared) -> None:
+    """Half a minute before midnight, waiting pays; a budget in total never starts again."""
+    midnight = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
+
+    async def work() -> None:
+        async with sqlite.process(clock=lambda: midnight - 30) as one:
+            daily, total = key(0.5, BudgetPeriod.DAY), key(0.5, BudgetPeriod.TOTAL, name="other")
+            for each in (daily, total):
+                await one.spend(each, 0.5)
+            assert (await refusal(one.reserve(daily, cost(0.1)))).retry_after_s == 30
+            error = await refusal(one.reserve(total, cost(0.1)))
+            assert error.retry_after_s is None
+            assert "(0.5 USD in total) is spent. It does not start again" in str(error)
+
+    run(work())
+
+
+def test_a_cheaper_model_may_use_the_rest(shared: Shared) -> None:
+    """If only a cheaper model fits, the request may cost what is left; then nothing is left."""
+
+    async def work() -> None:
+        async with shared.process() as one:
+            await one.spend(key(1.0), 0.9)
+            reservation = await one.reserve(key(1.0), cost(0.4, 0.05))
+            assert reservation.allowance_usd == pytest.approx(0.1)
+            one.budgets.settle(reservation, 0.06)
+            error = await refusal(one.reserve(key(1.0), cost(0.4, 0.05)))
+            assert "has 0.04 USD left, less than this request is expected to cost" in str(error)
+
+    run(work())
+
+
+def test_waiting_requests_are_admitted_in_the_order_of_their_arrival(sqlite: Shared) -> None:
+    """Requests wait while the rest is reserved, and a later small request does not overtake."""
+
+    async def work() -> None:
+        async with sqlite.process(max_wait_s=20) as one:
+            first = await one.reserve(key(1.0), cost(1.0))
+            admitted: list[str] = []
+
+            async def ask(name: str, usd: float) -> None:
+                reservation = await one.reserve(key(1.0), cost(usd))
+                admitted.append(name)
+                await asyncio.sleep(0.02)
+                one.budgets.settle(reservation, usd / 10)
+
+            asks = []
+            for name, usd in (("large", 0.8), ("small", 0.01), ("medium", 0.3)):
+                asks.append(asyncio.create_task(ask(name, usd)))
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.2)
+            assert admitted == []
+            one.budgets.settle(first, 0.1)
+            await asyncio.gather(*asks)
+            assert admitted == ["large", "small", "medium"]
+
+    run(work())
+
+
+def test_waiting_ends_with_an_error_that_may_be_retried(shared: Shared) -> None:
+    """If nothing is returned in time, the request gets `rate_limit_exceeded` and retry-after."""
+
+    async def work() -> None:
+        async with shared.process(max_wait_s=0.2) as one, shared.process(max_wait_s=0.2) as other:
+            held = await one.reserve(key(1.0), cost(1.0))
+            for process in (one, other):
+                error = await refusal(process.reserve(key(1.0), cost(0.5)))
+                assert (error.code, error.kind) == ("rate_limit_exceeded", "requests")
+                assert error.retry_after_s
+                assert error.should_retry
+                assert process.refused == {("key", "reserved"): 1}
+            one.budgets.settle(held, 0.1)
+            await other.spend(key(1.0), 0.5)
+
+    run(work())
+
+
+def test_clients_that_leave_while_waiting_reserve_nothing(sqlite: Shared) -> None:
+    """A cancelled request leaves the queue, and the next one is admitted."""
+
+    async def work() -> None:
+        async with sqlite.process(max_wait_s=20) as one:
+            first = await one.reserve(key(1.0), cost(1.0))
+            left = asyncio.create_task(one.reserve(key(1.0), cost(0.9)))
+            stays = asyncio.create_task(one.reserve(key(1.0), cost(0.5)))
+            await asyncio.sleep(0.1)
+            left.cancel()
+            one.budgets.settle(first, 0.2)
+            one.budgets.settle(await stays, 0.5)
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            (state,) = one.budgets.states(key(1.0))
+            assert (state.reserved_usd, state.spent_usd) == (0, 0.7)
+
+    run(work())
+
+
+def test_unused_leases_come_back_when_another_process_needs_them(shared: Shared) -> None:
+    """A process gets what an idle one has leased, although it has to ask for it."""
+
+    async def work() -> None:
+        async with shared.process(max_wait_s=5) as idle, shared.process(max_wait_s=5) as busy:
+            await idle.spend(key(1.0), 0.05)
+            assert shared.leased() > 0
+            for _ in range(19):
+                await busy.spend(key(1.0), 0.05)
+            error = await refusal(busy.reserve(key(1.0), cost(0.05)))
+            assert error.code == "insufficient_quota"
+            assert busy.refused == {("key", "spent"): 1}
+        assert shared.spent() == {"key:one": NANO}
+
+    run(work())
+
+
+def test_leases_of_a_killed_process_expire(shared: Shared) -> None:
+    """What a killed process held can be spent once its lease has expired."""
+
+    async def work() -> None:
+        killed = Process(Database(shared.url))
+        killed.database.prepare()
+        reserving = asyncio.create_task(killed.reserve(key(1.0), cost(0.3)))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(killed.budgets.write, killed.database)
+        await reserving
+        assert shared.leased() >= NANO // 2  # it writes no more, as after SIGKILL
+        async with shared.process(max_wait_s=0.1) as one:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(one.reserve(key(1.0), cost(1.0)), 0.5)
+            past = update(leases).where(leases.c.amount_nusd > 0).values(expires_s=1.0)
+            shared.read(lambda connection: connection.execute(past))
+            await one.spend(key(1.0), 1.0)
+        killed.database.close()
+
+    run(work())
+
+
+def test_both_budgets_are_reserved_or_neither(shared: Shared) -> None:
+    """A key's request counts towards its team; if the team's is spent, the key's is untouched."""
+
+    async def work() -> None:
+        team = Team("red", Limits(budget=Budget(1.0, BudgetPeriod.DAY)))
+        one, two = key(0.6, team=team), key(5.0, name="two", team=team)
+        async with shared.process() as process:
+            await process.spend(one, 0.4)
+            await process.spend(two, 0.5)
+            assert "team 'red'" in str(await refusal(process.reserve(two, cost(0.2))))
+            assert "team 'red'" in str(await refusal(process.reserve(one, cost(0.15))))
+            assert "key 'one'" in str(await refusal(process.reserve(one, cost(0.3))))
+            states = process.budgets.states(one)
+            assert [state.reserved_usd for state in states] == [0, 0]
+            await process.spend(one, 0.1)
+        spent = {"key:one": 0.5, "key:two": 0.5, "team:red": 1.0}
+        assert shared.spent() == {subject: to_nusd(usd) for subject, usd in spent.items()}
+
+    run(work())
+
+
+def test_a_key_without_money_does_not_block_its_team(sqlite: Shared) -> None:
+    """A request that waits for its key's money does not hold up the team's other keys."""
+
+    async def work() -> None:
+        team = Team("red", Limits(budget=Budget(10.0, BudgetPeriod.DAY)))
+        one, two = key(1.0, team=team), key(5.0, name="two", team=team)
+        async with sqlite.process(max_wait_s=20) as process:
+            held = await process.reserve(one, cost(1.0))
+            waits = asyncio.create_task(process.reserve(one, cost(0.5)))
+            await asyncio.sleep(0.1)
+            await asyncio.wait_for(process.spend(two, 0.5), 5)
+            assert not waits.done()
+            process.budgets.settle(held, 0.1)
+            process.budgets.settle(await waits, 0.5)
+
+    run(work())
+
+
+def test_costs_beyond_the_estimates_are_learned(sqlite: Shared) -> None:
+    """After requests that cost twice the estimate, two are reserved where four were before."""
+
+    async def work() -> None:
+        async with sqlite.process() as one:
+            (first,) = (await one.reserve(key(100.0), cost(0.001))).parts
+            assert first.amount == FIRST_RATIO * to_nusd(0.001)
+            for _ in range(LEAST_SAMPLES):
+                await one.spend(key(100.0), 0.001, actual_usd=0.002)
+            (later,) = (await one.reserve(key(100.0), cost(0.001))).parts
+            assert later.amount == 2 * to_nusd(0.001)
+
+    run(work())
+
+
+def test_unknown_costs_are_admitted_until_the_budget_is_spent(sqlite: Shared) -> None:
+    """A request without a known price reserves nothing, and a spent budget refuses it."""
+
+    async def work() -> None:
+        async with sqlite.process() as one:
+            reservation = await one.reserve(key(1.0), cost(0.0))
+            one.budgets.settle(reservation, None)
+            await one.spend(key(1.0), 1.0)
+            assert (await refusal(one.reserve(key(1.0), cost(0.0)))).code == "insufficient_quota"
+
+    run(work())
+
+
+def test_a_raised_limit_applies_at_once(sqlite: Shared) -> None:
+    """The key's new limit admits requests that the old one refused."""
+
+    async def work() -> None:
+        async with sqlite.process() as one:
+            await one.spend(key(1.0), 1.0)
+            await refusal(one.reserve(key(1.0), cost(0.5)))
+            await one.spend(key(2.0), 0.5)
+
+    run(work())
+
+
+def test_clock_jumps_do_not_reset_a_budget(shared: Shared) -> None:
+    """After a jump forward and back, what was spent in the period still counts."""
+
+    async def work() -> None:
+        now_s = NOVEMBER
+        async with shared.process(clock=lambda: now_s) as one:
+            await one.spend(key(1.0), 0.9)
+            now_s = DECEMBER
+            await one.spend(key(1.0), 0.8)
+            now_s = NOVEMBER
+            await refusal(one.reserve(key(1.0), cost(0.2)))
+            now_s = DECEMBER
+            await refusal(one.reserve(key(1.0), cost(0.3)))
+            await one.spend(key(1.0), 0.2)
+        assert shared.spent() == {"key:one": to_nusd(1.9)}
+
+    run(work())
+
+
+class BreakingDatabase(Database):
+    """A database whose connection breaks after a commit, or before it."""
+
+    breaks: str | None = None
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Yield a connection as `Database` does, and break as `breaks` says."""
+        breaks, self.breaks = self.breaks, None
+        if breaks == "before":
+            raise DatabaseError("write", self.place, "the connection is broken")
+        with super().write() as connection:
+            yield connection
+        if breaks == "after":
+            raise DatabaseError("write", self.place, "the connection broke during the commit")
+
+
+@pytest.mark.parametrize("breaks", ["before", "after"])
+def test_broken_commits_are_counted_once(shared: Shared, breaks: str) -> None:
+    """If the connection breaks, spending is written once, whether it was committed or not."""
+
+    async def work() -> None:
+        database = BreakingDatabase(shared.url)
+        database.prepare()
+        process = Process(database)
+        reserving = asyncio.create_task(process.reserve(key(1.0), cost(0.1)))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(process.budgets.write, database)
+        process.budgets.settle(await reserving, 0.1)
+        database.breaks = breaks
+        await asyncio.sleep(WRITE_S)
+        with pytest.raises(DatabaseError):
+            process.budgets.write(database)
+        process.budgets.settle(await process.reserve(key(1.0), cost(0.1)), 0.25)
+        process.close()
+        process.budgets.write(database)
+        assert shared.spent() == {"key:one": to_nusd(0.35)}
+        database.close()
+
+    run(work())
+
+
+def test_outage_uses_the_last_known_state_and_settles_later(postgresql: PostgreSQLServer) -> None:
+    """While the database is away, budgets still hold; what is spent is written afterwards."""
+    shared = Shared(postgresql.create())
+
+    async def work() -> None:
+        async with (
+            shared.process(stale_s=0.8, max_wait_s=5) as one,
+            shared.process(stale_s=0.8, max_wait_s=5) as other,
+        ):
+            await one.spend(key(1.0), 0.2)
+            await other.spend(key(1.0), 0.1)
+            await asyncio.to_thread(
+                wait_for, lambda: one.budgets.states(key(1.0))[0].spent_usd == 0.3, "both are known"
+            )
+            postgresql.stop()
+            try:
+                await one.spend(key(1.0), 0.6)
+                error = await refusal(one.reserve(key(1.0), cost(0.2)))
+                assert error.code == "insufficient_quota"
+                assert one.budgets.buffered_usd == 0.6
+            finally:
+                await asyncio.to_thread(postgresql.start)
+            await asyncio.to_thread(
+                wait_for, lambda: one.budgets.buffered_usd == 0, "the spending is written"
+            )
+            assert shared.spent() == {"key:one": to_nusd(0.9)}
+            await other.spend(key(1.0), 0.1)
+
+    run(work())
+
+
+def test_budgets_are_unknown_after_the_grace_period(postgresql: PostgreSQLServer) -> None:
+    """After the grace, keys with a budget get status 503 until the database answers."""
+    shared = Shared(postgresql.create())
+
+    async def work() -> None:
+        async with shared.process(stale_s=0.6, grace_s=1.2) as one:
+            await one.spend(key(1.0), 0.1)
+            postgresql.stop()
+            try:
+
+                async def is_unknown() -> bool:
+                    try:
+                        await one.spend(key(1.0), 0.001)
+                    except AdmissionError as exc:
+                        return (exc.status, exc.code) == (503, "budget_unknown")
+                    return False
+
+                await wait_for_async(is_unknown, "the budget is unknown")
+                assert await one.budgets.reserve(key(None), cost(0.1)) is None
+                assert one.refused == {("key", "unknown"): 1}
+            finally:
+                await asyncio.to_thread(postgresql.start)
+
+            async def is_known() -> bool:
+                return not await is_unknown()
+
+            await wait_for_async(is_known, "the budget is known again")
+
+    run(work())
+
+
+def test_unused_budgets_are_forgotten(shared: Shared) -> None:
+    """An idle budget's lease is given back and it takes no memory; its spending stays known."""
+
+    async def work() -> None:
+        async with shared.process(idle_s=0.1) as one:
+            await one.spend(key(1.0), 0.9)
+            await asyncio.to_thread(wait_for, lambda: shared.leased() == 0, "it is given back")
+            await refusal(one.reserve(key(1.0), cost(0.2)))
+
+    run(work())

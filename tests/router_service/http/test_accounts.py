@@ -1,0 +1,307 @@
+"""The admin API of keys and teams over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from router_service.access.accounts import Accounts
+from router_service.access.specs import NewKey
+from router_service.core.keys import hashed, new_key
+from router_service.database.engine import Database
+from router_service.serving.app import create_app
+from router_service.settings import DatabaseSettings, KeySettings, Settings
+from tests.bodies import BODY, CHAT
+from tests.fakes import PROBABILITIES, FakeRouter
+from tests.postgresql import PostgreSQLServer
+from tests.serving import Sandbox, served, wait_for
+
+ADMIN, CLIENT = new_key(), new_key()
+KEYS = KeySettings(api={"configured": SecretStr(hashed(CLIENT))}, admin=SecretStr(hashed(ADMIN)))
+
+
+@contextmanager
+def gateway(
+    sandbox: Sandbox, database_url: str | None = None, keys: KeySettings = KEYS
+) -> Iterator[httpx.Client]:
+    """Serve a gateway with this database, or one in memory; yield a client with the admin key."""
+    url = None if database_url is None else SecretStr(database_url)
+    changes = {"keys": keys, "database": DatabaseSettings(url=url)}
+    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES)).model_copy(update=changes)
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    with (
+        served(create_app(settings, FakeRouter())) as address,
+        httpx.Client(base_url=address, headers=headers, timeout=20) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def stopped(server: PostgreSQLServer) -> Iterator[None]:
+    """Stop a database server, and start it again at the end."""
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+@pytest.fixture(scope="module")
+def admin(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client with the admin key of a gateway with a database in memory."""
+    with gateway(sandbox) as client:
+        yield client
+
+
+def create(client: httpx.Client, kind: str = "keys", **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """Create a key or a team, and return the answer."""
+    response = client.post(f"/admin/{kind}", json=fields)
+    assert response.status_code == 201, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def ask(client: httpx.Client, secret: str) -> int:
+    """Send a request with a key, and return the status of the answer."""
+    headers = {"authorization": f"Bearer {secret}"}
+    return client.post(CHAT, json=BODY, headers=headers).status_code
+
+
+def error(response: httpx.Response) -> tuple[int, str, str | None]:
+    """Return status, code and parameter of an error in OpenAI's format."""
+    fault = response.json()["error"]
+    assert fault.keys() == {"message", "type", "param", "code"}
+    assert fault["type"] == "invalid_request_error"
+    return response.status_code, fault["code"], fault["param"]
+
+
+def test_key_lives_through_the_api(admin: httpx.Client) -> None:
+    """A key is created, used, read, changed, rotated and revoked, and each holds at once."""
+    create(admin, "teams", name="life")
+    created = create(admin, name="life/1", team="life", budget={"usd": 5, "period": "week"})
+    secret, key = created["secret"], created["key"]
+    assert ask(admin, secret) == 200
+    path = f"/admin/keys/{quote('life/1', safe='')}"
+    assert admin.get(path).json() == key
+    assert secret not in admin.get(path).text + admin.get("/admin/keys").text
+    changed = admin.patch(path, json={"budget": None, "requests_per_minute": 60}).json()
+    assert (changed["budget"], changed["requests_per_minute"], changed["team"]) == (
+        None,
+        60,
+        "life",
+    )
+    rotated = admin.post(f"{path}/rotate", json={"overlap_s": 3600}).json()
+    assert rotated["key"]["previous_until"]
+    assert [ask(admin, each) for each in (secret, rotated["secret"])] == [200, 200]
+    revoked = admin.post(f"{path}/revoke").json()
+    assert revoked["status"] == "revoked"
+    assert [ask(admin, each) for each in (secret, rotated["secret"])] == [401, 401]
+    assert admin.delete(path).json() == revoked
+
+
+def test_requests_are_recorded_under_the_name_of_a_stored_key(admin: httpx.Client) -> None:
+    """The decision record of a request has the name of its key, and only this key reads it."""
+    secret = create(admin, name="recorded")["secret"]
+    other = create(admin, name="curious")["secret"]
+    response = admin.post(CHAT, json=BODY, headers={"authorization": f"Bearer {secret}"})
+    path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: admin.get(path).is_success, "the decision is recorded")
+    assert admin.get(path).json()["key"] == "recorded"
+    assert admin.get(path, headers={"authorization": f"Bearer {secret}"}).is_success
+    assert admin.get(path, headers={"authorization": f"Bearer {other}"}).status_code == 404
+
+
+def test_admin_key_of_the_database_may_administrate(admin: httpx.Client) -> None:
+    """It uses the admin API, and reads metrics and all of the page's API; a client key may not."""
+    secret = create(admin, name="ops", is_admin=True)["secret"]
+    for path in ("/admin/keys", "/admin/teams", "/metrics", "/ui/api/artifact"):
+        assert admin.get(path, headers={"authorization": f"Bearer {secret}"}).status_code == 200
+        denied = admin.get(path, headers={"authorization": f"Bearer {CLIENT}"})
+        assert error(denied) == (403, "admin_key_needed", None)
+        assert admin.get(path, headers={"authorization": "Bearer x"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a/b?c#d", "a/rotate", "a/../b", "💸 & more", "%2F", "...", "a;b", "a+b", '=HYPERLINK("x")'],
+)
+def test_names_in_paths_are_percent_encoded(admin: httpx.Client, name: str) -> None:
+    """Every name that a key may have can be part of a path."""
+    encoded = quote(name, safe="")
+    create(admin, "teams", name=name)
+    create(admin, name=name, team=name)
+    assert admin.get(f"/admin/keys/{encoded}").json()["name"] == name
+    assert admin.get("/admin/keys", params={"team": name}).json()["total"] == 1
+    assert admin.post(f"/admin/keys/{encoded}/rotate", json={}).json()["key"]["name"] == name
+    assert admin.delete(f"/admin/keys/{encoded}").json()["status"] == "revoked"
+    assert admin.patch(f"/admin/teams/{encoded}", json={"owner": "x"}).json()["owner"] == "x"
+    assert admin.delete(f"/admin/teams/{encoded}").status_code == 204
+    assert error(admin.get(f"/admin/teams/{encoded}")) == (404, "team_not_found", "name")
+
+
+def test_conflicts_and_unknown_names(admin: httpx.Client) -> None:
+    """Errors have OpenAI's format, with a status and a code that programs can use."""
+    create(admin, "teams", name="conflicts")
+    create(admin, name="conflicts", team="conflicts")
+    for name in ("conflicts", "configured", "admin"):
+        taken = admin.post("/admin/keys", json={"name": name})
+        assert error(taken) == (409, "name_taken", "name")
+    assert error(admin.delete("/admin/teams/conflicts")) == (409, "team_has_keys", None)
+    admin.delete("/admin/keys/conflicts")
+    rotated = admin.post("/admin/keys/conflicts/rotate", json={})
+    assert error(rotated) == (409, "key_revoked", "name")
+    for method, path in [
+        *(("GET", "/admin/keys/x"), ("PATCH", "/admin/keys/x"), ("DELETE", "/admin/keys/x%00")),
+        *(("POST", "/admin/keys/x/rotate"), ("POST", "/admin/keys/x/revoke")),
+    ]:
+        response = admin.request(method, path, json={})
+        assert error(response) == (404, "key_not_found", "name")
+    unknown = admin.post("/admin/keys", json={"name": "y", "team": "nobody"})
+    assert error(unknown) == (400, "team_not_found", "team")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"{}", "name"),
+        (b'{"name": ""}', "name"),
+        (b'{"name": "a\\n"}', "name"),
+        (b'{"name": "sk-1234567890"}', "name"),
+        (b'{"name": 5}', "name"),
+        (b'{"name": "a", "nmae": 1}', "nmae"),
+        (b'{"name": "a", "requests_per_minute": "5"}', "requests_per_minute"),
+        (b'{"name": "a", "requests_per_minute": 0}', "requests_per_minute"),
+        (b'{"name": "a", "is_admin": null}', "is_admin"),
+        (b'{"name": "a", "budget": {"usd": -1}}', "budget.usd"),
+        (b'{"name": "a", "budget": {"usd": 1, "period": "year"}}', "budget.period"),
+        (b'{"name": "a", "expires": "2027-01-01T00:00:00"}', "expires"),
+        (b'{"name": "a", "expires": "9999-12-31T23:59:59-14:00"}', "expires"),
+        (b'{"name": "a", "expires": 5}', "expires"),
+        (b'{"name": "a", "models": []}', "models"),
+        (b'{"name": "a", "metadata": {"x": 1}}', "metadata.x"),
+        (b'{"name": "a", "budget": {"usd": NaN}}', None),
+        (b'{"name": "a", "name": "b"}', "name"),
+        (b"[]", None),
+        (b"", None),
+    ],
+)
+def test_invalid_bodies_are_refused(admin: httpx.Client, body: bytes, param: str | None) -> None:
+    """The error names the field, and nothing is created."""
+    response = admin.post("/admin/keys", content=body)
+    status, _, found = error(response)
+    assert (status, found) == (400, param)
+    assert error(admin.get("/admin/keys/a")) == (404, "key_not_found", "name")
+
+
+def test_large_bodies_are_refused(admin: httpx.Client) -> None:
+    """A body is limited, whatever the gateway allows for requests to models."""
+    response = admin.post("/admin/keys", content=b'{"name": "' + b"x" * 200_000 + b'"}')
+    assert error(response) == (413, "request_too_large", None)
+
+
+def test_list_has_pages_and_filters(admin: httpx.Client) -> None:
+    """`after` continues a list, and invalid filters are refused."""
+    create(admin, "teams", name="listed")
+    for number in range(3):
+        create(admin, name=f"listed-{number}", team="listed", owner="Bo")
+    first = admin.get("/admin/keys", params={"team": "listed", "limit": 2}).json()
+    assert ([key["name"] for key in first["keys"]], first["total"]) == (["listed-0", "listed-1"], 3)
+    query = {"team": "listed", "limit": 2, "after": first["next"]}
+    second = admin.get("/admin/keys", params=query).json()
+    assert ([key["name"] for key in second["keys"]], second["next"]) == (["listed-2"], None)
+    assert admin.get("/admin/keys", params={"search": "bo"}).json()["total"] == 3
+    assert admin.get("/admin/teams", params={"search": "LISTED"}).json()["total"] == 1
+    for query in ({"limit": 0}, {"limit": 501}, {"limit": "x"}, {"status": "x"}):
+        response = admin.get("/admin/keys", params=query)
+        assert (response.status_code, response.json()["error"]["param"]) == (422, next(iter(query)))
+
+
+def test_changes_are_logged_without_secrets(
+    admin: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says which admin key has changed what."""
+    caplog.set_level(logging.INFO, "switchcraft.accounts")
+    secret = create(admin, name="logged", owner="ana", metadata={"token": "m3tadata"})["secret"]
+    other = create(admin, name="second admin", is_admin=True)["secret"]
+    headers = {"authorization": f"Bearer {other}"}
+    rotated = admin.post("/admin/keys/logged/rotate", json={}, headers=headers).json()["secret"]
+    admin.post("/admin/keys/logged/revoke", headers=headers)
+    lines = [r.getMessage() for r in caplog.records if r.name == "switchcraft.accounts"]
+    assert lines[0] == """created a key: name='logged' by='admin' changes={"owner":"ana"}"""
+    assert "rotated a key: name='logged' by='second admin'" in lines[2]
+    assert "revoked a key: name='logged' by='second admin'" in lines[3]
+    for hidden in (secret, other, rotated, "m3tadata"):
+        assert hidden not in caplog.text
+
+
+def test_first_key_closes_an_open_gateway(sandbox: Sandbox) -> None:
+    """Without keys everyone may create the first key, which must be an admin key."""
+    with gateway(sandbox, keys=KeySettings()) as client:
+        del client.headers["authorization"]
+        first = client.post("/admin/keys", json={"name": "a"})
+        assert error(first) == (409, "admin_key_needed", "is_admin")
+        secret = create(client, name="ops", is_admin=True)["secret"]
+        assert client.get("/admin/keys").status_code == 401
+        assert client.post(CHAT, json=BODY).status_code == 401
+        client.headers["authorization"] = f"Bearer {secret}"
+        assert client.get("/admin/keys").json()["total"] == 1
+        client.delete("/admin/keys/ops")
+        assert client.get("/admin/keys").status_code == 401, "the gateway stays closed"
+
+
+def test_other_sites_cannot_create_keys(sandbox: Sandbox) -> None:
+    """A page of another origin cannot make a browser close an open gateway."""
+    with gateway(sandbox, keys=KeySettings()) as client:
+        body = {"name": "a", "is_admin": True}
+        response = client.post("/admin/keys", json=body, headers={"origin": "http://evil.example"})
+        assert error(response) == (403, "foreign_origin", None)
+        assert client.get("/admin/keys").json()["total"] == 0
+
+
+@pytest.mark.slow
+def test_unreachable_database_is_an_error_that_passes(
+    sandbox: Sandbox, postgresql: PostgreSQLServer
+) -> None:
+    """Administration gets 503, requests with known keys go on, and everything works afterwards."""
+    with gateway(sandbox, postgresql.create()) as client:
+        secret = create(client, name="a")["secret"]
+        with stopped(postgresql):
+            for method, path in [("GET", "/admin/keys"), ("POST", "/admin/keys/a/revoke")]:
+                response = client.request(method, path)
+                assert response.status_code == 503
+                assert response.headers["retry-after"] == "1"
+                assert response.json()["error"]["code"] == "database_unavailable"
+                assert "Try again later" in response.json()["error"]["message"]
+            assert ask(client, secret) == 200
+        wait_for(lambda: client.get("/admin/keys").is_success, "the database is used again")
+        assert client.post("/admin/keys/a/revoke").json()["status"] == "revoked"
+
+
+@pytest.mark.slow
+def test_keys_cannot_be_checked_before_the_database_is_read(
+    sandbox: Sandbox, postgresql: PostgreSQLServer
+) -> None:
+    """Until then, an unknown key gets 503 with `retry-after`, because it may be valid."""
+    url = postgresql.create()
+    database = Database(url)
+    database.prepare()
+    secret = Accounts(database, KEYS).create_key(NewKey(name="a")).secret
+    database.close()
+    outage = ExitStack()
+    outage.enter_context(stopped(postgresql))
+    with outage, gateway(sandbox, url) as client:
+        assert ask(client, CLIENT) == 200
+        response = client.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "database_unavailable"
+        assert response.headers["retry-after"] == "1"
+        outage.close()
+        wait_for(lambda: ask(client, secret) == 200, "the key is known")
+        assert ask(client, new_key()) == 401
