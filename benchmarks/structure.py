@@ -359,8 +359,8 @@ def _write_config(folder: Path, upstream: str) -> Path:
         for arm, ids in Router.load().artifact.manifest.stands_for.items()
     ]
     path = folder / "gateway.yaml"
-    history = {"path": str(folder / "history.sqlite3")}
-    path.write_text(yaml.safe_dump({"model_list": models, "history": history}))
+    database = {"url": f"sqlite:///{folder / 'switchcraft.db'}"}
+    path.write_text(yaml.safe_dump({"model_list": models, "database": database}))
     return path
 
 

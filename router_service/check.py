@@ -1,14 +1,15 @@
 """`switchcraft check`: find what would stop or disturb a gateway, without serving.
 
 Everything is checked with the code that serves: the configuration, the artifact with its canary
-requests, the arms and their prices, keys, Redis, the exporter of spans, the port, and the folders
-that are written to.
+requests, the arms and their prices, keys, Redis, the database, the exporter of spans, the port, and
+the folders that are written to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +19,15 @@ from pathlib import Path
 
 import orjson
 
-from router_service.access.listening import permitted_listen_host
+from router_service.access.listening import has_stored_keys, permitted_listen_host
 from router_service.apis.api import Target
 from router_service.apis.parts import Message, Request, Text
 from router_service.artifact import MANIFEST, read_manifest
-from router_service.core.errors import ConfigError, SwitchcraftError
+from router_service.core.errors import ConfigError, DatabaseError, SwitchcraftError
 from router_service.core.keys import without_keys
-from router_service.database.engine import Database
+from router_service.database.engine import SQLITE_PREFIX, Database
+from router_service.database.migrating import newer_version_problem
+from router_service.database.schema import REVISION
 from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
@@ -91,7 +94,11 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield Finding("configuration", Status.NOTE, detail)
     store_url = settings.server.shared_store
     with _warnings() as warnings:
-        yield from _checked("keys", lambda: f"listens on {permitted_listen_host(settings)}")
+        is_stored = has_stored_keys(settings)
+        yield from _checked(
+            "keys",
+            lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
+        )
         log_warnings(store_url)
     yield from _notes("keys", warnings)
     notes: list[str] = []
@@ -112,9 +119,7 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         folder = settings.decision_log.path
         where = "decision_log.path"
         yield from _checked("decision log", lambda: _try_folder(settings, where, folder))
-    if settings.database.url is not None:
-        url = settings.database.url.get_secret_value()
-        yield from _checked("database", lambda: _try_database(url))
+    yield from _check_database(settings)
     if asks:
         yield from asyncio.run(_ask(deployments))
 
@@ -238,11 +243,49 @@ def _notes(subject: str, lines: Sequence[str]) -> Iterator[Finding]:
     yield from (Finding(subject, Status.NOTE, line) for line in lines)
 
 
-def _try_database(url: str) -> str:
-    """Open the database, and create or migrate its tables."""
+def _check_database(settings: Settings) -> Iterator[Finding]:
+    """Say what a gateway would do with the database, without changing it."""
+    if settings.database.url is None:
+        detail = "is in memory, and lost when the gateway ends; set database.url to keep it"
+        yield Finding("database", Status.NOTE, detail)
+        return
+    url = settings.database.url.get_secret_value()
+    yield from _checked("database", lambda: _describe_database(settings, url))
+    if settings.server.redis_url is not None and url.startswith(SQLITE_PREFIX):
+        detail = (
+            "server.redis_url is set, but an SQLite file belongs to one machine: replicas on other "
+            "machines have keys, budgets and usage of their own; set database.url to a PostgreSQL "
+            "database"
+        )
+        yield Finding("replicas", Status.NOTE, detail)
+
+
+def _describe_database(settings: Settings, url: str) -> str:
     database = Database(url)
     try:
-        database.prepare()
+        found = database.examine()
+    except DatabaseError as exc:
+        raise settings.error("database.url", str(exc)) from exc
     finally:
         database.close()
-    return database.place
+    if database.path is not None and not _is_writable(database.path):
+        problem = (
+            f"{database.path} cannot be written to; choose a file on a local disk that this user "
+            "may write to"
+        )
+        raise settings.error("database.url", problem)
+    if found is None:
+        return f"{database.place} will be created"
+    if found == REVISION:
+        return f"{database.place} has the version {found}"
+    if found < REVISION:
+        return f"{database.place} will be migrated from version {found} to {REVISION}"
+    raise settings.error("database.url", newer_version_problem(found))
+
+
+def _is_writable(path: Path) -> bool:
+    """Return whether this user may write the file, or create it with its missing folders."""
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        return False
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

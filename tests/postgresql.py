@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 
@@ -17,8 +18,8 @@ from tests.drills.processes import free_port
 from tests.serving import wait_for
 
 _PACKAGE = "postgresql"
-_PASSWORD = "a/secret:with@signs"
-_QUOTED = "a%2Fsecret%3Awith%40signs"
+_PASSWORD = "a/secret:with@signs'and\"quotes%"
+_QUOTED = quote(_PASSWORD, safe="")
 
 
 class PostgreSQLServer:

@@ -76,8 +76,9 @@ def switchcraft(place: Place) -> Contender:
 def limited(place: Place) -> Contender:
     """Return this gateway with a key of its database: rate limits and a budget, and a team's."""
     url = f"sqlite:///{place.folder}/limited.db"
-    accounts = Accounts(Database(url))
-    accounts.database.prepare()
+    database = Database(url)
+    database.prepare()
+    accounts = Accounts(database)
     limits = {
         "requests_per_minute": 10_000_000,
         "tokens_per_minute": 2_000_000_000,

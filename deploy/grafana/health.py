@@ -400,11 +400,13 @@ def _log_lines_and_losses() -> Panel:
 
 def _reached() -> Panel:
     state, log = selected("switchcraft_shared_state_up"), selected("switchcraft_decision_log_up")
+    database = selected("switchcraft_database_unreachable_seconds")
     return states(
-        "Shared state and decision log",
-        "Whether each gateway reaches Redis and can write its decision log.",
+        "Shared state, database and decision log",
+        "Whether each gateway reaches Redis and its database and can write its decision log.",
         Query(
             f'label_replace({state}, "what", "shared state", "", "")'
+            f' or label_replace({database} == bool 0, "what", "database", "", "")'
             f' or label_replace({log}, "what", "decision log", "", "")',
             "{{instance}}: {{what}}",
         ),

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from router_service.access.key import BudgetPeriod
-from router_service.access.keyring import read_limits
+from router_service.access.keyring import has_keys, read_limits
 from router_service.access.specs import (
     BudgetView,
     CreatedKey,
@@ -45,15 +45,13 @@ from router_service.core.errors import (
 from router_service.core.keys import digest_of, new_key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import keys, spending, state, teams
+from router_service.database.schema import USAGE_MONTH, keys, spending, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
 
 HINT_CHARACTERS = 4
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
 
-USAGE_MONTH = "usage-month"
-"""The value of `spending.period` for what a key or a team without a budget spends in a month."""
 
 KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 
@@ -91,13 +89,14 @@ class Accounts:
         with self._change() as (connection, revision):
             if spec.name in {*self._configured.api, ADMIN, METRICS}:
                 raise AccountConflictError(
-                    f"The name {spec.name!r} belongs to a key of the configuration. Choose another "
+                    f"The name {spec.name!r} belongs to the configuration's keys. Choose another "
                     "name.",
                     param="name",
                     code="name_taken",
                 )
             self._check_free(connection, keys, spec.name)
-            if not spec.is_admin and self._is_open(connection):
+            is_open = not self._configured.by_path() and not has_keys(connection)
+            if is_open and not spec.is_admin:
                 raise AccountConflictError(
                     "This gateway has no keys yet, so everyone who can connect may use it. The "
                     "first key ends that, and must be an admin key, because without one nobody "
@@ -255,12 +254,6 @@ class Accounts:
             query = update(state).where(state.c.name == "revision").values(value=state.c.value + 1)
             revision = connection.execute(query.returning(state.c.value)).scalar_one()
             yield connection, revision
-
-    def _is_open(self, connection: Connection) -> bool:
-        """Return whether there has never been a key."""
-        if self._configured.by_path():
-            return False
-        return connection.execute(select(keys.c.name).limit(1)).first() is None
 
     def _check_free(self, connection: Connection, table: Table, name: str) -> None:
         row = connection.execute(select(table).where(table.c.name == name)).first()

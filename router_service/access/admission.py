@@ -8,47 +8,61 @@ from dataclasses import dataclass
 from router_service.access.alerts import BudgetAlerts
 from router_service.access.budgets import Budgets, Reservation
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
+from router_service.access.limits import RateLimits, TakenLimits
 from router_service.access.pacing import Pacing
 from router_service.core.errors import AdmissionError
 
 
 @dataclass(slots=True)
-class AccessGrant(Grant):
-    """Admission of one request, with what it has reserved."""
+class AccountGrant(Grant):
+    """Admission of a request, with what it has taken of its key's and its team's limits."""
 
+    limits: TakenLimits | None = None
     reservation: Reservation | None = None
 
 
 class Access:
     """Admits requests within the limits and budgets of their keys and teams (`AccessHooks`)."""
 
-    def __init__(self, budgets: Budgets, pacing: Pacing, alerts: BudgetAlerts) -> None:
-        """Use these budgets, change policies as they run out, and alert."""
+    def __init__(
+        self, limits: RateLimits, budgets: Budgets, pacing: Pacing, alerts: BudgetAlerts
+    ) -> None:
+        """Use these limits and budgets."""
+        self._limits = limits
         self._budgets = budgets
         self._pacing = pacing
         self._alerts = alerts
 
-    async def admit(self, request: IncomingRequest) -> AccessGrant:
-        """Count the request towards its limits, and choose its policy by its budgets."""
+    async def admit(self, request: IncomingRequest) -> Grant:
+        """Count the request towards its limits, and say which policies its budgets allow."""
+        if not request.key.limited:
+            return AccountGrant()
+        taken = await self._limits.admit(request)
         self._alerts.note(request.key)
-        return AccessGrant(allowance=self._pacing.allowance(request.key))
+        return AccountGrant(
+            headers=() if taken is None else taken.headers,
+            allowance=self._pacing.allowance(request.key),
+            limits=taken,
+        )
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Reserve the request's expected cost."""
+        """Reserve the request's expected cost in the budgets of its key and its team."""
         try:
             reservation = await self._budgets.reserve(request.key, cost)
         except AdmissionError:
             self._alerts.refused(request.key)
             raise
-        if reservation is None or not isinstance(grant, AccessGrant):
+        if reservation is None or not isinstance(grant, AccountGrant):
             return math.inf
         grant.reservation = reservation
         return reservation.allowance_usd
 
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Correct what was counted and reserved by what the request has used."""
-        del request
-        if isinstance(grant, AccessGrant) and grant.reservation is not None:
+        """Replace what was counted and reserved by what the request has used."""
+        assert isinstance(grant, AccountGrant)  # noqa: S101 - `admit` returned it
+        if grant.limits is not None:
+            self._limits.settle(request, grant.limits, outcome)
+        if grant.reservation is not None:
             record = outcome.record
             cost_usd = None if record is None else record.actual_cost_usd
             if cost_usd is None and outcome.status >= 400:
@@ -56,6 +70,7 @@ class Access:
             self._budgets.settle(grant.reservation, cost_usd)
 
     async def aclose(self) -> None:
-        """Let the last write of the database's thread give back what is not spent."""
+        """Send the last corrections; the database's thread then writes what was spent."""
         self._alerts.close()
         self._budgets.close()
+        await self._limits.aclose()

@@ -336,7 +336,7 @@ class Budgets:
         start_s, end_s = budget.period.bounds_s(now_s)
         budget_id = BudgetId(subject, budget.period, start_s)
         account = self._accounts.get(budget_id)
-        limit = to_nusd(budget.usd)
+        limit = round(budget.usd * NANO)
         if account is None:
             account = _Account(budget_id, math.inf if end_s is None else end_s, budget, limit)
             account.used_s = time.monotonic()
@@ -687,7 +687,6 @@ def _spent_error(account: _Account, now_s: float) -> AdmissionError:
     return AdmissionError(
         f"The budget of the {kind} {name!r} ({budget.usd:g} USD {each}) {state}. {end}",
         retry_after_s=retry_after_s,
-        should_retry=False,
     )
 
 

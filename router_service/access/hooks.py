@@ -30,6 +30,9 @@ class IncomingRequest:
     """Size of the body."""
     policy: str | None
     """The policy that a header of the request asks for."""
+    reports_tokens: bool = True
+    """Whether the outcome will have the tokens that the request uses. If it is false, the request
+    is passed to an upstream without being parsed, or only counts tokens."""
 
 
 @dataclass(slots=True)
@@ -39,7 +42,8 @@ class Grant:
     policy: str | None = None
     """The policy that applies, in place of the one that the request asks for; None keeps that."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Headers of the response, such as those about rate limits."""
+    """Headers of the response, such as those about rate limits. They replace those that the
+    upstream has sent."""
     allowance: Allowance | None = None
     """What the budgets of the key and its team allow; None without a budget."""
 

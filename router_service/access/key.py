@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -120,6 +121,17 @@ class Key:
     """Policies that requests may use, of which the first one is the default; None allows all."""
     expires_s: float | None = None
     """Unix time after which the key is not valid."""
+    limited: tuple[tuple[str, Limits], ...] = field(init=False, repr=False, compare=False)
+    """The key and its team, those that have limits, each as `key:NAME` or `team:NAME`."""
+
+    def __post_init__(self) -> None:
+        """Collect the limits once, because every request asks for them."""
+        found = []
+        if self.limits is not NO_LIMITS:
+            found.append((f"key:{self.name}", self.limits))
+        if self.team is not None and self.team.limits is not NO_LIMITS:
+            found.append((f"team:{self.team.name}", self.team.limits))
+        object.__setattr__(self, "limited", tuple(found))
 
     @property
     def is_admin(self) -> bool:
@@ -127,14 +139,31 @@ class Key:
         return Permission.ADMIN in self.permissions
 
     @property
-    def limited(self) -> tuple[tuple[str, Limits], ...]:
-        """The key and its team, those that have limits, each as `key:NAME` or `team:NAME`."""
-        found = []
-        if self.limits is not NO_LIMITS:
-            found.append((f"key:{self.name}", self.limits))
-        if self.team is not None and self.team.limits is not NO_LIMITS:
-            found.append((f"team:{self.team.name}", self.team.limits))
-        return tuple(found)
+    def is_restricted(self) -> bool:
+        """Whether the key may use only some models or policies."""
+        return self.models is not None or self.policies is not None
+
+    def allows_policy(self, text: str) -> bool:
+        """Return whether requests may use a policy: a name, a rule, a goal, or `default`.
+
+        An entry of `policies` allows exactly the policy that it names, where `theta=0.50` is
+        `theta=0.5`. The entry `theta=*` allows all rules of a kind, and `verified=*` also allows
+        `verified` without a price. A name such as `economy` does not allow the rule that it stands
+        for.
+        """
+        if self.policies is None:
+            return True
+        wanted = _normalize_policy(text)
+        kind = wanted.partition("=")[0]
+        return any(_normalize_policy(entry) in {wanted, f"{kind}=*"} for entry in self.policies)
+
+
+def _normalize_policy(text: str) -> str:
+    """Return a policy's text in one form, with an equals sign even without a number."""
+    kind, _, value = (part.strip() for part in text.partition("="))
+    with suppress(ValueError):
+        value = repr(float(value))
+    return f"{kind}={value}"
 
 
 NO_KEY = Key(None)

@@ -41,6 +41,7 @@ class KeyRing:
         `digest_of` does.
         """
         self._keys = {digest_of(secret): key for secret, key in keys}
+        self._clients = sum(key.permissions == _CLIENT for key in self._keys.values())
         self._stored = stored or StoredKeys()
         self._has_database = stored is not None
 
@@ -61,6 +62,11 @@ class KeyRing:
     def is_open(self) -> bool:
         """True if there is no key at all; every client that can connect is then allowed."""
         return not self._keys and self._stored.is_empty and not self.may_be_incomplete
+
+    @property
+    def callers(self) -> int:
+        """The number of keys of clients, with those that were revoked."""
+        return self._clients + self._stored.count
 
     @property
     def may_be_incomplete(self) -> bool:
@@ -89,6 +95,7 @@ class StoredKeys:
         self._digests: dict[str, tuple[bytes, ...]] = {}
         """Hashes of a key's secrets by its name, also of those that are not valid any more."""
         self._teams: dict[str, Team] = {}
+        self._has_had_keys = False
         self._revision = -1
         self._refreshing = threading.Lock()
         self.is_loaded = False
@@ -96,8 +103,16 @@ class StoredKeys:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the database has never had a key, not even one that is revoked by now."""
-        return not self._digests
+        """Whether no key was ever seen, not even a revoked one.
+
+        If the database is replaced by an empty one, the gateway must not open itself to everyone.
+        """
+        return not self._has_had_keys
+
+    @property
+    def count(self) -> int:
+        """The number of keys in the database, with those that were revoked."""
+        return len(self._digests)
 
     def find(self, digest: bytes) -> Key | None:
         """Return the valid key whose secret has this SHA-256."""
@@ -124,12 +139,20 @@ class StoredKeys:
                 if revision == self._revision:
                     self.is_loaded = True
                     return
+                is_restored = revision < self._revision
+                if is_restored:  # an older state was restored from a backup
+                    self._revision = -1
                 changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
                 found = {row.name: Team(row.name, read_limits(row)) for row in changed}
                 self._teams |= found
                 rows = self._changed_keys(connection, set(found))
             for row in rows:
                 self._take_key(row)
+            if is_restored:
+                for name in self._digests.keys() - {row.name for row in rows}:
+                    for digest in self._digests.pop(name):
+                        self._by_digest.pop(digest, None)
+                        self._previous.pop(digest, None)
             self._revision, self.is_loaded = revision, True
 
     def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:
@@ -164,6 +187,7 @@ class StoredKeys:
             current[digests[0]] = key
             previous |= dict.fromkeys(digests[1:], (key, row.previous_until_s))
         self._digests[row.name] = tuple(digests)
+        self._has_had_keys = True
         self._previous |= previous
         self._by_digest |= current
         for digest in known:
@@ -171,6 +195,11 @@ class StoredKeys:
                 self._by_digest.pop(digest, None)
             if digest not in previous:
                 self._previous.pop(digest, None)
+
+
+def has_keys(connection: Connection) -> bool:
+    """Return whether a database has any key, even a revoked one."""
+    return connection.execute(select(keys.c.name).limit(1)).first() is not None
 
 
 def read_limits(row: Row[Any]) -> Limits:

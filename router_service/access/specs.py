@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from router_service.access.key import BudgetPeriod
+from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import begins_like_key
 from router_service.database.schema import MAX_NAME
 
@@ -53,6 +61,19 @@ Limit = Annotated[int, Field(ge=1, le=2**31 - 1)]
 MetadataText = Annotated[str, Field(max_length=MAX_METADATA_CHARACTERS)]
 Metadata = Annotated[Mapping[MetadataText, MetadataText], Field(max_length=MAX_METADATA)]
 Names = Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_NAMES)]
+
+
+def describe_mistake(exc: ValidationError) -> InvalidRequestError:
+    """Return the error about the first mistake in what people wrote, which names the field."""
+    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = ".".join(str(part) for part in first["loc"])[:MAX_NAME]
+    problem = first["msg"].removeprefix("Value error, ")
+    is_missing = first["type"] == "missing"
+    return InvalidRequestError(
+        f"Invalid '{param}': {problem}.",
+        param=param,
+        code="missing_required_parameter" if is_missing else "invalid_value",
+    )
 
 
 class _Spec(BaseModel):

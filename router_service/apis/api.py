@@ -19,6 +19,7 @@ from router_service.apis.answers import AnswerRecord
 from router_service.apis.conversation import ChatRequest, Json, as_list, parse_chat_request
 from router_service.apis.openapi import ErrorBody, RequestSchema
 from router_service.apis.parts import Answer, Event, Request
+from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
 from router_service.apis.usage import Usage
 
 IsForeign = Callable[[str], bool]
@@ -243,6 +244,10 @@ class Api(ABC):
     def find_proofs(self, value: Mapping[str, Json]) -> Iterable[str]:
         """Return the proofs of reasoning in a whole answer."""
         return ()
+
+    def rate_headers(self, rate: RateState, now_s: float) -> Sequence[RawHeader]:
+        """Return the headers of an answer about one rate limit; `now_s` is the Unix time."""
+        return openai_headers(rate)
 
     # Errors
 

@@ -16,6 +16,11 @@ MAX_TOKENS = 1_000_000_000
 count would outweigh all other answers in the metrics."""
 
 
+CHARACTERS_PER_TOKEN = 4
+"""OpenAI's rule of thumb for English. It is used for answers whose provider reports no token
+counts, and for requests whose answers have not ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of a request and its answer, as OpenAI defines them.

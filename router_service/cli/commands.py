@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
+from router_service.cli.accounts import keys, teams
 from router_service.command_line import SEVERAL, Count, create_command_line
 from router_service.core.addresses import read_port
 
@@ -25,6 +27,8 @@ app = create_command_line(
     "switchcraft",
     "Gateway that routes tool-calling requests to the cheapest model that answers correctly.",
 )
+app.command(keys)
+app.command(teams)
 
 
 def _read_port(_type: type, tokens: Sequence[Token]) -> int:
@@ -244,6 +248,54 @@ def _load_measured(artifact: Path | None, config: Path | None) -> Artifact:
 
 
 @app.command
+def usage(
+    *,
+    config: Path | None = None,
+    from_: Annotated[date | None, Parameter("--from")] = None,
+    to: date | None = None,
+    by: Annotated[
+        Sequence[Literal["day", "model", "policy", "key", "team"]] | None, SEVERAL
+    ] = None,
+    key: str | None = None,
+    team: str | None = None,
+    csv: bool = False,
+) -> None:
+    """Show what requests have used and cost, from the gateway's database.
+
+    Days end at 0:00 UTC. A running gateway writes its numbers every second.
+
+    Example: `switchcraft usage --config gateway.yaml --by team model --csv > usage.csv`
+
+    Args:
+        config: the gateway's configuration (default: `SWITCHCRAFT_CONFIG`)
+        from_: first day, such as 2026-11-01 (default: the first of the month of the last day)
+        to: last day (default: today)
+        by: what a row is for (default: day)
+        key: only requests with this key
+        team: only requests of this team; by key, those of the keys that are in it now
+        csv: print all numbers as CSV; names that begin like a formula get an apostrophe in front
+    """
+    from router_service.database.engine import Database
+    from router_service.settings import read_settings
+    from router_service.telemetry.usage_reports import (
+        UsageGroup,
+        UsageQuery,
+        read_rows,
+        write_csv,
+        write_table,
+    )
+
+    url = read_settings(config).database.url
+    database = Database(None if url is None else url.get_secret_value())
+    database.check_exists()
+    query = UsageQuery.of(from_, to, [UsageGroup(group) for group in by or ("day",)], key, team)
+    rows = read_rows(database, query)
+    for line in write_csv(rows, query.by) if csv else write_table(rows, query.by):
+        sys.stdout.write(line)
+    sys.stdout.flush()
+
+
+@app.command
 def metrics() -> None:
     """List all Prometheus series of the gateway as a Markdown table.
 
@@ -284,7 +336,8 @@ def sandbox(*, host: str = "127.0.0.1", port: Port = 8081) -> None:
 def key() -> None:
     """Create an API key for a client, and its hash for the configuration.
 
-    The configuration can have the hash in place of the key.
+    The configuration can have the hash in place of the key. `switchcraft keys create` creates keys
+    in the database, which can have limits and budgets, and need no restart or reload.
 
     Example: `switchcraft key`
     """

@@ -126,6 +126,8 @@ class DecisionRecord(StoredRecord):
     """The pool's model that answered, or that was tried last."""
     key: str | None = None
     """Name of the client's key; None if the gateway has no keys."""
+    team: str | None = None
+    """Name of the key's team; None if it has none."""
 
     deployment: str | None = None
     """Id of the deployment that answered, or that was tried last."""

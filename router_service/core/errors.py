@@ -122,6 +122,36 @@ class AccountConflictError(InvalidRequestError):
     """A change of a key or a team that the present state of keys and teams does not allow."""
 
 
+class ModelNotAllowedError(ForbiddenError):
+    """A request for a model that its API key may not use."""
+
+    def __init__(self, model: str, allowed: Collection[str]) -> None:
+        may_use = f"It may use these: {', '.join(allowed)}" if allowed else "It may use none"
+        super().__init__(
+            f"This API key may not use {model!r}. {may_use}. Name another model, or ask the "
+            "operator to allow it.",
+            param="model",
+            code="model_not_allowed",
+        )
+        self.model = model
+        self.allowed = tuple(allowed)
+
+
+class PolicyNotAllowedError(ForbiddenError):
+    """A request for a policy that its API key may not use. `param` is the field that names it."""
+
+    def __init__(self, policy: str, allowed: Collection[str], *, param: str) -> None:
+        may_use = f"It may use these: {', '.join(allowed)}" if allowed else "It may use none"
+        super().__init__(
+            f"This API key may not use the policy {policy[:80]!r}. {may_use}. Name another policy, "
+            "or ask the operator to allow it.",
+            param=param,
+            code="policy_not_allowed",
+        )
+        self.policy = policy
+        self.allowed = tuple(allowed)
+
+
 class OverloadedError(SwitchcraftError):
     """A request that exceeds the gateway's capacity.
 
@@ -149,18 +179,20 @@ class AdmissionError(SwitchcraftError):
         kind: str = "insufficient_quota",
         status: int = 429,
         retry_after_s: float | None = None,
-        should_retry: bool = True,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         """Take the HTTP status, OpenAI's code and type, and the time after which to retry.
 
-        If `should_retry` is false, clients are told not to repeat the request by themselves.
+        `headers` are further headers of the response, such as those about rate limits.
         """
         super().__init__(message)
         self.code = code
         self.kind = kind
         self.status = status
         self.retry_after_s = retry_after_s
-        self.should_retry = should_retry
+        self.headers = tuple(headers)
+        self.should_retry = code != "insufficient_quota"
+        """Whether clients should repeat the request by themselves; no repetition fills a budget."""
 
 
 class ModelNotFoundError(InvalidRequestError):
@@ -603,12 +635,11 @@ class StoreError(SwitchcraftError):
         self.problem = problem
 
 
-class HistoryUnavailableError(SwitchcraftError):
-    """The traffic history cannot be read, or it has not been written."""
+class UsageDisabledError(SwitchcraftError):
+    """Usage that is not recorded, because the configuration says so."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"The traffic history is not available: {reason}.")
-        self.reason = reason
+    def __init__(self) -> None:
+        super().__init__("Usage is not recorded. Ask the operator to set usage.enabled: true.")
 
 
 class DataError(SwitchcraftError):

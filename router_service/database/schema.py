@@ -1,8 +1,7 @@
 """Tables of the database.
 
-Money is stored as a whole number of nanodollars (1e-9 USD), so that sums are exact in every order
-of additions. Times are Unix seconds. A change of the tables needs a migration in
-`migrations/versions`, and a new `REVISION`; a test compares both.
+Money is stored as a whole number of nanodollars (`core.money`). Times are Unix seconds. A change of
+the tables needs a migration in `migrations/versions`, and a new `REVISION`; a test compares both.
 """
 
 from __future__ import annotations
@@ -28,7 +27,25 @@ REVISION = "0001"
 MAX_NAME = 200
 """Longest name of a key, a team, a model or a policy, in characters."""
 
-metadata = MetaData()
+# A migration can only drop a constraint that has a name.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+
+def _name(length: int = MAX_NAME) -> String:
+    """Return the type of names, which PostgreSQL sorts by code points, as SQLite and Python do.
+
+    By default, it sorts them by the rules of a language, which ignore some punctuation. Then the
+    scopes of keys would not all be between `key:` and `key;`.
+    """
+    by_code_points = String(length, collation="C")
+    return String(length).with_variant(by_code_points, "postgresql")
 
 
 def _limits() -> tuple[Column[object], ...]:
@@ -53,7 +70,7 @@ def _limits() -> tuple[Column[object], ...]:
 teams = Table(
     "teams",
     metadata,
-    Column("name", String(MAX_NAME), primary_key=True),
+    Column("name", _name(), primary_key=True),
     *_limits(),
     Column("deleted_s", Float),
 )
@@ -63,7 +80,7 @@ for keys."""
 keys = Table(
     "keys",
     metadata,
-    Column("name", String(MAX_NAME), primary_key=True),
+    Column("name", _name(), primary_key=True),
     # SHA-256 of the secret, in hexadecimal digits.
     Column("digest", String(64), nullable=False, unique=True),
     # The end of the secret, by which people recognize it.
@@ -71,7 +88,7 @@ keys = Table(
     # The secret before a rotation, which stays valid for a while.
     Column("previous_digest", String(64), unique=True),
     Column("previous_until_s", Float),
-    Column("team", String(MAX_NAME), ForeignKey("teams.name"), index=True),
+    Column("team", _name(), ForeignKey("teams.name"), index=True),
     Column("is_admin", Boolean, nullable=False),
     Column("expires_s", Float),
     Column("revoked_s", Float),
@@ -89,11 +106,15 @@ state = Table(
 )
 """Numbers of the whole database; `revision` counts the changes of keys and teams."""
 
+USAGE_DAY, USAGE_MONTH = "usage-day", "usage-month"
+"""Periods of `spending` for what all keys and teams spend, with or without a budget."""
+
 spending = Table(
     "spending",
     metadata,
     # The key or the team, as key:NAME or team:NAME.
-    Column("subject", String(MAX_NAME + 5), primary_key=True),
+    Column("subject", _name(MAX_NAME + 5), primary_key=True),
+    # That of a budget, or `USAGE_DAY` or `USAGE_MONTH`.
     Column("period", String(12), primary_key=True),
     Column("start_s", BigInteger, primary_key=True),
     Column("spent_nusd", BigInteger, nullable=False),
@@ -137,17 +158,15 @@ alerts = Table(
 """Shares of budgets that were reached. One gateway calls the webhook for each. `sent_s` is also set
 if there is no webhook, or if all attempts have failed."""
 
-_GROUP = ("scope", "step_s", "start_s", "model", "policy")
-
 
 def _group() -> tuple[Column[object], ...]:
     return (
         # Empty for all requests, or key:NAME or team:NAME.
-        Column("scope", String(MAX_NAME + 5), primary_key=True),
+        Column("scope", _name(MAX_NAME + 5), primary_key=True),
         Column("step_s", Integer, primary_key=True),
         Column("start_s", BigInteger, primary_key=True),
-        Column("model", String(MAX_NAME), primary_key=True),
-        Column("policy", String(MAX_NAME), primary_key=True),
+        Column("model", _name(), primary_key=True),
+        Column("policy", _name(), primary_key=True),
     )
 
 
@@ -172,10 +191,13 @@ usage = Table(
     metadata,
     *_group(),
     *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS),
+    # By which old rows are found.
+    Index("usage_by_time", "step_s", "start_s"),
     sqlite_with_rowid=False,
 )
 """Sums over requests by minute, hour and day. Each request is counted in the rows of its key, of
-its team and of all requests, so that no view has to add up the rows of all keys."""
+its team and of all requests, so that no view has to add up the rows of all keys. `candidates` is
+the number of answers that models were asked for, and tokens and costs are those of all of them."""
 
 latencies = Table(
     "latencies",
@@ -183,6 +205,7 @@ latencies = Table(
     *_group(),
     Column("bin", Integer, primary_key=True, autoincrement=False),
     Column("requests", BigInteger, nullable=False),
+    Index("latencies_by_time", "step_s", "start_s"),
     sqlite_with_rowid=False,
 )
 """Histograms of latencies, for the same groups as `usage`; only bins that have a request."""

@@ -25,10 +25,11 @@ from router_service.access.specs import (
     TeamChange,
     TeamPage,
     TeamView,
+    describe_mistake,
 )
 from router_service.apis.conversation import decode_object
 from router_service.apis.openapi import Document, RequestSchema
-from router_service.core.errors import DatabaseError, InvalidRequestError
+from router_service.core.errors import DatabaseError
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import ACCOUNTS, json_request
 from router_service.http.transfer import gateway_of, info_of, read_body
@@ -75,15 +76,7 @@ async def _read(request: Request, spec: type[S]) -> S:
     try:
         return spec.model_validate_json(body, strict=True)
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = ".".join(str(part) for part in first["loc"])[:MAX_NAME]
-        problem = first["msg"].removeprefix("Value error, ")
-        is_missing = first["type"] == "missing"
-        raise InvalidRequestError(
-            f"Invalid '{param}': {problem}.",
-            param=param,
-            code="missing_required_parameter" if is_missing else "invalid_value",
-        ) from exc
+        raise describe_mistake(exc) from exc
 
 
 async def _use(

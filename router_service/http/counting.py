@@ -18,6 +18,7 @@ from router_service.http.error_responses import ErrorFormat, refuse
 from router_service.http.schemas import ANSWERS, COUNT, counted_request, errors
 from router_service.http.transfer import (
     RawHeaders,
+    admit,
     gateway_of,
     info_of,
     read_body,
@@ -86,12 +87,13 @@ class CountedTokens(Response):
             try:
                 deadline_s = read_deadline(request)
                 body = await read_body(request, gateway.server)
+                await admit(request, endpoint.path, len(body), reports_tokens=False)
                 viewer = engine.viewer(info.api_key)
                 if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
                 parsed = await read_by(lambda b: parse_request(endpoint, b), request, body)
-                models = engine.releases.models_for(parsed.chat.model)
+                models = engine.releases.models_for(parsed.chat.model, info.api_key)
                 upstream_request = UpstreamRequest(
                     native_models(models, endpoint.api),
                     endpoint.path,

@@ -43,6 +43,7 @@ from router_service.core.errors import (
     UnsupportedEncodingError,
     UpstreamError,
     UpstreamRefusedError,
+    UsageDisabledError,
 )
 from router_service.database.background import RETRY_S
 from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
@@ -79,6 +80,7 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (StoreError, 503),
     (DatabaseError, 503),
     (KeysUnavailableError, 503),
+    (UsageDisabledError, 404),
 )
 """HTTP status by class; the first class that matches counts. Any other error gets status 500."""
 
@@ -90,6 +92,7 @@ _CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
     (StoreError, "store_unavailable"),
     (DatabaseError, "database_unavailable"),
     (KeysUnavailableError, "database_unavailable"),
+    (UsageDisabledError, "usage_disabled"),
 )
 """Code by class, for errors that have none of their own; the first class that matches counts."""
 
@@ -160,7 +163,7 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
             kind = "upstream_error"
         case AdmissionError():
             kind = exc.kind
-        case NotFoundError() | ReloadRefusedError():
+        case NotFoundError() | ReloadRefusedError() | UsageDisabledError():
             kind = "invalid_request_error"
         case OverloadedError() if exc.is_callers:
             kind = "requests"
@@ -252,11 +255,16 @@ def headers_of(exc: Exception) -> dict[str, str]:
             return {"www-authenticate": "Bearer"}
         case NotServedError() if exc.allowed:
             return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
+        case AdmissionError():
+            named = {name.decode(): value.decode() for name, value in exc.headers}
+            if not exc.should_retry:
+                # The clients of OpenAI and Anthropic repeat other requests with status 429.
+                named["x-should-retry"] = "false"
+            if exc.retry_after_s is not None:  # OpenAI's clients read it before `retry-after`
+                named["retry-after-ms"] = str(max(1, math.ceil(exc.retry_after_s * 1000)))
+            return named | retry_after(exc)
         case BodyTimeoutError():
             return {"connection": "close"}  # the rest of the body is never read
-        case AdmissionError() if not exc.should_retry:
-            # The clients of OpenAI and Anthropic repeat other requests with status 429.
-            return {"x-should-retry": "false", **retry_after(exc)}
         case _:
             return retry_after(exc)
 

@@ -147,6 +147,7 @@ class RoutedAnswer(Response):
                         headers=PolicyHeaders(
                             grant.policy or asked_policy,
                             verified_goals=read_verified_goals(info.headers, verification),
+                            is_granted=grant.policy is not None,
                             allowance=grant.allowance,
                         ),
                         session=read_session_header(info.headers),

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from router_service.apis.conversation import decode_object
 from router_service.artifact import FrontierPoint
 from router_service.core.decision_record import LoggedCall, Verdict
-from router_service.core.errors import InvalidRequestError, ModelNotFoundError
+from router_service.core.errors import InvalidRequestError, ModelNotAllowedError, ModelNotFoundError
 from router_service.core.releases import Publication, Track
 from router_service.core.strict_json import check_integers
 from router_service.http.auth import UI_PATH
@@ -71,8 +71,8 @@ class AnthropicModelList(BaseModel):
 
     data: list[AnthropicModel]
     has_more: bool = False
-    first_id: str
-    last_id: str
+    first_id: str | None
+    last_id: str | None
 
 
 class PolicyCard(BaseModel):
@@ -124,23 +124,28 @@ async def docs() -> RedirectResponse:
 
 @routes.get("/v1/models", tags=[DECISIONS], summary="List the models")
 async def list_models(request: Request) -> ModelList | AnthropicModelList:
-    """List every name that a request may have in its field `model`.
+    """List every name that a request with this key may have in its field `model`.
 
     The format is Anthropic's if the request has the header `anthropic-version`.
     """
-    names = gateway_of(request).engine.releases.names
+    names = gateway_of(request).engine.releases.names_for(info_of(request).api_key)
     if "anthropic-version" not in request.headers:
         return ModelList(data=[ModelCard(id=name) for name in names])
     models = [AnthropicModel(id=name, display_name=name) for name in names]
-    return AnthropicModelList(data=models, first_id=names[0], last_id=names[-1])
+    return AnthropicModelList(
+        data=models, first_id=names[0] if names else None, last_id=names[-1] if names else None
+    )
 
 
 @routes.get("/v1/models/{model:path}", tags=[DECISIONS], summary="Get a model")
 async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     """Return one model; its name may contain slashes, or match one of `router.aliases`."""
-    releases = gateway_of(request).engine.releases
-    if releases.unalias(model) not in releases.names:
-        raise ModelNotFoundError(model[:200], releases.names)
+    releases, key = gateway_of(request).engine.releases, info_of(request).api_key
+    name, allowed = releases.unalias(model), releases.names_for(key)
+    if name not in releases.names:
+        raise ModelNotFoundError(model[:200], allowed)
+    if name not in allowed:
+        raise ModelNotAllowedError(model[:200], allowed)
     if "anthropic-version" in request.headers:
         return AnthropicModel(id=model, display_name=model)
     return ModelCard(id=model)
@@ -309,6 +314,18 @@ class HeldBytes(BaseModel):
     """Beyond it, the oldest entries are dropped."""
 
 
+class DatabaseStatus(BaseModel):
+    """The database of keys, teams, budgets and usage, as this process sees it."""
+
+    place: str
+    """The SQLite file, `postgresql://HOST/NAME`, or `memory`."""
+    state: Literal["up", "away"]
+    """While the database is away, requests continue with the last known keys and budgets."""
+    unreachable_s: float
+    cause: str | None
+    """Why the database cannot be used."""
+
+
 class GatewayStatus(BaseModel):
     """The release that serves, and the last reload that failed."""
 
@@ -322,6 +339,7 @@ class GatewayStatus(BaseModel):
     open_circuits: tuple[OpenDeployment, ...]
     shared_state: str
     """`up` or `away`."""
+    database: DatabaseStatus
     last_refusal: ReloadFailure | None
     held_memory: Mapping[str, HeldBytes]
     """What this process keeps for later requests: caches, and records of each kind."""
@@ -400,8 +418,9 @@ async def reload(request: Request) -> ReloadReport:
 
 @routes.get("/admin/status", tags=[OPERATIONS], summary="What is being served")
 async def status(request: Request) -> GatewayStatus:
-    """Return the release that serves, open circuits, and the last reload that failed."""
+    """Return the release that serves, what is unreachable, and the last reload that failed."""
     gateway = gateway_of(request)
+    failure = gateway.database.failure
     trial = gateway.engine.releases.canary
     statistics = (
         ReleaseStatistics(
@@ -419,6 +438,12 @@ async def status(request: Request) -> GatewayStatus:
         tried=tuple(statistics),
         open_circuits=tuple(_open_deployments(gateway)),
         shared_state="up" if gateway.syncer.is_reachable else "away",
+        database=DatabaseStatus(
+            place=gateway.database.database.place,
+            state="up" if failure is None else "away",
+            unreachable_s=round(gateway.database.unreachable_s, 1),
+            cause=None if failure is None else failure.problem,
+        ),
         last_refusal=gateway.reloader.last_failure,
         held_memory={
             name: HeldBytes(bytes=held.size_bytes, limit_bytes=held.max_bytes)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from fastapi.routing import APIRoute
@@ -17,8 +17,10 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.access.hooks import AccessHooks, Grant, IncomingRequest, Outcome
+from router_service.apis.rate_limits import HEADER_PREFIXES
 from router_service.core.errors import OverloadedError
 from router_service.http.error_responses import INFO, error_response, refuse, status_of
+from router_service.http.transfer import RawHeaders
 from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
 from router_service.requests.limits import Drain, Slots
 from router_service.requests.recording import Recorder
@@ -90,6 +92,8 @@ class Accounting:
                 headers = [*message.get("headers", ())]
                 if _REQUEST_ID not in [name.lower() for name, _ in headers]:
                     headers.append((_REQUEST_ID, request_id.encode("latin-1")))
+                if info.admitted is not None and info.admitted[1].headers:
+                    headers = _with_granted(headers, info.admitted[1].headers)
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -121,6 +125,22 @@ class Accounting:
             self._hooks.settle(request, grant, outcome)
         except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
             _log.exception("settlement failed: id=%s status=%d", request.id, outcome.status)
+
+
+def _with_granted(headers: RawHeaders, granted: Sequence[tuple[bytes, bytes]]) -> RawHeaders:
+    """Return an answer's headers with those that its admission has granted.
+
+    The upstream's headers about rate limits are left out if ours are granted: the upstream's limits
+    are those of the gateway's account.
+    """
+    replaced = {name for name, _ in granted}
+    has_rates = any(name.startswith(HEADER_PREFIXES) for name in replaced)
+    kept = [
+        (name, value)
+        for name, value in headers
+        if name not in replaced and not (has_rates and name.startswith(HEADER_PREFIXES))
+    ]
+    return [*kept, *granted]
 
 
 class Admission:

@@ -117,7 +117,8 @@ async def stored_response(request: Request, response_id: str) -> Response:
 
     async def holder(engine: Engine) -> Model:
         held = await gateway.held.fetch(response_id)
-        found = engine.pool.holder(held) if engine.viewer(key).sees(held) else None
+        sees = engine.viewer(key).sees(held)
+        found = engine.releases.pool_for(key).holder(held) if sees else None
         if found is None:
             raise ResponseNotFoundError(response_id[:200])
         return found
@@ -154,6 +155,7 @@ async def other(request: Request) -> Response:
             paths = request.app.openapi()["paths"]  # FastAPI keeps the schema once it is built
             served = {path: [method.upper() for method in paths[path]] for path in paths}
             raise NotServedError(request.method, request.scope["path"][:200], served)
+        engine.releases.check_model(info_of(request).api_key, model.name)
         await _check_owner(gateway, engine, request, named)
         return model
 
@@ -230,7 +232,7 @@ class PassedAnswer(Response):
                 model = await self._find(engine)
                 path, query = upstream_path(request.scope)
                 body = await read_body(request, gateway.server)
-                await admit(request, path, len(body))
+                await admit(request, path, len(body), reports_tokens=False)
                 await reserve(request, UNKNOWN_COST)
                 outgoing = OutgoingRequest(
                     model=model.name,

@@ -57,14 +57,22 @@ def info_of(request: Request) -> RequestInfo:
     return info
 
 
-async def admit(request: Request, path: str, size_bytes: int, policy: str | None = None) -> Grant:
+async def admit(
+    request: Request,
+    path: str,
+    size_bytes: int,
+    policy: str | None = None,
+    *,
+    reports_tokens: bool = True,
+) -> Grant:
     """Ask the admission hook for a request, and return what it grants; raises AdmissionError.
 
-    `policy` is the policy that a header asks for. From now on, the request will be settled.
+    `policy` is the policy that a header asks for, and `reports_tokens` tells whether the request
+    will have a decision record. From now on, the request will be settled.
     """
     info = info_of(request)
     incoming = IncomingRequest(
-        info.decision_id, info.api_key, request.method, path, size_bytes, policy
+        info.decision_id, info.api_key, request.method, path, size_bytes, policy, reports_tokens
     )
     grant = await gateway_of(request).hooks.admit(incoming)
     info.admitted = incoming, grant

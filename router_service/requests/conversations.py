@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.errors import StoreError
 from router_service.policies.caching import ConversationState, NextRequest
 from router_service.requests.exchange import Exchange
@@ -25,7 +26,6 @@ from router_service.requests.turns import (
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.streams import CHARACTERS_PER_TOKEN
 
 MAX_WAIT_S = 0.02
 """Longest wait of a request for the state in Redis, which usually answers within 2 ms."""

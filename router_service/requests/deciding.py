@@ -70,13 +70,15 @@ async def plan_request(  # noqa: PLR0913
     that names its model, or whose prediction is cached, needs no thread. `key` is the client's API
     key, `headers` say which policy it wants, and `session` names the conversation.
 
-    Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, PolicyError,
-    NoCapableModelError, ResponseNotFoundError or ResponseElsewhereError), OverloadedError and
-    StoreError.
+    Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, ModelNotAllowedError,
+    PolicyError, PolicyNotAllowedError, NoCapableModelError, ResponseNotFoundError or
+    ResponseElsewhereError), OverloadedError and StoreError.
     """
     started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)
     releases, viewer, caller = engine.releases, engine.viewer(key), key.name
+    if key.is_restricted:
+        headers = replace(headers, key=key)
 
     def prepare() -> tuple[Plan, Prediction | None]:
         request = parse_request(endpoint, body)

@@ -12,7 +12,7 @@ import orjson
 from router_service.access.hooks import Grant, IncomingRequest
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.registry import read_usage
-from router_service.apis.usage import Usage
+from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.reasons import Reason
 from router_service.policies.explanations import arm_label, explain_choice
@@ -22,7 +22,6 @@ from router_service.requests.planning import Plan
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.retries import Attempt
-from router_service.upstream.streams import CHARACTERS_PER_TOKEN
 from router_service.verifier.steps import UnverifiedReason
 
 UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
@@ -71,6 +70,11 @@ class RequestInfo:
     def key(self) -> str | None:
         """Name of the API key, or None if no key is configured."""
         return self.api_key.name
+
+    @property
+    def team(self) -> str | None:
+        """Name of the API key's team, or None if it has none."""
+        return None if self.api_key.team is None else self.api_key.team.name
 
 
 @dataclass(slots=True)

@@ -13,13 +13,17 @@ from typing import Any, Protocol
 
 from router_service.access.allowance import Allowance
 from router_service.access.hooks import ExpectedCost
+from router_service.access.key import NO_KEY, Key
 from router_service.apis.conversation import (
     Conversation,
 )
+from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.artifact import Artifact
 from router_service.core.decision_record import BudgetChange
 from router_service.core.errors import (
+    ModelNotAllowedError,
     ModelNotFoundError,
+    PolicyNotAllowedError,
     ResponseElsewhereError,
     ResponseNotFoundError,
 )
@@ -47,7 +51,6 @@ from router_service.requests.turns import ConversationTurn
 from router_service.router import Decision, Prediction, explored
 from router_service.settings import Model, RouterSettings
 from router_service.store.records import UpstreamObject
-from router_service.upstream.streams import CHARACTERS_PER_TOKEN
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
     Step,
@@ -58,6 +61,9 @@ from router_service.verifier.steps import (
 _log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
+
+MAX_LISTS = 200
+"""Largest number of keys' lists of models for which pools are kept."""
 
 MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 """Policy of unfamiliar requests that the most accurate arm answers. Its rule holds at familiarity
@@ -70,12 +76,16 @@ TYPICAL_OUTPUT_TOKENS = 300
 
 @dataclass(frozen=True, slots=True)
 class PolicyHeaders:
-    """What the headers of a request say about its policy, and what its budgets allow."""
+    """What a request's headers say about its policy, and what its key and budgets allow."""
 
     policy: str | None = None
     """The policy, which overrides the policy in the model's name."""
     verified_goals: bool = False
     """Whether a goal may choose a verified policy."""
+    is_granted: bool = False
+    """Whether admission has chosen the policy, and not the client."""
+    key: Key = NO_KEY
+    """The key, if it may use only some models or policies."""
     allowance: Allowance | None = None
     """What the budgets of the client's key allow; None without a budget."""
 
@@ -216,6 +226,16 @@ class Plan:
         return self.canary_failed or self.reason is Reason.UNDECIDED
 
 
+@dataclass(frozen=True, slots=True)
+class _AllowedModels:
+    """What a key's list of models allows."""
+
+    names: frozenset[str]
+    """Names that requests may have: of models, without aliases, and of the router."""
+    pool: Pool
+    """The pool with only the models that may answer."""
+
+
 class Planner:
     """Plans requests with one release's router; safe to share between threads."""
 
@@ -257,6 +277,8 @@ class Planner:
                     raise ModelNotFoundError(target, self.names)
                 if suffix:
                     router.policy(suffix)
+        self._allowed_by_list: dict[frozenset[str], _AllowedModels] = {}
+        """What each list of models of a key allows, for the lists that were used lately."""
         self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
 
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
@@ -268,27 +290,34 @@ class Planner:
 
         Raises ModelNotFoundError, PolicyError and NoCapableModelError.
         """
-        chat, needs = request.chat, request.requirements
+        chat, needs, key = request.chat, request.requirements, headers.key
         wanted = self.unalias(chat.model)
         pinned = self._pool.models.get(wanted)
         name, _, suffix = wanted.partition(":")
         is_routed = request.endpoint.is_routed
         if pinned is None and not (is_routed and name == self.model_name):
-            known = self.names if is_routed else tuple(self._pool.models)
-            raise ModelNotFoundError(chat.model[:200], known)
+            known = [n for n in self.names_for(key) if is_routed or n in self._pool.models]
+            raise ModelNotFoundError(chat.model[:200], tuple(known))
+        pool = self.pool_for(key)
+        if key.models is not None:
+            if pinned is None and headers.policy and not headers.is_granted:
+                wanted = f"{name}:{headers.policy}"
+            self.check_model(key, wanted)
+            if pinned is None and not pool.chat_models and self._pool.chat_models:
+                raise ModelNotAllowedError(wanted, self.names_for(key))
         plan = partial(
             Plan,
             request,
             planner=self,
             policy_headers=headers,
-            baseline=self._pool.baseline,
+            baseline=pool.baseline,
         )
         if pinned is not None:
             if chat.continues is not None:
                 return plan(candidates=(), reason=Reason.CONTINUED)
-            candidates = self._pool.pinned(pinned, needs, request.obstacles)
+            candidates = pool.pinned(pinned, needs, request.obstacles)
             return plan(candidates=candidates, reason=Reason.PINNED)
-        self._pool.check_routable(self.model_name)
+        pool.check_routable(self.model_name)
         risk = self.risk.rules.highest(chat.conversation.tools) if self.risk.has_demands else None
         policy = self.policy(suffix or None, headers, risk)
         asked = suffix if headers.policy is None else headers.policy
@@ -298,21 +327,22 @@ class Planner:
         if not is_demanded:
             asked_name = policy.name or (DEFAULT if is_default else None)
             policy, budget = self._within_budget(policy, asked_name, headers)
-        names_policy = not is_default or is_demanded or budget is not None
+        is_named = not is_default or key.policies is not None
+        names_policy = is_named or is_demanded or budget is not None
         plan = partial(plan, risk=risk, names_policy=names_policy, budget=budget)
         if isinstance(policy.rule, Verified):
             verified, unverified = self._verified(policy, request)
             plan = partial(plan, verified=verified, unverified=unverified)
         if chat.continues is not None:
             return plan(candidates=(), reason=Reason.CONTINUED)
-        if not (chat.conversation.has_tools and self._pool.by_arm):
-            candidates = capable_models(self._pool.chat_models, needs, request.obstacles)
+        if not (chat.conversation.has_tools and pool.by_arm):
+            candidates = capable_models(pool.chat_models, needs, request.obstacles)
             is_chat = not chat.conversation.has_tools
             reason = Reason.CHAT if is_chat else Reason.UNROUTED
             return plan(candidates=candidates, reason=reason, verified=None)
-        capable = capable_models(self._pool.arm_models, needs, request.obstacles)
+        capable = capable_models(pool.arm_models, needs, request.obstacles)
         able = {model.name for model in capable}
-        arms = frozenset(arm for arm, model in self._pool.by_arm.items() if model.name in able)
+        arms = frozenset(arm for arm, model in pool.by_arm.items() if model.name in able)
         candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
         reason = Reason.UNDECIDED
         choosing = self.choosing_policy(policy)
@@ -327,15 +357,70 @@ class Planner:
                     return target
         return model
 
-    def models_for(self, name: str) -> tuple[Model, ...]:
-        """Return the models that may answer requests for a name; raises ModelNotFoundError."""
-        wanted = self.unalias(name)
-        if wanted in self._pool.models:
-            return (self._pool.models[wanted],)
-        if wanted.partition(":")[0] != self.model_name:
-            raise ModelNotFoundError(name[:200], self.names)
-        self._pool.check_routable(self.model_name)
-        return self._pool.arm_models or self._pool.chat_models
+    def models_for(self, name: str, key: Key = NO_KEY) -> tuple[Model, ...]:
+        """Return the models that may answer a key's requests for a name.
+
+        Raises ModelNotFoundError and ModelNotAllowedError.
+        """
+        wanted, pool = self.unalias(name), self.pool_for(key)
+        if wanted not in self._pool.models and wanted.partition(":")[0] != self.model_name:
+            raise ModelNotFoundError(name[:200], self.names_for(key))
+        self.check_model(key, wanted)
+        if wanted in pool.models:
+            return (pool.models[wanted],)
+        pool.check_routable(self.model_name)
+        return pool.arm_models or pool.chat_models
+
+    def names_for(self, key: Key) -> tuple[str, ...]:
+        """Return every model name that a key's requests may have, the router's own first."""
+        if not key.is_restricted:
+            return self.names
+        return tuple(name for name in self.names if self._may_name(key, name))
+
+    def check_model(self, key: Key, name: str) -> None:
+        """Raise ModelNotAllowedError unless a key's requests may name a model.
+
+        The name is known, and no alias.
+        """
+        if key.models is not None and not self._may_name(key, name, with_policy=False):
+            raise ModelNotAllowedError(name[:200], self.names_for(key))
+
+    def _may_name(self, key: Key, name: str, *, with_policy: bool = True) -> bool:
+        """Return whether a key allows a name, and also the policy in it if `with_policy`."""
+        model = self._pool.models.get(name)
+        if model is not None:
+            return key.models is None or model.name in self._allowed(key.models).names
+        router, _, policy = name.partition(":")
+        if with_policy and policy and not key.allows_policy(policy):
+            return False
+        if key.models is None:
+            return True
+        allowed = self._allowed(key.models).names
+        return router in allowed or f"{router}:{policy or DEFAULT}" in allowed
+
+    def pool_for(self, key: Key) -> Pool:
+        """Return the pool with only the models that may answer a key's requests."""
+        return self._pool if key.models is None else self._allowed(key.models).pool
+
+    def _allowed(self, listed: frozenset[str]) -> _AllowedModels:
+        """Return what a key's list of models allows.
+
+        If no model is on the list, but only names of the router, the router may choose any model.
+        Only models on the list get requests that are passed through.
+        """
+        known = self._allowed_by_list.get(listed)
+        if known is not None:
+            return known
+        pool, unaliased = self._pool, {self.unalias(name) for name in listed}
+        models = {pool.models[name].name for name in unaliased if name in pool.models}
+        names = frozenset(models | {name for name in unaliased if name not in pool.models})
+        chosen = models or {model.name for model in pool.models.values()}
+        dearest = (model for _, model in self._dearest_first if model.name in chosen)
+        pool = pool.restricted(chosen, passes=models, other_baseline=next(dearest, None))
+        if len(self._allowed_by_list) >= MAX_LISTS:
+            self._allowed_by_list.clear()
+        self._allowed_by_list[listed] = known = _AllowedModels(names, pool)
+        return known
 
     def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
         """Return the plan for a request that continues a response which `held` describes.
@@ -346,11 +431,12 @@ class Planner:
         """
         chat = plan.request.chat
         assert chat.continues is not None  # noqa: S101 - for mypy; only called for such requests
-        holder, pinned = self._pool.holder(held), self._pool.models.get(self.unalias(chat.model))
+        pool = self.pool_for(plan.policy_headers.key)
+        holder, pinned = pool.holder(held), pool.models.get(self.unalias(chat.model))
         if holder is None or untranslatable(holder, plan.request.obstacles):
             raise ResponseNotFoundError(chat.continues.id[:200], param=chat.continues.param)
         if pinned is not None and pinned.name != holder.name:
-            beside = self._pool.at_same_account(holder, pinned)
+            beside = pool.at_same_account(holder, pinned)
             if beside is None:
                 raise ResponseElsewhereError(chat.continues.id[:200], pinned.name, holder.name)
             holder = beside
@@ -556,16 +642,40 @@ class Planner:
     def policy(
         self, suffix: str | None, headers: PolicyHeaders, risk: Risk | None = None
     ) -> NamedPolicy[Policy | Verified]:
-        """Return the policy of the header, else of the model name's suffix; raises PolicyError.
+        """Return the policy of the header, else of the model name's suffix.
 
-        A request that names no policy has the one for its tools' `risk`, or else the default.
+        A request that names no policy has the one for its tools' `risk`, or else the default. If
+        its key does not allow these, it has the first policy of the key's list.
+
+        Raises PolicyError and PolicyNotAllowedError.
         """
         is_in_header = headers.policy is not None
         text, param = (headers.policy, POLICY_HEADER) if is_in_header else (suffix, "model")
-        if text in {None, DEFAULT}:
-            text = self.risk.policy(risk) or self._default_policy
+        key = headers.key
+        if text is None or text == DEFAULT:
+            text = self._default_for(key, self.risk.policy(risk))
+        elif not key.allows_policy(text):
+            raise PolicyNotAllowedError(text, key.policies or (), param=param)
         rule = self.router.policy(text, param=param, verified_goals=headers.verified_goals)
         return name_policy(text, rule)
+
+    def _default_for(self, key: Key, demanded: str | None) -> str | None:
+        """Return the policy of requests that name none; None is the artifact's default.
+
+        `demanded` is the policy that the tools' risk demands, if it does. The default may be
+        allowed by its name or by its rule.
+        """
+        if demanded is not None and key.allows_policy(demanded):
+            return demanded
+        default = self._default_policy
+        if key.policies is None or key.allows_policy(DEFAULT):
+            return default
+        if key.allows_policy(default or str(self.router.policy())):
+            return default
+        for policy in key.policies:
+            if not policy.endswith("*"):
+                return policy
+        raise PolicyNotAllowedError(DEFAULT, key.policies, param="model")
 
     def choosing_policy(self, policy: NamedPolicy[Policy | Verified]) -> NamedPolicy[Policy]:
         """Return the policy by which an arm is chosen if the answer is not verified."""

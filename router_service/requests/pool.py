@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
@@ -88,6 +88,29 @@ class Pool:
             mapping,
         )
 
+    def restricted(
+        self, names: Collection[str], *, passes: Collection[str], other_baseline: Model | None
+    ) -> Pool:
+        """Return the pool with only the models of these names, which no alias is among.
+
+        Only a model in `passes` gets requests that are passed through. `other_baseline` replaces
+        the baseline if that is left out.
+        """
+
+        def is_kept(model: Model | None) -> bool:
+            return model is not None and model.name in names
+
+        passing = self.pass_through
+        return replace(
+            self,
+            models={name: model for name, model in self.models.items() if is_kept(model)},
+            by_arm={arm: model for arm, model in self.by_arm.items() if is_kept(model)},
+            arm_models=tuple(filter(is_kept, self.arm_models)),
+            chat_models=tuple(filter(is_kept, self.chat_models)),
+            pass_through=passing if passing is not None and passing.name in passes else None,
+            baseline=self.baseline if is_kept(self.baseline) else other_baseline,
+        )
+
     @property
     def prices(self) -> Mapping[str, Price]:
         """The price of each arm, which is that of its model; an arm without one is left out."""
@@ -112,7 +135,7 @@ class Pool:
         missing = untranslatable(model, obstacles)
         if missing:
             raise NoCapableModelError({model.name: missing})
-        others = (self.models[name] for name in model.fallbacks)
+        others = (self.models[name] for name in model.fallbacks if name in self.models)
         return (model, *(other for other in others if not lacks(other, wanted, obstacles)))
 
     def models_for(self, arms: Iterable[str]) -> tuple[Model, ...]:

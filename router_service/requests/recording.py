@@ -1,4 +1,4 @@
-"""Records of requests that have ended: metrics, traffic history, log line, store."""
+"""Records of requests that have ended: metrics, usage, log line, store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from router_service.requests.candidates import Candidate, answer_cost_usd
 from router_service.requests.exchange import CLIENT_LEFT, Ending, Exchange, RequestInfo
 from router_service.router import Decision
 from router_service.store.records import GuardedStore
-from router_service.telemetry.history import NO_POLICY, TrafficHistory
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
+from router_service.telemetry.usage import NO_POLICY, UsageHistory
 from router_service.tracing import AttributeValue, ResponseInfo
 
 API_PREFIX = "/v1/"
@@ -52,12 +52,12 @@ class Recorder:
         metrics: Metrics,
         store: GuardedStore[DecisionRecord],
         recent: RecentRecords,
-        history: TrafficHistory,
+        usage: UsageHistory,
         on_ended: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         """Store the parameters; `on_ended` gets each recorded exchange, and must not block."""
         self._recent = recent
-        self._history = history
+        self._usage = usage
         self._metrics = metrics
         self._store = store
         self._on_ended = on_ended
@@ -88,6 +88,7 @@ class Recorder:
             id=info.decision_id,
             created=time.time(),
             key=info.key,
+            team=info.team,
             model=accepted.model.name,
             deployment=exchange.deployment_id,
             attempts=len(exchange.attempts),
@@ -121,8 +122,9 @@ class Recorder:
         )
         self._store.save(record)
         self._recent.add(record)
-        self._history.add(
-            info.key,
+        sent = [candidate for candidate in exchange.candidates if candidate.was_asked]
+        self._usage.add(
+            info.api_key,
             record.model,
             record.policy_label or NO_POLICY,
             policy_kind=policy.kind if policy else NO_POLICY,
@@ -131,8 +133,8 @@ class Recorder:
             latency_s=record.latency_s,
             cost_usd=cost_usd,
             baseline_usd=baseline_usd,
-            prompt_tokens=record.prompt_tokens,
-            completion_tokens=record.completion_tokens,
+            tokens=[candidate.usage for candidate in sent if candidate.usage is not None],
+            candidates=len(sent),
         )
         for candidate in exchange.candidates:
             candidate.opened = None  # the log may keep the exchange for a while, without bodies
@@ -188,7 +190,7 @@ class Recorder:
             self._metrics.client_disconnects.inc()
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
-        self._history.add(info.key, model, NO_POLICY, is_error=is_error(status, ending))
+        self._usage.add(info.api_key, model, NO_POLICY, is_error=is_error(status, ending))
         fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
         fields |= {"status": status, "ending": ending}
         if error is not None:
@@ -198,7 +200,9 @@ class Recorder:
     def refused(self, info: RequestInfo, status: int) -> None:
         """Record a request that was refused before a model was chosen."""
         self._metrics.child(self._metrics.requests, NO_MODEL, "none", status_label(status)).inc()
-        self._history.add(info.key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE))
+        self._usage.add(
+            info.api_key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE)
+        )
         _log(info, {"status": status})
 
     def shed(self, reason: str) -> None:
@@ -214,7 +218,7 @@ class Recorder:
         """Log a request that no other method has recorded, e.g. of the web page, with its path."""
         if not info.is_logged:
             if path.startswith(API_PREFIX) and status in {429, 503}:  # refused without a slot
-                self._history.add(info.key, NO_MODEL, NO_POLICY, is_error=True)
+                self._usage.add(info.api_key, NO_MODEL, NO_POLICY, is_error=True)
             is_quiet = path in QUIET_PATHS and status < 400
             fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
             _log(info, {**fields, "status": status}, is_quiet=is_quiet)
@@ -390,6 +394,8 @@ def _log(
     }
     if info.key is not None:
         line["key"] = info.key
+    if info.team is not None:
+        line["team"] = info.team
     if info.trace.trace_id is not None:
         line["trace_id"] = info.trace.trace_id
         ids = {"decision_id": info.decision_id, "request_id": info.request_id}

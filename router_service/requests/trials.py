@@ -150,8 +150,11 @@ class Releases:
         self.canary = canary
         self._shadow = shadow
         self.names = stable.names
+        self.names_for = stable.names_for
+        self.check_model = stable.check_model
         self.unalias = stable.unalias
         self.models_for = stable.models_for
+        self.pool_for = stable.pool_for
 
     @property
     def routers(self) -> frozenset[DecidingRouter]:

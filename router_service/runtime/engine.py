@@ -87,8 +87,7 @@ class Engine:
         retries = settings.upstreams.retries
         budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
         self.attempts = RetryingClient(self.client, breakers, budget, retries)
-        has_one_key = len(settings.keys.api) <= 1
-        self._is_shared = has_one_key or settings.router.pass_through_shared
+        self._is_shared = settings.router.pass_through_shared
         self.leases = 0
         self._is_retired = False
 
@@ -100,7 +99,7 @@ class Engine:
 
     def viewer(self, key: Key) -> ObjectAccess:
         """Return the access of an API key to the objects that upstreams store."""
-        sees_unowned = self._is_shared or key.is_admin
+        sees_unowned = self._is_shared or key.is_admin or self.keys.callers <= 1
         return ObjectAccess(key.name, sees_unowned=sees_unowned, sees_all=key.is_admin)
 
     def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:

@@ -16,11 +16,12 @@ from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
 from router_service.access.hooks import AccessHooks
 from router_service.access.keyring import REFRESH_S, StoredKeys
+from router_service.access.limits import RateLimits
 from router_service.access.pacing import READ_EVERY_S, Pacing
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
-from router_service.database.engine import Database
+from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
 from router_service.requests.conversations import Conversations
@@ -34,7 +35,7 @@ from router_service.runtime.engine import Engine
 from router_service.runtime.gauges import Gauges
 from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
-from router_service.settings import Settings
+from router_service.settings import BudgetSettings, Settings
 from router_service.store.backends import R, open_backend
 from router_service.store.memory import MemoryBackend
 from router_service.store.records import (
@@ -44,8 +45,9 @@ from router_service.store.records import (
     RememberedCall,
     UpstreamObject,
 )
-from router_service.telemetry.history import TrafficHistory
+from router_service.store.shared_limits import SharedLimits
 from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S, UsageHistory
 from router_service.upstream.breaker import CircuitBreakers
 
 if TYPE_CHECKING:
@@ -55,10 +57,7 @@ if TYPE_CHECKING:
 class Gateway:
     """Everything that requests share, with the engine that answers new requests."""
 
-    operating_points: OperatingPoints | None = None
-    """The measured policies of the engine; None until they are measured."""
-
-    def __init__(
+    def __init__(  # noqa: PLR0915 - the composition reads from top to bottom
         self,
         settings: Settings,
         router: DecidingRouter,
@@ -83,9 +82,8 @@ class Gateway:
         self.breakers = CircuitBreakers(
             settings.upstreams.breaker, time.monotonic, on_circuit_opened
         )
-        url = settings.database.url
         self.database = DatabaseThread(
-            Database(None if url is None else url.get_secret_value()),
+            Database(_database_address(settings, workers_directory)),
             lambda operation: self.metrics.database_errors.labels(operation).inc(),
         )
         self.stored_keys = StoredKeys()
@@ -97,7 +95,8 @@ class Gateway:
             on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
             on_unpriced=self.metrics.budget_unpriced_requests.inc,
         )
-        self.hooks = hooks or self._create_access(settings)
+        self.operating_points: OperatingPoints | None = None
+        """The measured policies of the engine; None until they are measured."""
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
@@ -116,6 +115,9 @@ class Gateway:
 
         def on_store_error(operation: str) -> None:
             self.metrics.store_errors.labels(operation).inc()
+
+        limits = SharedLimits(store.limit_store(), on_store_error)
+        self.hooks = hooks or self._create_access(settings, limits)
 
         # What requests know of earlier requests, and what is recorded of them.
         self.store = records(DecisionRecord)
@@ -137,8 +139,10 @@ class Gateway:
             self.conversations.answered(exchange)
             self.background.answered(exchange)
 
-        self.history = TrafficHistory(settings.usage)
-        self.recorder = Recorder(self.metrics, self.store, self.recent, self.history, on_ended)
+        self.usage = UsageHistory(settings.usage, settings.database)
+        self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
+        self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)
+        self.recorder = Recorder(self.metrics, self.store, self.recent, self.usage, on_ended)
         self.feedback = Feedback(self.store, records(FeedbackMark), self.background, self.metrics)
         self.tracing: OtlpExport | None = None
         if settings.tracing.otlp_endpoint is not None:
@@ -178,22 +182,28 @@ class Gateway:
         )
         self._gauges.show_engine(self.engine)
 
-    def _create_access(self, settings: Settings) -> Access:
+    def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:
         """Return the hooks that apply the limits and budgets of keys and teams."""
+
+        def budget_settings() -> BudgetSettings:
+            return self.engine.settings.budgets
+
+        metrics, database = self.metrics, self.database
+        limits = RateLimits(shared, lambda limit: metrics.limited_requests.labels(limit).inc())
         pacing = Pacing(
-            lambda: self.engine.settings.budgets,
+            budget_settings,
             lambda: self.operating_points,
             self.budgets.states,
             has_usage=settings.usage.enabled,
         )
-        self.database.every(READ_EVERY_S, "pacing", pacing.refresh)
         alerts = BudgetAlerts(
-            lambda: self.engine.settings.budgets,
+            budget_settings,
             self.budgets.states,
-            lambda outcome: self.metrics.budget_alerts.labels(outcome).inc(),
+            lambda outcome: metrics.budget_alerts.labels(outcome).inc(),
         )
-        self.database.every(CHECK_S, "alerts", alerts.run)
-        return Access(self.budgets, pacing, alerts)
+        database.every(READ_EVERY_S, "pacing", pacing.refresh)
+        database.every(CHECK_S, "alerts", alerts.run)
+        return Access(limits, self.budgets, pacing, alerts)
 
     @property
     def is_store_reachable(self) -> bool:
@@ -240,7 +250,6 @@ class Gateway:
         """Run the background work while the block runs, and then close the gateway."""
         await anyio.to_thread.run_sync(self.database.start)
         self.background.start()
-        self.history.start()
         syncing = asyncio.create_task(self.syncer.run())
         self._measure()
         try:
@@ -258,7 +267,7 @@ class Gateway:
         await self.syncer.aclose()
         await self.engine.retire()
         await self.background.aclose()
-        await anyio.to_thread.run_sync(self.history.close)
+        self.usage.close()
         await self.hooks.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
@@ -267,3 +276,13 @@ class Gateway:
         await self.conversations.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
+
+
+def _database_address(settings: Settings, workers_directory: Path | None) -> str | None:
+    """Return the address of the database, or None for memory."""
+    if settings.database.url is not None:
+        return settings.database.url.get_secret_value()
+    # Memory is each worker's own, so that another worker would not know a new key.
+    if workers_directory is not None:
+        return f"{SQLITE_PREFIX}{workers_directory / 'switchcraft.db'}"
+    return None

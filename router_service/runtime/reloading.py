@@ -143,7 +143,8 @@ class Reloader:
                 )
                 kept = {name: getattr(present, name) for name in fixed}
                 settings = read.model_copy(update={**kept, "router": router})
-                _check_listen_address(present, settings)
+                has_stored_keys = not self._gateway.stored_keys.is_empty
+                _check_listen_address(present, settings, has_stored_keys=has_stored_keys)
                 await self._replace_engine(settings, self.publication)
             except Exception as exc:
                 self._failed("config", exc)
@@ -333,12 +334,12 @@ def _reason(exc: Exception) -> str:
     return str(exc) if isinstance(exc, SwitchcraftError) else "an internal error; see the log"
 
 
-def _check_listen_address(present: Settings, new: Settings) -> None:
+def _check_listen_address(present: Settings, new: Settings, *, has_stored_keys: bool) -> None:
     """Raise ConfigError if the new keys do not permit listening on the process's address.
 
     The address may be open to other machines only if there are keys, and none can be guessed.
     """
-    host = permitted_listen_host(new)
+    host = permitted_listen_host(new, has_stored_keys=has_stored_keys)
     if present.keys.by_path() and host != present.server.host:
         problem = "the last key was removed, but other machines can connect; keep a key, or restart"
         raise new.error("keys", problem)

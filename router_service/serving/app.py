@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
 from router_service.access.hooks import AccessHooks
-from router_service.http import accounts, counting, inference, passing, schemas
+from router_service.http import accounts, counting, inference, passing, schemas, usage
 from router_service.http import error_responses as errors
 from router_service.http import management as resources
 from router_service.http.auth import UI_PATH, Authentication
@@ -89,7 +89,7 @@ def create_app(
     app.entry = Accounting(entry, gateway.recorder, gateway.drain, gateway.hooks, tracer)
     for each in routers:
         app.include_router(each)
-    for module in (passing, resources, accounts, pages, traffic):
+    for module in (passing, resources, accounts, usage, pages, traffic):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)

@@ -10,8 +10,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from router_service import signals
-from router_service.access.listening import permitted_listen_host
+from router_service.access.listening import has_stored_keys, permitted_listen_host
+from router_service.core.errors import DatabaseError
 from router_service.core.resources import bound_heap
+from router_service.database.engine import Database
 from router_service.runtime.gateway import Gateway
 from router_service.serving.server import (
     DrainingServer,
@@ -45,7 +47,9 @@ def serve(options: ServeOptions) -> None:
             "%s: some settings have another effect here than in LiteLLM", settings.source,
             extra={FIELDS: {"settings": unsupported_table(settings)}},
         )  # fmt: skip
-    server = settings.server.model_copy(update={"host": permitted_listen_host(settings)})
+    options = replace(options, keeps_database=prepare_database(settings))
+    host = permitted_listen_host(settings, has_stored_keys=has_stored_keys(settings))
+    server = settings.server.model_copy(update={"host": host})
     log_warnings(server.shared_store)
     shares_metrics = server.workers > 1 or SHARED_DIRECTORY in os.environ
     with (
@@ -64,6 +68,41 @@ def serve(options: ServeOptions) -> None:
         DrainingServer(
             uvicorn_config(app, server), gateway.drain, lambda: log_address(server, listeners)
         ).run(list(listeners))
+
+
+def prepare_database(settings: Settings) -> bool:
+    """Create or migrate the database, and return whether the gateway can use it.
+
+    It cannot if the default file is missing and cannot be created: then its database is lost when
+    it ends. If any other database is unusable, keys may be unknown. The gateway then starts only if
+    the configuration has keys of its own, and it tries again. Otherwise this raises ConfigError.
+    """
+    if settings.database.url is None:
+        cause = "the user has no home directory"
+    else:
+        database = Database(settings.database.url.get_secret_value())
+        try:
+            database.prepare()
+        except DatabaseError as exc:
+            if not settings.has_default_database or database.has_content:
+                if settings.keys.has_clients:
+                    return True  # the database's thread logs the error, and tries again
+                problem = (
+                    f"{exc}. The configuration has no keys, with which the gateway could start "
+                    "nevertheless: repair the database, correct its address, or set keys.api or "
+                    "keys.admin"
+                )
+                raise settings.error("database.url", problem) from exc
+            cause = str(exc)
+        else:
+            return True
+        finally:
+            database.close()
+    _log.warning(
+        "the database is in memory, so keys, budgets and usage are lost when the gateway ends; set "
+        "database.url to a file on a writable local disk: cause=%r", cause,
+    )  # fmt: skip
+    return False
 
 
 def unsupported_table(settings: Settings) -> list[dict[str, str]]:

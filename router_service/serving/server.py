@@ -76,12 +76,18 @@ class ServeOptions:
     """Address of the sandbox that answers for every model if no models are configured."""
     workers_directory: Path | None = None
     """Directory that the workers share, see `store.parent_process`; None without workers."""
+    keeps_database: bool = True
+    """Whether to use the configured database. Otherwise it is lost when the gateway ends."""
 
     def read_settings(self) -> Settings:
         """Read the configuration file as it is now; raises ConfigError."""
-        return read_settings(
+        settings = read_settings(
             self.config, host=self.host, port=self.port, log_format=self.log_format
         )
+        if not self.keeps_database:
+            database = settings.database.model_copy(update={"url": None})
+            settings = settings.model_copy(update={"database": database})
+        return settings
 
     def create_app(
         self, reload_other_workers: Callable[[], None] = lambda: None, *, announces: bool = True

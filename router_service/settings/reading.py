@@ -173,7 +173,8 @@ def read_settings(
         # Traffic of the sandbox is not mixed with that of real models.
         name = "switchcraft.db" if settings.models else "sandbox.db"
         database = database.model_copy(update={"url": SecretStr(f"sqlite:///{state / name}")})
-    return settings.model_copy(update={"database": database})
+        return settings.model_copy(update={"database": database, "has_default_database": True})
+    return settings
 
 
 def state_directory(environ: Mapping[str, str]) -> Path | None:
@@ -278,6 +279,13 @@ def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:
     known = File.model_fields.keys() | IGNORED_SECTIONS
     for name in map(str, tree):
         if name in known or name.startswith(("x-", ".", "_")):
+            continue
+        if name == "history":
+            problem = (
+                "was replaced by 'database' and 'usage'; remove it, and set database.url if the "
+                "default file is not on a volume"
+            )
+            yield ConfigProblem(name, problem)
             continue
         similar = difflib.get_close_matches(name, File.model_fields, n=1)
         hint = f"did you mean {similar[0]!r}?" if similar else "remove it"

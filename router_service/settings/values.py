@@ -665,6 +665,11 @@ class KeySettings(Frozen):
                 raise ValueError(f"keys.metrics is the same key as {where}; use another key")
         return self
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether a client can be served with a key of the configuration."""
+        return bool(self.api) or self.admin is not None
+
     def by_path(self) -> dict[str, str]:
         """Return all keys by their path in the file."""
         keys = {f"keys.api.{name}": key for name, key in self.api.items()}
@@ -833,6 +838,8 @@ class Settings(Frozen):
     overrides: Mapping[str, tuple[str, str]] = Field(default_factory=dict, repr=False)
     """Where a value comes from that overrides the file's: by the setting's dotted path, the place
     and the name there, such as `("the command line", "--port")`."""
+    has_default_database: bool = False
+    """Whether `database.url` is the default file, because none is configured."""
     is_sandbox: bool = False
     """Whether a sandbox serves the models, because none are configured."""
     unsupported: tuple[ConfigProblem, ...] = ()

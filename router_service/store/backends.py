@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from router_service.core.decision_record import StoredRecord
 from router_service.core.errors import ConfigError, MissingExtraError, PublicationError
@@ -122,17 +122,70 @@ class SharedState(Protocol):
         """Close the connections."""
 
 
-class Counters(Protocol):
-    """Whole numbers that replicas count together. Each operation raises StoreError."""
+MINUTE_US = 60_000_000
+"""What a rate may be used at once: all that it allows in a minute."""
 
-    async def add(
-        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
-    ) -> int | None:
-        """Add to a counter in one step, and return its new value.
+MAX_USE_US = 60 * MINUTE_US
+"""Longest time for which a rate is used up. One huge request, or a clock of Redis that jumps back,
+costs no key more than an hour."""
 
-        If the value would exceed `at_most`, nothing is added and None is returned. Two callers
-        therefore never reserve the same amount. A counter begins at 0 with its first addition, and
-        is deleted `ttl_s` seconds later. Values stay exact up to 2**53.
+SLOT_TTL_S = 30.0
+"""Time after which a slot that nobody renews is free again. Only processes that were killed, or
+that cannot reach the store, leave such slots behind."""
+RENEW_S = 10.0
+"""Interval at which the slots of requests in flight are renewed."""
+
+
+class Demand(NamedTuple):
+    """What a request takes from one limit: an amount of a rate, or one slot.
+
+    A rate is kept as the time until nothing of it is used any more (its "theoretical arrival time"
+    in GCRA, the generic cell rate algorithm of ITU-T I.371). A rate of 60 requests a minute is used
+    one second longer with each request. So a rate takes one number, which expires by itself, and a
+    store knows neither limits nor amounts.
+    """
+
+    name: str
+    """Name of the limit, with its key or team."""
+    most: int
+    """The most that may be in use before the request: microseconds of a rate, or slots."""
+    cost_us: int | None
+    """Time that the request adds to the rate; None for a slot."""
+
+
+class Correction(NamedTuple):
+    """What is added to a limit, or given back, when a request has ended."""
+
+    name: str
+    cost_us: int | None
+    """Time that is added to a rate, or given back if it is negative; None frees a slot."""
+    holder: str
+    """The request."""
+
+
+def fits(demands: Iterable[Demand], used: Iterable[int]) -> bool:
+    """Return whether a request is admitted with what is in use of each limit."""
+    return all(use <= demand.most for demand, use in zip(demands, used, strict=True))
+
+
+class LimitStore(Protocol):
+    """Rates and slots that replicas use together. Each operation raises StoreError."""
+
+    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+        """Take all of these if all fit, and otherwise nothing, in one step and one round trip.
+
+        Return what was in use of each limit before; `fits` tells whether everything was taken.
+        `holder` is the request, which holds the slots until it frees them, or until it has not
+        renewed them for `SLOT_TTL_S`.
+        """
+
+    async def settle(self, corrections: Sequence[Correction]) -> None:
+        """Correct rates and free slots. What is not in use, or not held, is ignored."""
+
+    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
+        """Hold slots for another `SLOT_TTL_S`: requests by the name of their limit.
+
+        Slots that the store has lost are held again, even beyond the limit.
         """
 
     async def aclose(self) -> None:
@@ -142,7 +195,7 @@ class Counters(Protocol):
 class Backend(ABC):
     """Place where gateways keep records and shared state.
 
-    Each store, state and counters that it returns has connections of its own, which it opens on
+    Each store and state that it returns has connections of its own, which it opens on
     first use. So each may be used on another event loop.
     """
 
@@ -184,8 +237,8 @@ class Backend(ABC):
         """Return a view of the state that replicas share."""
 
     @abstractmethod
-    def counters(self) -> Counters:
-        """Return a view of the counters that replicas share."""
+    def limit_store(self) -> LimitStore:
+        """Return a view of the rates and slots that replicas use together."""
 
     @abstractmethod
     async def ping(self) -> str:

@@ -1,20 +1,33 @@
-"""Records, shared state and counters in the memory of this process, bounded in number and bytes."""
+"""Records, shared state and limits in the memory of this process, bounded in number and bytes."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from pydantic_core import to_json
 
 from router_service.core.resources import ENTRY_BYTES, HeldMemory
-from router_service.store.backends import Backend, CoolDown, R, Snapshot, StoreLimits
+from router_service.store.backends import (
+    MAX_USE_US,
+    Backend,
+    CoolDown,
+    Correction,
+    Demand,
+    R,
+    Snapshot,
+    StoreLimits,
+)
 
 MAX_MEAN_BYTES = 4096
 """Largest mean size of the entries of a map in memory, unless the map has a lower limit."""
+
+FIRST_CLEANING = 1000
+"""Number of rates at which those that are not in use any more are first forgotten."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -53,9 +66,9 @@ class MemoryBackend(Backend):
         """Return new state, which this process shares with no other."""
         return MemorySharedState(time.monotonic)
 
-    def counters(self) -> MemoryCounters:
-        """Return new counters, which this process shares with no other."""
-        return MemoryCounters(time.monotonic)
+    def limit_store(self) -> MemoryLimits:
+        """Return new rates and slots, which this process shares with no other."""
+        return MemoryLimits(time.monotonic)
 
     async def ping(self) -> str:
         """Return that this process has memory."""
@@ -230,29 +243,85 @@ class MemorySharedState:
         """Do nothing, because there is no connection."""
 
 
-class MemoryCounters:
-    """Counters of one process, deleted when their time is over."""
+class MemoryLimits:
+    """Rates and slots in memory.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Start empty. `clock` returns seconds and never goes back."""
+    Taking all limits of a key and its team takes some 2 us, and settling them takes 1 us.
+    """
+
+    def __init__(self, clock: Callable[[], float], slot_ttl_s: float = math.inf) -> None:
+        """Start with nothing in use. `clock` returns seconds and never goes back.
+
+        If other processes hold slots, `slot_ttl_s` is the time after which they must be renewed.
+        """
         self._clock = clock
-        self._counts: dict[str, tuple[float, int]] = {}
-        """When each counter is deleted, and its value."""
+        self._slot_ttl_s = slot_ttl_s
+        self._free_us: dict[str, int] = {}
+        """When nothing of each rate is in use any more, by the clock."""
+        self._slots: dict[str, dict[str, float]] = {}
+        """The requests that hold slots of each limit, with the times in seconds when these
+        expire."""
+        self._clean_at = FIRST_CLEANING
 
-    async def add(
-        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
-    ) -> int | None:
-        """Add to a counter and return its new value, or None if that exceeds `at_most`."""
+    def take_now(self, holder: str, demands: Sequence[Demand]) -> list[int]:
+        """Do what `take` does, at once."""
         now_s = self._clock()
-        ends_s, value = self._counts.get(name, (now_s, 0))
-        if ends_s <= now_s:  # a new counter: only these make room for themselves
-            self._counts = {name: kept for name, kept in self._counts.items() if kept[0] > now_s}
-            ends_s, value = now_s + ttl_s, 0
-        value += amount
-        if at_most is not None and value > at_most:
-            return None
-        self._counts[name] = (ends_s, value)
-        return value
+        now_us = int(now_s * 1e6)
+        used, is_admitted = [], True
+        for name, most, cost_us in demands:
+            if cost_us is None:
+                slots = self._slots.get(name, {})
+                use = len(slots)
+                if use > most and self._slot_ttl_s < math.inf:
+                    held = {it: end_s for it, end_s in slots.items() if end_s > now_s}
+                    self._slots[name], use = held, len(held)
+            else:
+                use = max(0, self._free_us.get(name, 0) - now_us)
+            used.append(use)
+            if use > most:
+                is_admitted = False
+        if is_admitted:
+            for (name, _, cost_us), use in zip(demands, used, strict=True):
+                if cost_us is None:
+                    self._slots.setdefault(name, {})[holder] = now_s + self._slot_ttl_s
+                else:
+                    self._free_us[name] = now_us + min(use + cost_us, MAX_USE_US)
+        if len(self._free_us) >= self._clean_at:
+            self._free_us = {name: us for name, us in self._free_us.items() if us > now_us}
+            self._clean_at = max(FIRST_CLEANING, 2 * len(self._free_us))
+        return used
+
+    def settle_now(self, corrections: Iterable[Correction]) -> None:
+        """Do what `settle` does, at once."""
+        now_us = int(self._clock() * 1e6)
+        for name, cost_us, holder in corrections:
+            if cost_us is not None:
+                use = max(0, self._free_us.get(name, 0) - now_us) + cost_us
+                self._free_us[name] = now_us + min(use, MAX_USE_US)
+                continue
+            slots = self._slots.get(name)
+            if slots is not None:
+                slots.pop(holder, None)
+                if not slots:
+                    del self._slots[name]
+
+    def renew_now(self, name: str, holder: str) -> None:
+        """Hold a slot for another `slot_ttl_s`, at once."""
+        self._slots.setdefault(name, {})[holder] = self._clock() + self._slot_ttl_s
+
+    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+        """Take all of these, or nothing, and return what was in use before."""
+        return self.take_now(holder, demands)
+
+    async def settle(self, corrections: Sequence[Correction]) -> None:
+        """Correct rates and free slots."""
+        self.settle_now(corrections)
+
+    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
+        """Hold slots for another `slot_ttl_s`."""
+        for name, holders in slots.items():
+            for holder in holders:
+                self.renew_now(name, holder)
 
     async def aclose(self) -> None:
         """Do nothing, because there is no connection."""

@@ -14,15 +14,25 @@ import asyncio
 import struct
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import ClassVar, Generic
 
 from router_service.core.decision_record import StoredRecord
 from router_service.core.errors import ConfigError, StoreError
-from router_service.store.backends import Backend, CoolDown, R, Snapshot, StoreLimits
-from router_service.store.memory import ExpiringMap, MemoryCounters, MemorySharedState
+from router_service.store.backends import (
+    SLOT_TTL_S,
+    Backend,
+    CoolDown,
+    Correction,
+    Demand,
+    R,
+    Snapshot,
+    StoreLimits,
+    fits,
+)
+from router_service.store.memory import ExpiringMap, MemoryLimits, MemorySharedState
 from router_service.temporary import temporary_directory
 
 TIMEOUT_S = 0.2
@@ -37,7 +47,8 @@ Message = Sequence[bytes]
 _COUNT = struct.Struct("!I")
 _COOL_DOWN = struct.Struct("!dd")
 _DURATION = struct.Struct("!d")
-_COUNTED = struct.Struct("!q")
+_DEMAND = struct.Struct("!q?q")
+_COST = struct.Struct("!q")
 
 
 class ParentBackend(Backend):
@@ -65,9 +76,9 @@ class ParentBackend(Backend):
         """Return the state that all workers share."""
         return ParentSharedState(_Parent(self._directory))
 
-    def counters(self) -> ParentCounters:
-        """Return the counters that all workers share."""
-        return ParentCounters(_Parent(self._directory))
+    def limit_store(self) -> ParentLimits:
+        """Return the rates and slots that all workers use."""
+        return ParentLimits(_Parent(self._directory))
 
     async def ping(self) -> str:
         """Ask the parent for nothing, and return that it answers."""
@@ -142,20 +153,35 @@ class ParentSharedState:
         self._parent.close()
 
 
-class ParentCounters:
-    """Counters that all workers share; the operation raises StoreError without the parent."""
+class ParentLimits:
+    """Rates and slots that all workers use; every operation raises StoreError without the parent.
+
+    The parent frees the slots of a worker at once when its connection is closed.
+    """
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
 
-    async def add(
-        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
-    ) -> int | None:
-        """Add to a counter and return its new value, or None if that exceeds `at_most`."""
-        limit = () if at_most is None else (_COUNTED.pack(at_most),)
-        numbers = (_COUNTED.pack(amount), _DURATION.pack(ttl_s), *limit)
-        reply = await self._parent.ask(b"count", name.encode(), *numbers)
-        return _COUNTED.unpack(reply[0])[0] if reply else None
+    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+        """Take all of these, or nothing, and return what was in use before."""
+        parts = [holder.encode()]
+        for name, most, cost_us in demands:
+            parts += (name.encode(), _DEMAND.pack(most, cost_us is None, cost_us or 0))
+        (used,) = await self._parent.ask(b"take", *parts)
+        return struct.unpack(f"!{len(demands)}q", used)
+
+    async def settle(self, corrections: Sequence[Correction]) -> None:
+        """Correct rates and free slots."""
+        parts: list[bytes] = []
+        for name, cost_us, holder in corrections:
+            cost = b"" if cost_us is None else _COST.pack(cost_us)
+            parts += (name.encode(), cost, holder.encode())
+        await self._parent.ask(b"settle", *parts)
+
+    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
+        """Hold slots for another `SLOT_TTL_S`."""
+        held = ((name, holder) for name, holders in slots.items() for holder in holders)
+        await self._parent.ask(b"renew", *(part.encode() for pair in held for part in pair))
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -246,19 +272,22 @@ class _State:
         self._limits = limits
         self._records: dict[bytes, ExpiringMap[bytes, bytes]] = {}
         self._shared = MemorySharedState(time.monotonic)
-        self._counters = MemoryCounters(time.monotonic)
+        self._limits_in_use = MemoryLimits(time.monotonic, SLOT_TTL_S)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection until it is closed."""
+        slots: set[Correction] = set()
         try:
             while True:
-                writer.write(_encode(await self._answer(await _receive(reader))))
+                writer.write(_encode(await self._answer(await _receive(reader), slots)))
         except (OSError, EOFError):
             pass  # the worker has ended
         finally:
             writer.close()
+            self._limits_in_use.settle_now(slots)
 
-    async def _answer(self, request: Message) -> Message:
+    async def _answer(self, request: Message, slots: set[Correction]) -> Message:
+        """Return the reply to a request; `slots` are those that the connection has to free."""
         reply: list[bytes] = []
         match request:
             case [b"put" | b"add" as command, kind, key, record, caller]:
@@ -280,17 +309,38 @@ class _State:
                 reply = [b"rejected"] if await self._shared.is_rejected(key.decode()) else []
             case [b"reject", key, reason]:
                 await self._shared.reject(key.decode(), reason.decode())
-            case [b"count", name, amount, duration, *limit]:
-                value = await self._counters.add(
-                    name.decode(),
-                    _COUNTED.unpack(amount)[0],
-                    ttl_s=_DURATION.unpack(duration)[0],
-                    at_most=_COUNTED.unpack(limit[0])[0] if limit else None,
-                )
-                reply = [] if value is None else [_COUNTED.pack(value)]
+            case [b"take" | b"settle" | b"renew" as command, *parts]:
+                reply = self._use_limits(command, parts, slots)
             case _:
                 raise ValueError(f"unknown request of a worker: {request[:1]!r}")
         return reply
+
+    def _use_limits(self, command: bytes, parts: Message, slots: set[Correction]) -> list[bytes]:
+        """Carry out an operation of `ParentLimits`; `slots` are those of its connection."""
+        limits = self._limits_in_use
+        if command == b"take":
+            holder, demands = parts[0].decode(), []
+            for name, packed in zip(parts[1::2], parts[2::2], strict=True):
+                most, is_slot, cost_us = _DEMAND.unpack(packed)
+                demands.append(Demand(name.decode(), most, None if is_slot else cost_us))
+            used = limits.take_now(holder, demands)
+            if fits(demands, used):
+                taken = (each.name for each in demands if each.cost_us is None)
+                slots.update(Correction(name, None, holder) for name in taken)
+            return [struct.pack(f"!{len(used)}q", *used)]
+        if command == b"settle":
+            triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+            corrections = [
+                Correction(name.decode(), _COST.unpack(cost)[0] if cost else None, it.decode())
+                for name, cost, it in triples
+            ]
+            limits.settle_now(corrections)
+            slots.difference_update(corrections)
+            return []
+        for name, held_by in zip(parts[::2], parts[1::2], strict=True):
+            limits.renew_now(name.decode(), held_by.decode())
+            slots.add(Correction(name.decode(), None, held_by.decode()))
+        return []
 
     def _of_kind(self, kind: bytes) -> ExpiringMap[bytes, bytes]:
         records = self._records.get(kind)

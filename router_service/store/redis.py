@@ -1,4 +1,4 @@
-"""Records, shared state and the pointer in Redis, for gateways with several replicas.
+"""Records, shared state, limits and the pointer in Redis, for gateways with several replicas.
 
 This is the only file that imports the Redis client. `store.backends` imports it when it is used.
 
@@ -15,11 +15,12 @@ Importing this module raises MissingExtraError if the extra `redis` is not insta
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import ClassVar, Generic
+from typing import ClassVar, Generic, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import ValidationError
@@ -32,7 +33,18 @@ from router_service.core.errors import (
     StoreError,
 )
 from router_service.core.releases import MAX_POINTER_BYTES, Publication, PublicationUpdate
-from router_service.store.backends import SETTING, Backend, CoolDown, R, Snapshot, StoreLimits
+from router_service.store.backends import (
+    MAX_USE_US,
+    SETTING,
+    SLOT_TTL_S,
+    Backend,
+    CoolDown,
+    Correction,
+    Demand,
+    R,
+    Snapshot,
+    StoreLimits,
+)
 
 try:
     import redis
@@ -70,15 +82,78 @@ gets a new release key, so old rejections do not apply to it."""
 
 MAX_REASON_CHARACTERS = 500
 
-ADD_SCRIPT = """
-local amount, at_most, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local value = tonumber(redis.call('GET', KEYS[1]) or '0')
-if at_most and value + tonumber(amount) > at_most then return false end
-value = redis.call('INCRBY', KEYS[1], amount)
-if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ttl_ms) end
-return value
+MAX_TAKEN = 200
+"""Largest number of requests that one script admits, so that it does not delay others."""
+MAX_CORRECTIONS = 1000
+"""Largest number of limits that one script corrects."""
+
+_NOW_US = "local now = redis.call('TIME')\nnow = now[1] * 1000000 + now[2]\n"
+
+_SET_RATE = f"""
+local function set_rate(key, use)
+  use = math.min(use, {MAX_USE_US})
+  if use <= 0 then return redis.call('DEL', key) end
+  redis.call('SET', key, string.format('%.0f', now + use), 'PX', math.ceil(use / 1000))
+end
+local function rate_in_use(key)
+  local left = (tonumber(redis.call('GET', key)) or 0) - now
+  return math.max(0, math.min(left, {MAX_USE_US}))
+end
 """
-"""Adds to a counter in one step, unless it would exceed a limit."""
+
+_HOLD = f"""
+local function hold(key, holder)
+  redis.call('ZADD', key, now + {SLOT_TTL_S * 1e6:.0f}, holder)
+  redis.call('PEXPIRE', key, {SLOT_TTL_S * 1e3:.0f})
+end
+"""
+
+TAKE_SCRIPT = f"""
+{_NOW_US}{_SET_RATE}{_HOLD}
+local all, k, a = {{}}, 0, 1
+while a < #ARGV do
+  local holder, count, is_admitted = ARGV[a], tonumber(ARGV[a + 1]), true
+  for i = 1, count do
+    local key, use = KEYS[k + i]
+    if ARGV[a + 2 * i + 1] == '' then
+      redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+      use = redis.call('ZCARD', key)
+    else
+      use = rate_in_use(key)
+    end
+    all[k + i] = use
+    is_admitted = is_admitted and use <= tonumber(ARGV[a + 2 * i])
+  end
+  for i = 1, is_admitted and count or 0 do
+    local key, cost = KEYS[k + i], ARGV[a + 2 * i + 1]
+    if cost == '' then hold(key, holder) else set_rate(key, all[k + i] + tonumber(cost)) end
+  end
+  k, a = k + count, a + 2 + 2 * count
+end
+return all
+"""
+"""Takes all limits of a request or none, for several requests one after another. Arguments for each
+request: the holder, the number of its limits, and for each of these the most that may be in use and
+the cost, which is empty for a slot. Returns what was in use of each key."""
+
+SETTLE_SCRIPT = f"""
+{_NOW_US}{_SET_RATE}
+for i, key in ipairs(KEYS) do
+  local cost = ARGV[2 * i - 1]
+  if cost == '' then
+    redis.call('ZREM', key, ARGV[2 * i])
+  else
+    set_rate(key, rate_in_use(key) + tonumber(cost))
+  end
+end
+"""
+"""Corrects limits. Arguments for each key: the cost, which is empty for a slot, and the holder."""
+
+RENEW_SCRIPT = f"""
+{_NOW_US}{_HOLD}
+for i, key in ipairs(KEYS) do hold(key, ARGV[i]) end
+"""
+"""Holds slots. Arguments: the holder for each key."""
 
 
 class RedisBackend(Backend):
@@ -126,9 +201,9 @@ class RedisBackend(Backend):
         """Return the state that all replicas share."""
         return RedisSharedState(_connect(self._url))
 
-    def counters(self) -> RedisCounters:
-        """Return the counters that all replicas share."""
-        return RedisCounters(_connect(self._url))
+    def limit_store(self) -> RedisLimits:
+        """Return the rates and slots that all replicas use."""
+        return RedisLimits(_connect(self._url))
 
     async def ping(self) -> str:
         """Return that Redis answers; raises StoreError."""
@@ -250,26 +325,95 @@ class RedisSharedState:
             await self._redis.aclose()
 
 
-class RedisCounters:
-    """Counters under `switchcraft:count:NAME`; the operation raises StoreError if Redis fails."""
+class RedisLimits:
+    """Rates and slots under `switchcraft:limit:NAME`; operations raise StoreError if Redis fails.
+
+    A rate is the Unix time in microseconds, by the clock of Redis, at which nothing of it is in use
+    any more. Slots are a sorted set of requests by the time at which they expire.
+
+    Operations are sent one after another over one connection, so that a slot is never freed before
+    it was taken. Requests that wait for their turn are sent together: a command takes 0.2 ms of
+    processor time in this process, however many limits it has.
+    """
 
     def __init__(self, client: Redis) -> None:
         self._redis = client
+        self._take = client.register_script(TAKE_SCRIPT)
+        self._settle = client.register_script(SETTLE_SCRIPT)
+        self._renew = client.register_script(RENEW_SCRIPT)
+        self._turn = asyncio.Lock()
+        self._waiting: list[_Taking] = []
+        self._sending: set[asyncio.Task[None]] = set()
 
-    async def add(
-        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
-    ) -> int | None:
-        """Add to a counter and return its new value, or None if that exceeds `at_most`."""
-        limit = "" if at_most is None else str(at_most)
-        key, ttl_ms = f"{KEY_PREFIX}count:{name}", max(1, round(ttl_s * 1000))
-        with _translate_errors("count"):
-            value = await self._redis.eval(ADD_SCRIPT, 1, key, str(amount), limit, str(ttl_ms))
-        return None if value is None else int(value)
+    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+        """Take all of these, or nothing, and return what was in use before."""
+        taking = _Taking(holder, demands, asyncio.get_running_loop().create_future())
+        self._waiting.append(taking)
+        if len(self._waiting) == 1:
+            task = asyncio.create_task(self._send_waiting())
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        return await taking.used
+
+    async def _send_waiting(self) -> None:
+        """Send the requests that wait, and give each its part of the reply."""
+        while self._waiting:
+            async with self._turn:
+                batch = [each for each in self._waiting[:MAX_TAKEN] if not each.used.done()]
+                del self._waiting[:MAX_TAKEN]
+                keys: list[str] = []
+                arguments: list[str] = []
+                for holder, demands, _ in batch:
+                    arguments += (holder, str(len(demands)))
+                    for name, most, cost_us in demands:
+                        keys.append(f"{KEY_PREFIX}limit:{name}")
+                        arguments += (str(most), "" if cost_us is None else str(cost_us))
+                try:
+                    with _translate_errors("take from limits"):
+                        all_used: list[int] = await self._take(keys, arguments) if keys else []
+                except StoreError as exc:
+                    for each in batch:
+                        if not each.used.done():
+                            each.used.set_exception(exc)
+                    continue
+            for each in batch:
+                used, all_used = all_used[: len(each.demands)], all_used[len(each.demands) :]
+                if not each.used.done():  # nobody waits any more
+                    each.used.set_result(used)
+
+    async def settle(self, corrections: Sequence[Correction]) -> None:
+        """Correct rates and free slots."""
+        for start in range(0, len(corrections), MAX_CORRECTIONS):
+            keys: list[str] = []
+            arguments: list[str] = []
+            for name, cost_us, holder in corrections[start : start + MAX_CORRECTIONS]:
+                keys.append(f"{KEY_PREFIX}limit:{name}")
+                arguments += ("" if cost_us is None else str(cost_us), holder)
+            async with self._turn:
+                with _translate_errors("correct limits"):
+                    await self._settle(keys, arguments)
+
+    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
+        """Hold slots for another `SLOT_TTL_S`."""
+        held = [(f"{KEY_PREFIX}limit:{name}", it) for name, group in slots.items() for it in group]
+        for start in range(0, len(held), MAX_CORRECTIONS):
+            keys, holders = zip(*held[start : start + MAX_CORRECTIONS], strict=True)
+            async with self._turn:
+                with _translate_errors("renew slots"):
+                    await self._renew(keys, holders)
 
     async def aclose(self) -> None:
         """Close the connections."""
         with _translate_errors("close its connections"):
             await self._redis.aclose()
+
+
+class _Taking(NamedTuple):
+    """A request that waits for what it takes."""
+
+    holder: str
+    demands: Sequence[Demand]
+    used: asyncio.Future[Sequence[int]]
 
 
 class RedisPointer:

@@ -473,7 +473,7 @@ class Metrics:
         "store_errors",
         "Store operations that failed.",
         "operation",
-        starts=[_each(("put", "get", "overflow", "pause"))],
+        starts=[_each(("put", "get", "limit", "overflow", "pause"))],
     )
     database_errors = _counter(
         "database_errors",
@@ -484,6 +484,13 @@ class Metrics:
     database_unreachable_seconds = _gauge(
         "database_unreachable_seconds",
         "For how long the database has been unreachable; 0 while it can be used.",
+    )
+    budget_alerts = _counter(
+        "budget_alerts",
+        "Alerts about shares of budgets: reached, and the attempts to call the webhook (delivered, "
+        "failed, given_up).",
+        "outcome",
+        starts=[_each(("reached", "delivered", "failed", "given_up"))],
     )
     # Budgets.
     budget_refusals = _counter(
@@ -504,13 +511,6 @@ class Metrics:
         "Spending of keys and teams with a budget that is not written to the database yet.",
         aggregation="sum",
     )
-    budget_alerts = _counter(
-        "budget_alerts",
-        "Alerts about shares of budgets: reached, and the attempts to call the webhook (delivered, "
-        "failed, given_up).",
-        "outcome",
-        starts=[_each(("reached", "delivered", "failed", "given_up"))],
-    )
     # Refused requests and load.
     refused_callers = _counter(
         "refused_callers",
@@ -523,6 +523,13 @@ class Metrics:
         "overloaded, decisions_queued, too_many_requests, shutting_down.",
         "reason",
         starts=[_each(("overloaded", "decisions_queued", "too_many_requests", "shutting_down"))],
+    )
+    limited_requests = _counter(
+        "limited_requests",
+        "Requests refused by a rate limit of their key or team: requests or tokens a minute, or "
+        "parallel requests.",
+        "limit",
+        starts=[_each(("requests", "tokens", "parallel"))],
     )
     requests_in_flight = _gauge(
         "requests_in_flight",

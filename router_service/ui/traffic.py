@@ -1,4 +1,4 @@
-"""The page's views of traffic: the history over time, and the latest decisions.
+"""The page's views of traffic: usage over time, and the latest decisions.
 
 Every key may use them. Only the admin key sees the traffic of other keys.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 from urllib.parse import quote
@@ -18,21 +19,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service import __version__
+from router_service.access.accounts import Accounts
+from router_service.access.specs import KeyView
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
-from router_service.core.errors import HistoryUnavailableError, NotFoundError
+from router_service.core.errors import (
+    DatabaseError,
+    NotFoundError,
+    UnknownAccountError,
+    UsageDisabledError,
+)
 from router_service.core.reasons import Reason
+from router_service.database.engine import Database
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.transfer import gateway_of, info_of
+from router_service.http.usage import readable_usage
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.requests.recording import MAX_RECENT
-from router_service.telemetry.history import (
-    DAY_S,
-    HOUR_S,
-    MINUTE_S,
-    GroupBy,
-    TrafficHistory,
-    TrafficSums,
-)
+from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageSums
+from router_service.telemetry.usage_reports import UsageFilter, read_biggest, read_sums
 
 routes = APIRouter(prefix=CLIENTS_UI_PREFIX.rstrip("/"), include_in_schema=False)
 
@@ -75,7 +79,7 @@ class Period(StrEnum):
 
 
 class Traffic(BaseModel):
-    """Sums over requests, as in `TrafficSums`."""
+    """Sums over requests, as in `UsageSums`."""
 
     requests: int
     errors: int
@@ -85,13 +89,16 @@ class Traffic(BaseModel):
     baseline_usd: float
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    candidates: int
     unfamiliar: int
     p50_s: float | None
     """Median of the time to the end of the answer; None if no model was asked."""
     p95_s: float | None
 
     @classmethod
-    def describe(cls, sums: TrafficSums) -> dict[str, float | None]:
+    def describe(cls, sums: UsageSums) -> dict[str, float | None]:
         """Return the fields for these sums."""
         names = (name for name in Traffic.model_fields if name not in {"p50_s", "p95_s"})
         values = {name: getattr(sums, name) for name in names}
@@ -106,13 +113,13 @@ class TrafficPoint(Traffic):
 
 
 class NamedTraffic(Traffic):
-    """Sums over the requests of one model, policy or key."""
+    """Sums over the requests of one model, policy, key or team."""
 
     name: str
 
 
 class Overview(BaseModel):
-    """Traffic over time, in total and by model, policy and key."""
+    """Traffic over time, in total and by model, policy, key and team."""
 
     step_s: int
     points: tuple[TrafficPoint, ...]
@@ -120,16 +127,19 @@ class Overview(BaseModel):
     total: Traffic
     models: tuple[NamedTraffic, ...]
     """The filter for the model does not apply here, so that another one can be chosen. The same
-    holds for the filters of the next two fields. The most requests come first."""
+    holds for the filters of the next fields. The most expensive come first."""
     policies: tuple[NamedTraffic, ...]
     keys: tuple[NamedTraffic, ...]
-    """Empty unless the caller may see the traffic of all keys."""
+    """The keys that have spent most. Empty unless the caller may see the traffic of all keys."""
+    teams: tuple[NamedTraffic, ...]
+    """The teams that have spent most, with all of their keys. Empty unless the caller may see the
+    traffic of all keys."""
     baseline_model: str | None
     """The model that savings are measured against."""
 
 
 class UnavailableOverview(BaseModel):
-    """Why there is no history."""
+    """Why there is no usage to show."""
 
     unavailable: str
 
@@ -179,6 +189,22 @@ async def session(request: Request) -> Session:
     )
 
 
+@routes.get("/account")
+async def account(request: Request) -> KeyView | None:
+    """Return the caller's own key with what is left of its budgets.
+
+    The result is null for keys of the configuration file, which have no limits.
+    """
+    gateway, name = gateway_of(request), info_of(request).key
+    if gateway.database.failure is not None:
+        raise gateway.database.failure  # at once, instead of after the connection's timeout
+    try:
+        accounts = Accounts(gateway.database.database)
+        return None if name is None else await asyncio.to_thread(accounts.get_key, name)
+    except UnknownAccountError:
+        return None
+
+
 Filter = Annotated[str | None, Query(max_length=MAX_NAME)]
 
 
@@ -189,22 +215,36 @@ async def overview(
     model: Filter = None,
     policy: Filter = None,
     key: Filter = None,
+    team: Filter = None,
 ) -> Overview | UnavailableOverview:
-    """Return the traffic of a period until now, of all workers."""
+    """Return the traffic of a period until now, of all workers and replicas.
+
+    A client's key sees only its own traffic. With the filter `team`, the list of keys has those
+    that are in the team now.
+    """
     own_key = visible_key(request)
     gateway = gateway_of(request)
     baseline = gateway.engine.pool.baseline
     baseline_model = None if baseline is None else baseline.name
-    filters = {"model": model, "policy": policy, "key": own_key or key}
+    wanted = UsageFilter(model, policy, own_key or key, None if own_key else team)
     try:
-        found = await asyncio.to_thread(
-            read_overview, gateway.history, period, time.time(), filters, baseline_model
+        database = readable_usage(gateway)
+        return await asyncio.to_thread(
+            read_overview,
+            database,
+            period,
+            time.time(),
+            wanted,
+            baseline_model,
+            sees_all=own_key is None,
         )
-    except HistoryUnavailableError as exc:
+    except UsageDisabledError as exc:
+        return UnavailableOverview(unavailable=str(exc))
+    except DatabaseError as exc:
+        text = "Usage is not available. Ask the operator."
         # The cause contains a path of this machine.
-        text = "The traffic history is not available. Ask the operator."
-        return UnavailableOverview(unavailable=text if own_key else f"{exc}")
-    return found if own_key is None else found.model_copy(update={"keys": ()})
+        shown = f"Usage is not available: the gateway {exc}." if own_key is None else text
+        return UnavailableOverview(unavailable=shown)
 
 
 @routes.get("/recent", response_model=RecentDecisions)
@@ -242,36 +282,50 @@ def visible_key(request: Request) -> str | None:
 
 
 def read_overview(
-    history: TrafficHistory,
+    database: Database,
     period: Period,
     now_s: float,
-    filters: dict[str, str | None],
+    wanted: UsageFilter,
     baseline_model: str | None,
+    *,
+    sees_all: bool = True,
 ) -> Overview:
-    """Read the overview; blocks, and raises HistoryUnavailableError."""
+    """Read the overview; blocks, and raises DatabaseError.
+
+    Unless `sees_all`, other keys and teams are not listed.
+    """
     step_s = period.step_s
     last = int(now_s) // step_s * step_s
     starts = range(last - (period.bins - 1) * step_s, last + 1, step_s)
-    bins = history.read(step_s, starts[0], "start", **filters)
-    total = TrafficSums()
+    with database.read() as connection:
+        bins = read_sums(connection, step_s, starts[0], "start_s", wanted)
+        every_model, every_policy = replace(wanted, model=None), replace(wanted, policy=None)
+        models = read_sums(connection, step_s, starts[0], "model", every_model)
+        policies = read_sums(connection, step_s, starts[0], "policy", every_policy)
+        keys: dict[str, UsageSums] = {}
+        teams: dict[str, UsageSums] = {}
+        if sees_all:
+            keys = read_biggest(connection, "key", step_s, starts[0], now_s, wanted)
+            teams = read_biggest(connection, "team", step_s, starts[0], now_s, wanted)
+    total = UsageSums()
     for sums in bins.values():
         total.add(sums)
-    points = tuple(
-        TrafficPoint(start=start, **Traffic.describe(bins.get(start) or TrafficSums()))
-        for start in starts
-    )
-
-    def named(by: GroupBy) -> tuple[NamedTraffic, ...]:
-        found = history.read(step_s, starts[0], by, **filters | {by: None})
-        rows = (NamedTraffic(name=name, **Traffic.describe(sums)) for name, sums in found.items())
-        return tuple(sorted(rows, key=lambda row: -row.requests))
-
     return Overview(
         step_s=step_s,
-        points=points,
+        points=tuple(
+            TrafficPoint(start=start, **Traffic.describe(bins.get(start) or UsageSums()))
+            for start in starts
+        ),
         total=Traffic(**Traffic.describe(total)),
-        models=named("model"),
-        policies=named("policy"),
-        keys=named("key"),
+        models=_named(models),
+        policies=_named(policies),
+        keys=_named(keys),
+        teams=_named(teams),
         baseline_model=baseline_model,
     )
+
+
+def _named(found: Mapping[str, UsageSums]) -> tuple[NamedTraffic, ...]:
+    """Return rows by name, the most expensive first."""
+    rows = (NamedTraffic(name=name, **Traffic.describe(sums)) for name, sums in found.items())
+    return tuple(sorted(rows, key=lambda row: (-row.cost_usd, -row.requests)))

@@ -17,7 +17,7 @@ from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api
 from router_service.apis.conversation import Json
 from router_service.apis.registry import APIS
-from router_service.apis.usage import Usage
+from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
 from router_service.settings import Deployment, Model
 from router_service.upstream.bodies import (
@@ -69,10 +69,6 @@ together, and then the connection can be used again."""
 
 PING = b": ping\n\n"
 """Comment that clients of every API ignore, in place of an event that only keeps the connection."""
-
-CHARACTERS_PER_TOKEN = 4
-"""OpenAI's rule of thumb for English. It is used for answers whose provider reports no token
-counts."""
 
 _UPSTREAMS_FAULT = {401, 407, 408, 429}
 """Statuses below 500 after which another deployment or model may succeed, because the cause is the

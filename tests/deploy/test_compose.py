@@ -22,6 +22,7 @@ from router_service.access.keyring import KeyRing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.keys import is_weak
+from router_service.database.engine import check_database_address
 from router_service.requests.pool import Pool
 from router_service.settings import Settings, load_settings
 from tests.deploy.dockerfile import stages
@@ -78,6 +79,33 @@ def test_gpu_file_adds_a_gpu_to_the_live_gateway() -> None:
     assert stages(ROOT / "Dockerfile")[gateway["build"]["target"]].variables()
     (device,) = gateway["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+
+
+def test_postgresql_file_gives_the_live_gateway_a_database() -> None:
+    """PostgreSQL is reached by gateways only, and the address has its name, user and password."""
+    text = (ROOT / "deploy" / "compose" / "postgresql.yaml").read_text()
+    schema = files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+    changes = yaml.safe_load(text)
+    jsonschema.validate(changes, json.loads(schema.read_text()))
+    gateway, server = changes["services"]["gateway"], changes["services"]["postgresql"]
+    assert gateway.keys() == {"depends_on", "environment"}
+    assert gateway["depends_on"].keys() == {"postgresql"}
+    variables = server["environment"]
+    url = gateway["environment"]["SWITCHCRAFT_DATABASE_URL"]
+    password = variables["POSTGRES_PASSWORD"]
+    user, name = variables["POSTGRES_USER"], variables["POSTGRES_DB"]
+    assert url == f"postgresql://{user}:{password}@postgresql/{name}"
+    check_database_address(url.replace(password, "p"))
+    assert "?" in password, "Compose refuses to start without it"
+    assert server["profiles"] == SERVICES["gateway"]["profiles"]
+    assert server["networks"] == {"state": {"aliases": ["postgresql"]}}
+    assert "ports" not in server
+    (volume,) = server["volumes"]
+    assert volume.split(":")[0] in changes["volumes"]
+    assert variables["PGDATA"].startswith(volume.split(":")[1])
+    hardened = SERVICES["redis"]
+    for each in ("restart", "read_only", "cap_drop", "security_opt"):
+        assert server[each] == hardened[each]
 
 
 def test_mounted_sources_exist() -> None:

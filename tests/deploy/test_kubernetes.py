@@ -335,6 +335,18 @@ def test_manifests_contain_no_secret_values() -> None:
     assert "Secret" not in RESOURCES
 
 
+def test_pods_get_the_address_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret has it in a variable that the gateway reads; an empty one counts as missing."""
+    name = "SWITCHCRAFT_DATABASE_URL"
+    assert name in SECRET
+    monkeypatch.setenv(name, "")
+    assert read_settings().has_default_database
+    monkeypatch.setenv(name, "postgresql://u:p@h/n")
+    url = read_settings().database.url
+    assert url is not None
+    assert url.get_secret_value() == "postgresql://u:p@h/n"
+
+
 def test_autoscaler_uses_an_existing_metric() -> None:
     """The gateway has the series that scales it, and the adapter's rule exposes it."""
     pods, _ = RESOURCES["HorizontalPodAutoscaler"]["spec"]["metrics"]
@@ -354,8 +366,8 @@ def test_rules_equal_those_of_prometheus() -> None:
 
 
 def test_network_policy_allows_the_gateways_connections() -> None:
-    """DNS, Redis, providers and a collector are reachable; the cloud's own addresses are not."""
+    """DNS, Redis, PostgreSQL, providers and a collector are reachable, but no cloud's metadata."""
     rules = RESOURCES["NetworkPolicy"]["spec"]["egress"]
-    assert {port["port"] for rule in rules for port in rule["ports"]} == {53, 6379, 4318, 443}
+    assert {port["port"] for rule in rules for port in rule["ports"]} == {53, 6379, 5432, 4318, 443}
     blocks = rules[-1]["to"]
     assert "169.254.0.0/16" in blocks[0]["ipBlock"]["except"]

@@ -30,7 +30,7 @@ def of_extras(*names: str) -> Iterator[str]:
         yield from EXTRAS[name]
 
 
-SERVING = ("redis", "otlp")
+SERVING = ("redis", "postgres", "otlp")
 REQUIREMENTS = {
     "cpu": [*of_extras("cpu", *SERVING)],
     "gpu": [*of_extras("gpu", *SERVING)],

@@ -49,6 +49,7 @@ SHOWN = {
     "Sheds": r'shed_requests_total\{reason="overloaded"\} [1-9]',
     "ReloadFailed": r'"last_refusal":\{.*rooter: is unknown',
     "SharedStateAway": r"shared state unreachable, using local state: cause=",
+    "DatabaseAway": r'"place":".*/a\.db","state":"away",.*"cause":"the file was deleted',
     "CallsBreakSchema": r"tool_calls_total\{.*\} [1-9]",
     "DecisionLogDown": r"cannot write the decision log.*path=.*/file/log cause=Not a directory",
     "DecisionLogDrops": r'decision_log_dropped_total\{reason="failed"\} [1-9]',
@@ -79,6 +80,7 @@ def failing(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Itera
             "max_requests_in_flight_per_key": 1,
         },
         "upstreams": {"breaker": {"allowed_fails": 0, "cooldown_s": 60}},
+        "database": {"url": f"sqlite:///{folder / 'state' / 'a.db'}"},
         "decision_log": {"path": str(folder / "file" / "log")},
         "tracing": {"otlp_endpoint": f"http://127.0.0.1:{free_port()}"},
     }
@@ -102,6 +104,7 @@ def _break(served: GatewayProcess, config: Path, redis: RedisServer) -> None:
     # The record is saved in the background.
     wait_until(lambda: http.post("/v1/feedback", json=feedback).status_code == 200, "it is saved")
     redis.kill()
+    (served.log.parent / "state").rename(served.log.parent / "aside")
     slow = {"x-sandbox": "chunk_delay_s=60"}
 
     def is_overloaded() -> bool:
@@ -120,7 +123,7 @@ def _break(served: GatewayProcess, config: Path, redis: RedisServer) -> None:
     wait_until(has_no_arm_left, "every circuit is open")
     config.write_text(config.read_text() + "rooter: {}\n")
     assert http.post("/admin/reload").status_code == 409
-    lines = ("trace collector", "shared state", "circuit open", "decision log")
+    lines = ("trace collector", "shared state", "circuit open", "decision log", "the database")
     wait_until(lambda: all(line in served.log.read_text() for line in lines), "all is logged")
 
 

@@ -149,6 +149,8 @@ class Load:
 
     urls: tuple[str, ...]
     clients: int = 4
+    key: str = ""
+    """The key of the requests; without one, they have none."""
     sent: int = 0
     statuses: list[int] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
@@ -206,7 +208,10 @@ class Load:
         with self._lock:
             self.sent += 1
         try:
-            response = client.post(CHAT, json=body, headers={"x-request-id": name})
+            headers = {"x-request-id": name}
+            if self.key:
+                headers["authorization"] = f"Bearer {self.key}"
+            response = client.post(CHAT, json=body, headers=headers)
             assert response.headers["x-request-id"] == name
         except (httpx.HTTPError, AssertionError, KeyError) as exc:
             with self._lock:

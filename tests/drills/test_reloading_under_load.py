@@ -90,7 +90,7 @@ def test_reload_reports_changes_and_settings_that_need_a_restart(
         bound: dict[str, Mapping[str, object]] = {
             "server": {"max_decisions": 5},
             "decision_log": {"content": True},
-            "history": {"path": str(tmp_path / "other.sqlite3")},
+            "usage": {"retention_days": 7},
             "logging": {"level": "debug"},
         }
         write_config(config, upstream.base_url, router=router, **bound)
@@ -108,8 +108,8 @@ def test_reload_reports_changes_and_settings_that_need_a_restart(
             f"model_list.{first}", "model_list.added", "router.model_name",
         }  # fmt: skip
         assert set(report["needs_restart"]) == {
-            "router.publication", "server.max_decisions", "decision_log.content", "history.path",
-            "logging.level",
+            "router.publication", "server.max_decisions", "decision_log.content",
+            "usage.retention_days", "logging.level",
         }  # fmt: skip
         assert "planted-secret" not in answer.text + served.log.read_text()
         names = [m["id"] for m in served.http.get("/v1/models").json()["data"]]

@@ -15,6 +15,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
+from router_service.access.specs import CreatedKey, KeyPage, Rotation, TeamPage
 from router_service.ui import pages, traffic
 from router_service.ui.verified_steps import CandidateView
 
@@ -24,6 +25,9 @@ HEAD = "// Written by `python -m tests.page.declarations` from the models of the
 WITHOUT_DEFAULTS = {CandidateView.__name__}
 """Models whose JSON may leave out fields that have a default, because `ui/verified_steps.py` drops
 null values."""
+
+OTHERS = (CandidateView, KeyPage, TeamPage, CreatedKey, Rotation)
+"""What the page sends or reads beside its own JSON API: events, and the admin API."""
 
 LINE_WIDTH = 100
 COMMENT_WIDTH = LINE_WIDTH - len("   * ")
@@ -37,7 +41,7 @@ def declarations() -> str:
     models = [route.response_model for route in routes if isinstance(route, APIRoute)]
     _, schemas = TypeAdapter.json_schemas(
         (number, "serialization", TypeAdapter(model))
-        for number, model in enumerate([*models, CandidateView])
+        for number, model in enumerate([*models, *OTHERS])
         if model is not None
     )
     parts = (declaration(name, schema) for name, schema in sorted(schemas["$defs"].items()))

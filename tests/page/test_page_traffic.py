@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from router_service.core.keys import new_key
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import HistorySettings, KeySettings, Settings
+from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.page.watching import Problems
 from tests.serving import Sandbox, served
@@ -46,11 +46,10 @@ def busy(
     sandbox: Sandbox, shipped: Router, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Busy]:
     """Serve a gateway that has answered two requests of team A and one of team B."""
-    path = tmp_path_factory.mktemp("history") / "history.sqlite3"
-    settings = Settings.sandbox(
-        sandbox.base_url, list(shipped.arms), history=HistorySettings(path=path)
-    )
-    settings = settings.model_copy(update={"keys": KEYS})
+    path = tmp_path_factory.mktemp("usage") / "switchcraft.db"
+    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
+    settings = settings.model_copy(update={"keys": KEYS, "database": database})
 
     def ask(url: str, key: str, policy: str, **changes: object) -> str:
         headers = {"x-api-key": key, "x-switchcraft-policy": policy}
@@ -185,19 +184,22 @@ def test_policies_are_not_broken_into_lines(tab: Page) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_missing_history_is_announced(
+def test_missing_usage_is_announced(
     browser: Browser, sandbox: Sandbox, shipped: Router, tmp_path: Path
 ) -> None:
-    """If the file cannot be written, the overview says so with its path, and requests succeed."""
+    """If the database cannot be used, the overview says so with its path; requests succeed."""
     (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "history.sqlite3"
-    settings = Settings.sandbox(
-        sandbox.base_url, list(shipped.arms), history=HistorySettings(path=path)
-    )
+    path = tmp_path / "file" / "switchcraft.db"
+    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
+    settings = settings.model_copy(update={"database": database, "keys": KEYS})
     with served(create_app(settings, shipped)) as url, browser.new_page() as page:
-        assert httpx.post(url + CHAT, json=BODY).status_code == 200
+        answer = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": TEAM_A})
+        assert answer.status_code == 200
         page.goto(f"{url}/ui")
-        notice = page.locator("#overview .notice", has_text="history is not available")
+        page.get_by_label("Key of this gateway").fill(ADMIN)
+        page.keyboard.press("Enter")
+        notice = page.locator("#overview .notice", has_text="Usage is not available")
         expect(notice).to_contain_text(str(path), timeout=15_000)
         page.get_by_role("tab", name="Live traffic").click()
         expect(page.locator("#log tbody tr")).to_have_count(1)

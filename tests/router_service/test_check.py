@@ -7,11 +7,14 @@ import socket
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from router_service.artifact import SHIPPED, read_manifest
 from router_service.check import Finding, Status, check
 from router_service.cli import main
+from router_service.database.engine import Database
 from router_service.sandbox.provider import run_in_thread
+from tests.postgresql import PostgreSQLServer
 
 MANIFEST = read_manifest(SHIPPED / "manifest.json")
 ARM = MANIFEST.arms[0]
@@ -37,16 +40,31 @@ def found(path: Path, *, asks: bool = False) -> dict[str, Finding]:
     return {finding.subject: finding for finding in check(path, asks=asks)}
 
 
-def test_usable_configuration_has_no_failure(tmp_path: Path, redis_url: str) -> None:
-    """The router, Redis, the port, the folder and each deployment are tried, and all work."""
+def test_usable_configuration_has_no_failure(
+    tmp_path: Path, redis_url: str, postgresql: PostgreSQLServer
+) -> None:
+    """The router, Redis, database, port, folder and each deployment are tried, and all work."""
     with run_in_thread() as sandbox:
-        lines = (f"router_settings: {{redis_url: '{redis_url}'}}", "decision_log: {path: log}")
+        lines = (
+            f"router_settings: {{redis_url: '{redis_url}'}}",
+            "decision_log: {path: log}",
+            f"database: {{url: '{postgresql.create()}'}}",
+        )
         path = config(tmp_path, sandbox, *lines, f"keys: {{admin: {KEY}}}")
         path.write_text(path.read_text().replace("path: log", f"path: {tmp_path / 'log'}"))
         findings = found(path, asks=True)
     [deployment] = [subject for subject in findings if subject.startswith("m (")]
     assert {subject: finding.status for subject, finding in findings.items()} == dict.fromkeys(
-        ("configuration", "keys", "router", "redis", "port", "decision log", "history", deployment),
+        (
+            "configuration",
+            "keys",
+            "router",
+            "redis",
+            "port",
+            "decision log",
+            "database",
+            deployment,
+        ),
         Status.OK,
     )
     assert f"1 of 8 arms: {ARM} by m; without a model" in findings["router"].detail
@@ -62,7 +80,7 @@ def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> No
             "http://127.0.0.1:1/v1",
             f"server: {{port: {port}, redis_url: 'redis://127.0.0.1:1'}}",
             "decision_log: {path: /dev/null/log}",
-            "history: {path: /dev/null/history.sqlite3}",
+            "database: {url: 'sqlite:////dev/null/a.db'}",
         )
         path.write_text(path.read_text().replace(ARM, "no-such-arm"))
         findings = found(path, asks=True)
@@ -71,10 +89,65 @@ def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> No
     assert "unreachable" in failed.pop("redis")
     assert "or choose another port" in failed.pop("port")
     assert "choose another directory" in failed.pop("decision log")
-    assert "history.path: /dev/null cannot" in failed.pop("history")
+    assert "database.url: /dev/null/a.db cannot be written to" in failed.pop("database")
     [(_, detail)] = failed.items()
     assert "could not be reached" in detail
     assert "http://127.0.0.1:1/v1" in detail
+
+
+def database_findings(path: Path) -> list[tuple[Status, str]]:
+    """Return the findings about the database."""
+    return [(each.status, each.detail) for each in check(path) if each.subject == "database"]
+
+
+def test_database_is_described_and_not_changed(tmp_path: Path) -> None:
+    """What a gateway would do at its start is said, and not done."""
+    file = tmp_path / "state" / "a.db"
+    path = config(tmp_path, "http://127.0.0.1:1/v1", f"database: {{url: 'sqlite:///{file}'}}")
+    assert database_findings(path) == [(Status.OK, f"{file} will be created")]
+    assert not file.parent.exists()
+    database = Database(f"sqlite:///{file}")
+    database.prepare()
+    assert database_findings(path) == [(Status.OK, f"{file} has the version 0001")]
+    for version, status, said in (
+        ("0000", Status.OK, "will be migrated from version 0000 to 0001"),
+        ("0999", Status.FAILED, "the version 0999 of a newer Switchcraft"),
+    ):
+        with database.write() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": version})
+        [(found, detail)] = database_findings(path)
+        assert found is status
+        assert said in detail
+        assert database.examine() == version
+    database.close()
+    file.write_bytes(b"damaged" * 1000)
+    [(found, detail)] = database_findings(path)
+    assert found is Status.FAILED
+    assert "restore a backup" in detail
+    assert file.read_bytes() == b"damaged" * 1000
+
+
+def test_database_that_is_away_is_a_failure(tmp_path: Path) -> None:
+    """The finding has the place and the cause, but not the password."""
+    url = "postgresql://u:s3cret@127.0.0.1:1/n"
+    [(found, detail)] = database_findings(
+        config(tmp_path, "http://127.0.0.1:1/v1", f"database: {{url: '{url}'}}")
+    )
+    assert found is Status.FAILED
+    assert "cannot open the database postgresql://127.0.0.1:1/n: " in detail
+    assert "refused" in detail
+    assert "s3cret" not in detail
+
+
+def test_replicas_with_sqlite_are_noted(tmp_path: Path) -> None:
+    """Replicas on several machines cannot share an SQLite file."""
+    path = config(
+        tmp_path, "http://h/v1", "router_settings: {redis_url: 'redis://127.0.0.1:1'}",
+        f"database: {{url: 'sqlite:///{tmp_path / 'a.db'}'}}",
+    )  # fmt: skip
+    note = found(path)["replicas"]
+    assert note.status is Status.NOTE
+    assert "set database.url to a PostgreSQL database" in note.detail
 
 
 def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:

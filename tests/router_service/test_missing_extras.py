@@ -1,4 +1,4 @@
-"""An installation without the extras `redis` and `otlp`: what works, and what asks for them."""
+"""An installation without extras: what works, and what asks for `redis`, `postgres` or `otlp`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HIDE = (
     "import sys; "
-    "sys.modules |= dict.fromkeys(['redis', 'opentelemetry.sdk', 'opentelemetry.exporter']); "
+    "sys.modules |= dict.fromkeys(['redis', 'psycopg', 'opentelemetry.sdk', "
+    "'opentelemetry.exporter']); "
 )
 """Python that makes every import of the extras' packages fail, as if they were not installed."""
 MODEL = "model_list: [{model_name: m, litellm_params: {model: openai/gpt-5-mini, api_key: k}}]"
 SETTINGS = {
     "redis": ("server.redis_url", "server: {redis_url: 'redis://127.0.0.1:1', port: 0}"),
+    "postgres": (
+        "database.url",
+        "database: {url: 'postgresql://u:p@127.0.0.1:1/n'}\nserver: {port: 0}",
+    ),
     "otlp": (
         "tracing.otlp_endpoint",
         "tracing: {otlp_endpoint: 'http://127.0.0.1:1'}\nserver: {port: 0}",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
 
 from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
 from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
@@ -26,6 +29,7 @@ from router_service.apis.messages.schema import MessagesErrorBody, request_schem
 from router_service.apis.messages.thinking import without_foreign_thinking
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, has_content, media_of
+from router_service.apis.rate_limits import RateState, RawHeader
 from router_service.apis.usage import Usage
 
 _PARAMETERS = {
@@ -52,6 +56,12 @@ _TYPES = (
     "content_block_delta",
     "content_block_stop",
 )
+
+
+@lru_cache(maxsize=256)
+def _write_time(second: int) -> bytes:
+    """Return a Unix time as in RFC 3339; cached, because requests of one second share it."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ").encode()
 
 
 class MessagesApi(Api):
@@ -164,6 +174,15 @@ class MessagesApi(Api):
     def find_proofs(self, value: Mapping[str, Json]) -> Iterator[str]:
         """Yield the proofs of reasoning in a whole answer."""
         return find_proofs(value)
+
+    def rate_headers(self, rate: RateState, now_s: float) -> Sequence[RawHeader]:
+        """Return the headers about one rate limit (Anthropic: "Rate limits", response headers)."""
+        prefix = b"anthropic-ratelimit-" + rate.unit
+        return (
+            (prefix + b"-limit", b"%d" % rate.limit),
+            (prefix + b"-remaining", b"%d" % rate.remaining),
+            (prefix + b"-reset", _write_time(math.ceil(now_s + rate.reset_s))),
+        )
 
     def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
         """Return the body of an error."""

@@ -115,6 +115,29 @@ export interface BudgetChange {
   expected_cost_usd: number;
 }
 
+/** Time after which a budget starts again. Days begin at 0:00 UTC, and weeks on Monday. */
+export type BudgetPeriod = "day" | "week" | "month" | "total";
+
+/** The most that may be spent in a period. */
+export interface BudgetSpec {
+  usd: number;
+  /** Days begin at 0:00 UTC, and weeks on Monday; `total` never starts again. */
+  period: BudgetPeriod;
+}
+
+/** A budget, and what is left of it. */
+export interface BudgetView {
+  usd: number;
+  period: BudgetPeriod;
+  /** Spent in the present period, up to the last second. */
+  spent_usd: number;
+  starts: string;
+  /** When the next period begins; null for `total`. */
+  resets: string | null;
+  /** When the budget is expected to be spent, at the pace of this period; null if it lasts. */
+  ends_by: string | null;
+}
+
 /** One candidate answer of a verified request, and its outcome. */
 export interface CandidateRecord {
   arm: string;
@@ -179,6 +202,12 @@ export interface Control {
   larger_is_cheaper: boolean;
 }
 
+/** A key with its secret, which is shown only once. */
+export interface CreatedKey {
+  secret: string;
+  key: KeyView;
+}
+
 /** Name and size of the encoder that the router was fine-tuned from. */
 export interface Encoder {
   name: string;
@@ -220,6 +249,7 @@ export interface ExplainedDecision {
   created: number;
   model: string;
   key: string | null;
+  team: string | null;
   deployment: string | null;
   attempts: number;
   arm: string | null;
@@ -285,6 +315,44 @@ export interface FrontierPoint {
   versus_best: VersusBest | null;
 }
 
+/** Some keys, in the order of their names. */
+export interface KeyPage {
+  keys: Array<KeyView>;
+  /** Number of all keys that match. */
+  total: number;
+  /** Value of `after` for the next page; null on the last one. */
+  next: string | null;
+}
+
+/** A key, without its secret. */
+export interface KeyView {
+  /** Who is responsible, such as an e-mail address. */
+  owner: string | null;
+  requests_per_minute: number | null;
+  /** Tokens of requests and answers together. */
+  tokens_per_minute: number | null;
+  parallel_requests: number | null;
+  budget: BudgetSpec | null;
+  metadata: Record<string, string>;
+  name: string;
+  /** The last characters of the secret, by which people recognize it. */
+  hint: string;
+  status: "active" | "expired" | "revoked";
+  team: string | null;
+  is_admin: boolean;
+  expires: string | null;
+  revoked: string | null;
+  created: string;
+  /** Until when the secret before the last rotation is valid. */
+  previous_until: string | null;
+  models: Array<string> | null;
+  policies: Array<string> | null;
+  spent_month_usd: number;
+  budget_state: BudgetView | null;
+  /** The budget of the key's team, which its requests count towards too. */
+  team_budget_state: BudgetView | null;
+}
+
 /** A tool call with its arguments decoded. */
 export interface LoggedCall {
   name: string;
@@ -304,7 +372,7 @@ export interface Measure {
   n: number;
 }
 
-/** Sums over the requests of one model, policy or key. */
+/** Sums over the requests of one model, policy, key or team. */
 export interface NamedTraffic {
   requests: number;
   errors: number;
@@ -314,13 +382,16 @@ export interface NamedTraffic {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
   name: string;
 }
 
-/** Traffic over time, in total and by model, policy and key. */
+/** Traffic over time, in total and by model, policy, key and team. */
 export interface Overview {
   step_s: number;
   points: Array<TrafficPoint>;
@@ -328,6 +399,7 @@ export interface Overview {
   models: Array<NamedTraffic>;
   policies: Array<NamedTraffic>;
   keys: Array<NamedTraffic>;
+  teams: Array<NamedTraffic>;
   baseline_model: string | null;
 }
 
@@ -393,8 +465,8 @@ export interface Provenance {
  * `label` is what people read in a list of decisions. `policies.explanations` has the sentences.
  */
 export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" | "risk" |
-  "unfamiliar" | "explored" | "sticky" | "switched" | "pinned" | "chat" | "fallback" | "undecided" |
-  "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
+  "unfamiliar" | "explored" | "sticky" | "switched" | "budget" | "pinned" | "chat" | "fallback" |
+  "undecided" | "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
 
 /** One row of the list of decisions; contains no part of the request's content. */
 export interface RecentDecision {
@@ -431,6 +503,12 @@ export interface Recommendation {
   unseen_difference: Measure;
 }
 
+/** How a key is rotated. */
+export interface Rotation {
+  /** Time in seconds that the old secret stays valid. */
+  overlap_s: number;
+}
+
 /** Who uses the page. */
 export interface Session {
   key: string | null;
@@ -441,10 +519,38 @@ export interface Session {
   version: string;
 }
 
+/** Some teams, in the order of their names. */
+export interface TeamPage {
+  teams: Array<TeamView>;
+  /** Number of all teams that match. */
+  total: number;
+  /** Value of `after` for the next page; null on the last one. */
+  next: string | null;
+}
+
+/** A team. */
+export interface TeamView {
+  /** Who is responsible, such as an e-mail address. */
+  owner: string | null;
+  requests_per_minute: number | null;
+  /** Tokens of requests and answers together. */
+  tokens_per_minute: number | null;
+  parallel_requests: number | null;
+  budget: BudgetSpec | null;
+  metadata: Record<string, string>;
+  name: string;
+  created: string;
+  /** Number of keys that are not revoked. */
+  keys: number;
+  /** Spent in this calendar month (UTC). */
+  spent_month_usd: number;
+  budget_state: BudgetView | null;
+}
+
 /** Parts of the input that a template names in braces. */
 export type TemplateSlot = "preamble" | "latest_user" | "tools" | "other_turns";
 
-/** Sums over requests, as in `TrafficSums`. */
+/** Sums over requests, as in `UsageSums`. */
 export interface Traffic {
   requests: number;
   errors: number;
@@ -454,6 +560,9 @@ export interface Traffic {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
@@ -469,13 +578,16 @@ export interface TrafficPoint {
   baseline_usd: number;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
+  reasoning_tokens: number;
+  candidates: number;
   unfamiliar: number;
   p50_s: number | null;
   p95_s: number | null;
   start: number;
 }
 
-/** Why there is no history. */
+/** Why there is no usage to show. */
 export interface UnavailableOverview {
   unavailable: string;
 }

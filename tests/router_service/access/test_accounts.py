@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import insert, select
 
-from router_service.access.accounts import USAGE_MONTH, Accounts, KeyStatus
+from router_service.access.accounts import Accounts, KeyStatus
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Permission
 from router_service.access.keyring import KeyRing, StoredKeys
 from router_service.access.specs import BudgetSpec, KeyChange, NewKey, NewTeam, TeamChange
@@ -24,7 +24,7 @@ from router_service.core.errors import (
 from router_service.core.keys import hashed, new_key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import keys, spending, state
+from router_service.database.schema import USAGE_MONTH, keys, spending, state
 from router_service.settings import KeySettings
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)  # a Monday, in the middle of a month
@@ -163,7 +163,7 @@ def test_names_are_taken_for_ever(accounts: Accounts) -> None:
     accounts.revoke_key("a")
     assert "is revoked, and its name is never used again" in create("a")
     for name in ("configured", "admin", "metrics"):
-        assert "belongs to a key of the configuration" in create(name)
+        assert "belongs to the configuration's keys" in create(name)
     assert "exists already" in create_team("t")
     accounts.delete_team("t")
     assert "is deleted, and its name is never used again" in create_team("t")

@@ -290,7 +290,8 @@ def run_month(world: World, usd: float, *, minutes: int = 10) -> list[tuple[floa
 
     `usd` is what the month would cost with the default. Each minute step has random traffic.
     """
-    rng, changes, before = np.random.default_rng(0), [], ""
+    rng, before = np.random.default_rng(0), ""
+    changes: list[tuple[float, str]] = []
     steps = 60 // minutes
     for step in range(30 * 24 * steps):
         at_s = float(JUNE_S + step * minutes * 60)

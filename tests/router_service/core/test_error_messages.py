@@ -44,6 +44,17 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.ForbiddenError("This key may not read metrics. Use the admin key."): (
         "This key may not read metrics. Use the admin key."
     ),
+    errors.KeysUnavailableError(): (
+        "The API key cannot be checked, because the gateway's database of keys cannot be read yet. "
+        "Try again later."
+    ),
+    errors.UnknownAccountError("team", "search"): (
+        "There is no team with the name 'search' in the database. List the names with GET "
+        "/admin/teams or `switchcraft teams list`."
+    ),
+    errors.AccountConflictError("The team 'a' has 1 key. Revoke it, and delete the team then."): (
+        "The team 'a' has 1 key. Revoke it, and delete the team then."
+    ),
     errors.AdmissionError("The budget of this key is spent. It begins anew on 1 December."): (
         "The budget of this key is spent. It begins anew on 1 December."
     ),
@@ -64,6 +75,14 @@ MESSAGES: dict[SwitchcraftError, str] = {
     ),
     errors.ModelNotFoundError("gpt-9", ("switchcraft", "small")): (
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
+    ),
+    errors.ModelNotAllowedError("large", ("switchcraft", "small")): (
+        "This API key may not use 'large'. It may use these: switchcraft, small. Name another "
+        "model, or ask the operator to allow it."
+    ),
+    errors.PolicyNotAllowedError("quality", (), param="model"): (
+        "This API key may not use the policy 'quality'. It may use none. Name another policy, or "
+        "ask the operator to allow it."
     ),
     errors.NoCapableModelError(
         {"small": ("about 9000 tokens of input (limit: 8000)",), "large": ("images", "audio")}
@@ -119,8 +138,11 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "The decision 'dec_1' was not found. Check the id: it may be wrong, or the record may have "
         "expired."
     ),
-    errors.HistoryUnavailableError("history.enabled is false in the configuration"): (
-        "The traffic history is not available: history.enabled is false in the configuration."
+    errors.DatabaseError("read", "postgresql://db/switchcraft", "the server is shutting down"): (
+        "cannot read the database postgresql://db/switchcraft: the server is shutting down"
+    ),
+    errors.UsageDisabledError(): (
+        "Usage is not recorded. Ask the operator to set usage.enabled: true."
     ),
     errors.ArtifactError(Path("a/manifest.json"), "cannot be read: no such file"): (
         "a/manifest.json: cannot be read: no such file"

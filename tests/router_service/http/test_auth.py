@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -11,14 +12,17 @@ import pytest
 from pydantic import SecretStr
 from starlette.routing import Route
 
+from router_service.access.accounts import Accounts
 from router_service.access.keyring import KeyRing
-from router_service.access.listening import permitted_listen_host
+from router_service.access.listening import has_stored_keys, permitted_listen_host
+from router_service.access.specs import NewKey
 from router_service.core.addresses import is_loopback
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed
+from router_service.database.engine import Database
 from router_service.http.auth import PUBLIC_PATHS, is_page_file
 from router_service.serving.app import create_app
-from router_service.settings import KeySettings, ServerSettings, Settings
+from router_service.settings import DatabaseSettings, KeySettings, ServerSettings, Settings
 from router_service.store.backends import log_warnings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
@@ -172,6 +176,27 @@ def test_only_a_metrics_key_refuses_other_requests(
     outside = settings.model_copy(update={"server": ServerSettings(host="0.0.0.0")})
     assert permitted_listen_host(outside) == "0.0.0.0"
     assert "no client can be served; set keys.api" in caplog.text
+
+
+def test_keys_of_the_database_permit_other_machines(tmp_path: Path) -> None:
+    """Without keys in the configuration, a gateway is reachable if its database has keys."""
+    url = f"sqlite:///{tmp_path}/keys.db"
+    settings = Settings(
+        server=ServerSettings(host="0.0.0.0"), database=DatabaseSettings(url=SecretStr(url))
+    )
+    assert not has_stored_keys(settings)
+    assert not (tmp_path / "keys.db").exists()
+    database = Database(url)
+    database.prepare()
+    assert not has_stored_keys(settings)
+    Accounts(database).create_key(NewKey(name="ops", is_admin=True))
+    assert has_stored_keys(settings)
+    database.close()
+    assert has_stored_keys(settings)
+    assert permitted_listen_host(settings) == "127.0.0.1"
+    assert permitted_listen_host(settings, has_stored_keys=True) == "0.0.0.0"
+    away = DatabaseSettings(url=SecretStr("postgresql://u:p@127.0.0.1:9/keys"))
+    assert not has_stored_keys(Settings(database=away))
 
 
 def test_weak_metrics_key_is_refused() -> None:

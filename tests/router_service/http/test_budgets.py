@@ -1,4 +1,4 @@
-"""Admission and settlement: a budget in dollars that uses only the hooks holds."""
+"""Admission, reservation and settlement: a budget in dollars that uses only the hooks holds."""
 
 from __future__ import annotations
 
@@ -53,18 +53,20 @@ class Budget:
         self.is_broken = self.is_closed = False
 
     async def admit(self, request: IncomingRequest) -> Grant:
+        """Admit the request with the budget's policy."""
+        self.admitted.append(request)
+        return Reserved(self.policy)
+
+    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve the estimate, or refuse the request."""
+        assert isinstance(grant, Reserved)
+        assert 0 <= cost.least_usd <= cost.usd
         name = request.key.name
         left_usd = self.usd - self.spent_usd[name] - self.reserved_usd[name]
         if left_usd <= 0 or left_usd < self.estimate_usd * (1 - 1e-9):
             raise AdmissionError("The budget of this key is spent.", retry_after_s=3599.5)
-        self.reserved_usd[name] += self.estimate_usd
-        self.admitted.append(request)
-        return Reserved(self.policy, usd=self.estimate_usd)
-
-    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Allow any cost; the estimate is reserved at admission."""
-        del request, grant, cost
+        grant.usd = self.estimate_usd
+        self.reserved_usd[name] += grant.usd
         return math.inf
 
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
@@ -181,7 +183,7 @@ def test_concurrent_requests_overspend_by_what_is_in_flight(
         with ThreadPoolExecutor(threads) as pool:
             statuses = Counter(pool.map(ask, range(40)))
     assert set(statuses) == {200, 429}
-    assert statuses[200] == len(budget.admitted) - 1
+    assert len(budget.admitted) == 1 + statuses.total()
     if reserves:
         assert statuses[200] == affordable
         assert budget.spent_usd[None] <= budget.usd * (1 + 1e-9)

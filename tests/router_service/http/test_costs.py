@@ -18,7 +18,7 @@ from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, CHAT
 from tests.fakes import FakeRouter
 from tests.gateways import gateway_client, record_of
-from tests.serving import scripted
+from tests.serving import scripted, wait_for
 
 PRICE = Price(
     input_usd_per_mtok=10,
@@ -87,10 +87,21 @@ def test_cached_and_reasoning_tokens_have_their_own_price(stream: bool) -> None:
     with asked(PRICE, stream=stream) as (http, response):
         assert record_of(http, response)["actual_cost_usd"] == pytest.approx(COST_USD)
         metrics = http.get("/metrics").text
-    counted = re.findall(r'switchcraft_cost_usd_total\{model="priced",.*\} (.*)', metrics)
-    assert sum(map(float, counted)) == pytest.approx(COST_USD)
+        counted = re.findall(r'switchcraft_cost_usd_total\{model="priced",.*\} (.*)', metrics)
+        assert sum(map(float, counted)) == pytest.approx(COST_USD)
+        wait_for(lambda: overview(http)["requests"] == 1, "usage is written")
+        total = overview(http)
+    assert total["cost_usd"] == pytest.approx(COST_USD)
+    assert (total["prompt_tokens"], total["cached_tokens"]) == (1_000, 600)
+    assert (total["completion_tokens"], total["reasoning_tokens"]) == (100, 40)
     if not stream:
         assert float(response.headers[COST_HEADER]) == pytest.approx(COST_USD)
+
+
+def overview(http: httpx.Client) -> dict[str, Any]:
+    """Return the sums over all requests, as the page shows them."""
+    total: dict[str, Any] = http.get("/ui/api/traffic/overview").json()["total"]
+    return total
 
 
 @pytest.mark.parametrize("stream", [False, True])

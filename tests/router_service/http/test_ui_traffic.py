@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import insert, update
 
 from router_service.core.keys import new_key
+from router_service.database.engine import Database
+from router_service.database.schema import keys, state, teams
 from router_service.policies.costs import Price
 from router_service.serving.app import create_app
-from router_service.settings import HistorySettings, KeySettings, Settings
+from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, with_familiarity
 from tests.serving import Sandbox, served, wait_for
@@ -30,12 +34,13 @@ API = "/ui/api/traffic"
 
 @contextmanager
 def gateway(sandbox: Sandbox, path: Path, serving: FakeRouter | None = None) -> Iterator[str]:
-    """Serve a gateway with two client keys and a history in this file; yield its address."""
+    """Serve a gateway with two client keys and its database in this file; yield its address."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     models = [model.model_copy(update={"price": PRICE}) for model in settings.models]
     models[-1] = models[-1].model_copy(update={"price": DEAR})
     router = settings.router.model_copy(update={"baseline_model": models[-1].name})
-    changes = {"keys": KEYS, "history": HistorySettings(path=path), "router": router}
+    database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
+    changes = {"keys": KEYS, "database": database, "router": router}
     settings = settings.model_copy(update={**changes, "models": tuple(models)})
     with served(create_app(settings, serving or FakeRouter())) as url:
         yield url
@@ -59,7 +64,7 @@ def ask(url: str, key: str, **changes: object) -> str:
 @pytest.fixture(scope="module")
 def busy(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a gateway that has answered two requests of team A and one of team B, and restarted."""
-    path = tmp_path_factory.mktemp("history") / "history.sqlite3"
+    path = tmp_path_factory.mktemp("usage") / "switchcraft.db"
     with gateway(sandbox, path) as url:
         ask(url, TEAM_A)
         ask(url, TEAM_B)
@@ -87,7 +92,7 @@ def test_overview_adds_up(busy: str, period: str, bins: int) -> None:
 def test_overview_counts_unfamiliar_requests(sandbox: Sandbox, tmp_path: Path) -> None:
     """Requests that are not routed, here without tools, are not among them."""
     router = with_familiarity(FakeRouter(), 0.01)
-    with gateway(sandbox, tmp_path / "history.sqlite3", router) as url:
+    with gateway(sandbox, tmp_path / "switchcraft.db", router) as url:
         ask(url, TEAM_A)
         ask(url, TEAM_A, tools=[])
         wait_for(lambda: get(url, "overview")["total"]["requests"] == 2, "both are written")
@@ -130,10 +135,48 @@ def test_cached_list_of_one_key_is_not_shown_to_another(busy: str) -> None:
     assert len(tags) == 3
 
 
-def test_unwritable_history_fails_no_request(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_teams_and_their_keys(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The admin can filter by team, and a client's key sees no team, not even its own."""
+    path = tmp_path / "switchcraft.db"
+    secrets = {"red-1": new_key(), "red-2": new_key(), "blue-1": new_key()}
+    database = Database(f"sqlite:///{path}")
+    database.prepare()
+    with database.write() as connection:
+        common = {"metadata": {}, "created_s": 0.0, "revision": 1}
+        connection.execute(update(state).values(value=1))
+        connection.execute(insert(teams), [{"name": name, **common} for name in ("red", "blue")])
+        for name, secret in secrets.items():
+            digest = hashlib.sha256(secret.encode()).hexdigest()
+            row = {"name": name, "digest": digest, "hint": "", "is_admin": False, **common}
+            connection.execute(insert(keys), row | {"team": name.partition("-")[0]})
+    with gateway(sandbox, path) as url:
+        for key in (*secrets.values(), secrets["red-1"], TEAM_A):
+            decision = ask(url, key)
+        wait_for(lambda: get(url, "overview")["total"]["requests"] == 5, "all are written")
+        every = get(url, "overview", period="month")
+        assert requests_by_name(every["teams"]) == {"red": 3, "blue": 1}
+        assert requests_by_name(every["keys"]) == {"red-1": 2, "red-2": 1, "blue-1": 1, "team-a": 1}
+        red = get(url, "overview", team="red")
+        assert red["total"]["requests"] == sum(row["requests"] for row in red["models"]) == 3
+        assert requests_by_name(red["keys"]) == {"red-1": 2, "red-2": 1}
+        assert requests_by_name(red["teams"]) == {"red": 3, "blue": 1}
+        assert get(url, "overview", team="red", key="red-2")["total"]["requests"] == 1
+        own = get(url, "overview", secrets["red-2"], team="blue")
+        assert (own["total"]["requests"], own["keys"], own["teams"]) == (1, [], [])
+        assert get(url, f"recent/{decision}")["team"] is None
+        decision = ask(url, secrets["blue-1"])
+        assert get(url, f"recent/{decision}")["team"] == "blue"
+
+
+def requests_by_name(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the numbers of requests in a list."""
+    return {row["name"]: row["requests"] for row in rows}
+
+
+def test_unusable_database_fails_no_request(sandbox: Sandbox, tmp_path: Path) -> None:
     """Requests are answered; the admin sees the path and the cause, and a client does not."""
     (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "history.sqlite3"
+    path = tmp_path / "file" / "switchcraft.db"
     with gateway(sandbox, path) as url:
         assert ask(url, TEAM_A)
         wait_for(lambda: "unavailable" in get(url, "overview"), "the attempt to write has failed")

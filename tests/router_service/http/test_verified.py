@@ -31,6 +31,7 @@ from tests.gateways import (
     verifying,
 )
 from tests.publishing import without_verifier
+from tests.serving import wait_for
 
 RESPONSES = "/v1/responses"
 RESPONSES_BODY: dict[str, Any] = {
@@ -119,6 +120,23 @@ def test_every_candidate_is_billed_once(house: VerifyingGateway, stream: bool) -
     spent, rejected = [metric(house.http, s) - b for s, b in zip(series, before, strict=True)]
     assert spent == pytest.approx(sum(cost_usd))
     assert rejected == pytest.approx(sum(cost_usd[:2]))
+
+
+def test_usage_has_the_tokens_of_every_candidate() -> None:
+    """What was paid for counts, and not only the answer that was delivered."""
+    with run_in_thread() as url, verifying(url) as gateway:
+        record = gateway.record(gateway.ask())
+
+        def usage() -> dict[str, Any]:
+            total: dict[str, Any] = gateway.http.get("/ui/api/traffic/overview").json()["total"]
+            return total
+
+        wait_for(lambda: usage()["requests"] == 1, "usage is written")
+        total = usage()
+    assert total["candidates"] == len(record["candidates"]) == 3
+    for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
+        assert total[name] == pytest.approx(sum(each[name] for each in record["candidates"]))
+    assert total["prompt_tokens"] > record["prompt_tokens"]
 
 
 def test_metrics_count_candidates_steps_and_requests(house: VerifyingGateway) -> None:

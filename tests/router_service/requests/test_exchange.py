@@ -18,11 +18,11 @@ from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
 from router_service.requests.recording import RecentRecords, Recorder
 from router_service.runtime.engine import make_planner
-from router_service.settings import Deployment, Model, Settings, UsageSettings
+from router_service.settings import DatabaseSettings, Deployment, Model, Settings, UsageSettings
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
-from router_service.telemetry.history import TrafficHistory
 from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.usage import UsageHistory
 from tests.bodies import BODY
 from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
@@ -99,8 +99,8 @@ def test_release_is_not_judged_by_the_clients_errors(
         )
         exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
         exchange.end(status, ending)
-        history = TrafficHistory(UsageSettings())
-        Recorder(metrics, store, RecentRecords(), history).answered(exchange)
+        usage = UsageHistory(UsageSettings(), DatabaseSettings())
+        Recorder(metrics, store, RecentRecords(), usage).answered(exchange)
         await store.aclose()
 
     asyncio.run(record())

@@ -134,6 +134,13 @@ SECTIONS = [
     ("decisions_log: {path: d}", "decisions_log: is unknown; did you mean 'decision_log'?"),
     ("model_lst: []", "model_lst: is unknown; did you mean 'model_list'?"),
     ("fantasy: 1", "fantasy: is unknown; remove it"),
+    (
+        "history: {path: /tmp/history.sqlite3}",
+        (
+            "history: was replaced by 'database' and 'usage'; remove it, and set database.url if "
+            "the default file is not on a volume"
+        ),
+    ),
     ("router: {chatmodel: m}", "router.chatmodel: is unknown; did you mean 'chat_model'?"),
     ("router: {risk: {writting: {}}}", "router.risk.writting: is unknown; did you mean 'writing'?"),
     (

@@ -13,7 +13,7 @@ from router_service.settings import ServerSettings
 from router_service.store.backends import (
     BACKENDS,
     Backend,
-    Counters,
+    LimitStore,
     R,
     RecordStore,
     SharedState,
@@ -47,14 +47,14 @@ class Replicas:
         self._close_at_end(one, other)
         return one, other
 
-    def counters(self) -> tuple[Counters, Counters]:
-        """Return both replicas' views of the counters."""
-        one = self.backend.counters()
-        other = self.backend.counters() if self.backend.is_shared else one
+    def limit_stores(self) -> tuple[LimitStore, LimitStore]:
+        """Return both replicas' views of the limits."""
+        one = self.backend.limit_store()
+        other = self.backend.limit_store() if self.backend.is_shared else one
         self._close_at_end(one, other)
         return one, other
 
-    def _close_at_end(self, *opened: RecordStore[R] | SharedState | Counters) -> None:
+    def _close_at_end(self, *opened: RecordStore[R] | SharedState | LimitStore) -> None:
         for each in opened:
             self._stack.push_async_callback(each.aclose)
 

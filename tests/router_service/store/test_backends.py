@@ -1,4 +1,4 @@
-"""Every backend keeps records, shared state and counters alike, and is opened by its URL."""
+"""Every backend keeps records and shared state alike, and is opened by its URL."""
 
 from __future__ import annotations
 
@@ -71,46 +71,6 @@ def test_only_the_first_of_several_adds_succeeds(replicas: Run) -> None:
         assert sorted(added) == [False] * 7 + [True]
 
     replicas(run, StoreLimits(Retention(5, 10)))
-
-
-def test_counters_never_exceed_their_limit(replicas: Run) -> None:
-    """Concurrent additions are exact, and those that would exceed the limit add nothing."""
-
-    async def run(each: Replicas) -> None:
-        one, other = each.counters()
-        budget, large = f"budget{id(each)}", f"large{id(each)}"
-        added = await asyncio.gather(
-            *(counters.add(budget, 3, ttl_s=60, at_most=31) for counters in (one, other) * 8)
-        )
-        assert sorted(value for value in added if value is not None) == list(range(3, 31, 3))
-        assert await other.add(budget, 1, ttl_s=60, at_most=31) == 31
-        assert await one.add(budget, 1, ttl_s=60, at_most=31) is None
-        assert await one.add(budget, 1, ttl_s=60) == 32, "a settlement may exceed the limit"
-        assert await other.add(budget, -30, ttl_s=60, at_most=31) == 2, "it is given back"
-        assert await one.add(large, 2**53, ttl_s=60) == 2**53
-        assert await other.add(f"other{id(each)}", 1, ttl_s=60, at_most=0) is None
-
-    replicas(run)
-
-
-def test_counters_begin_anew_after_their_time(replicas: Run) -> None:
-    """Later additions do not extend a counter's time, which begins with its first addition."""
-
-    async def run(each: Replicas) -> None:
-        one, other = each.counters()
-        period = f"period{id(each)}"
-        await one.add(period, 1, ttl_s=0.3)
-        last = 1
-
-        async def has_begun_anew() -> bool:
-            nonlocal last
-            before, last = last, await other.add(period, 1, ttl_s=0.3) or 0
-            return last < before
-
-        await wait_for_async(has_begun_anew, "the counter begins anew")
-        assert last == 1
-
-    replicas(run)
 
 
 def test_backends_test_themselves(replicas: Run) -> None:

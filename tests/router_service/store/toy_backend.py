@@ -7,7 +7,15 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import ClassVar, Generic
 
-from router_service.store.backends import Backend, CoolDown, R, Snapshot, StoreLimits
+from router_service.store.backends import (
+    Backend,
+    CoolDown,
+    LimitStore,
+    R,
+    Snapshot,
+    StoreLimits,
+)
+from router_service.store.memory import MemoryLimits
 
 
 class Server:
@@ -17,7 +25,7 @@ class Server:
         self.records: dict[tuple[str, str], tuple[float, str]] = {}
         self.ends_s: dict[str, float] = {}
         self.rejections: set[str] = set()
-        self.counts: dict[str, tuple[float, int]] = {}
+        self.limits = MemoryLimits(time.monotonic)
 
 
 SERVERS: dict[str, Server] = defaultdict(Server)
@@ -53,9 +61,9 @@ class ToyBackend(Backend):
         """Return a view of the shared state."""
         return ToyState(self._server)
 
-    def counters(self) -> ToyCounters:
-        """Return a view of the counters."""
-        return ToyCounters(self._server)
+    def limit_store(self) -> LimitStore:
+        """Return the limits in use."""
+        return self._server.limits
 
     async def ping(self) -> str:
         """Return that the server answers."""
@@ -114,29 +122,6 @@ class ToyState:
         """Reject a release."""
         del reason
         self._server.rejections.add(release_key)
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-
-class ToyCounters:
-    """Counters."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    async def add(
-        self, name: str, amount: int, *, ttl_s: float, at_most: int | None = None
-    ) -> int | None:
-        """Add to a counter."""
-        now_s = time.monotonic()
-        ends_s, value = self._server.counts.get(name, (0.0, 0))
-        if ends_s <= now_s:
-            ends_s, value = now_s + ttl_s, 0
-        if at_most is not None and value + amount > at_most:
-            return None
-        self._server.counts[name] = (ends_s, value + amount)
-        return value + amount
 
     async def aclose(self) -> None:
         """Do nothing."""

@@ -12,7 +12,7 @@ from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, ParsedAnswer, WrittenCall
 from router_service.apis.parts import Request
 from router_service.apis.surrogates import fix_surrogates
-from router_service.apis.usage import Usage
+from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
 from router_service.upstream.bodies import read_json
@@ -24,7 +24,6 @@ from router_service.upstream.client import (
     unlimited,
 )
 from router_service.upstream.streams import (
-    CHARACTERS_PER_TOKEN,
     MAX_EVENT_BYTES,
     EventReader,
     failure_of_error,

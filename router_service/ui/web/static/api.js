@@ -4,8 +4,8 @@ import { keyHeader, signOut } from "./session.js";
 
 /**
  * @import {
- *   Advice, ArtifactCard, Explained, ExplainedDecision, Overview, RecentDecisions,
- *   UnavailableOverview,
+ *   Advice, ArtifactCard, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, Overview,
+ *   RecentDecisions, Rotation, TeamPage, TeamView, UnavailableOverview,
  * } from "../types"
  */
 
@@ -25,6 +25,9 @@ export const ask = (api, body, policy) =>
 /** @param {Record<string, string>} query the period and the filters
  * @returns {Promise<Overview | UnavailableOverview>} */
 export const overview = (query) => json(`ui/api/traffic/overview?${new URLSearchParams(query)}`);
+
+/** @returns {Promise<KeyView | null>} the caller's own key; null if it is not in the database */
+export const account = () => json("ui/api/traffic/account");
 
 /** @returns {Promise<RecentDecisions>} */
 export const recent = () => json("ui/api/traffic/recent");
@@ -52,6 +55,55 @@ export function artifact() {
  * @returns {Promise<Advice>} */
 export const advice = (known) => json(`ui/api/advice?known=${known}`);
 
+/** @param {Record<string, string>} query filters, `after` and `limit` @returns {Promise<KeyPage>} */
+export const keys = (query) => json(`admin/keys?${new URLSearchParams(query)}`);
+
+/** @param {Record<string, unknown>} key @returns {Promise<CreatedKey>} */
+export const createKey = (key) => send("POST", "admin/keys", key);
+
+/** @param {string} name @param {Record<string, unknown>} changes @returns {Promise<KeyView>} */
+export const changeKey = (name, changes) => send("PATCH", `admin/keys/${segment(name)}`, changes);
+
+/** @param {string} name @param {Rotation} rotation @returns {Promise<CreatedKey>} */
+export const rotateKey = (name, rotation) =>
+  send("POST", `admin/keys/${segment(name)}/rotate`, rotation);
+
+/** @param {string} name @returns {Promise<unknown>} */
+export const revokeKey = (name) => good(`admin/keys/${segment(name)}`, { method: "DELETE" });
+
+/** @param {Record<string, string>} query filters, `after` and `limit` @returns {Promise<TeamPage>} */
+export const teams = (query) => json(`admin/teams?${new URLSearchParams(query)}`);
+
+/** @param {Record<string, unknown>} team @returns {Promise<TeamView>} */
+export const createTeam = (team) => send("POST", "admin/teams", team);
+
+/** @param {string} name @param {Record<string, unknown>} changes @returns {Promise<TeamView>} */
+export const changeTeam = (name, changes) => send("PATCH", `admin/teams/${segment(name)}`, changes);
+
+/** @param {string} name @returns {Promise<unknown>} */
+export const deleteTeam = (name) => good(`admin/teams/${segment(name)}`, { method: "DELETE" });
+
+/** An error that the gateway has answered. */
+export class RefusedError extends Error {
+  /** @param {string} problem @param {string | null} field what it is about */
+  constructor(problem, field) {
+    super(problem + (field ? ` (at ${field})` : ""));
+    this.problem = problem;
+    this.field = field;
+  }
+}
+
+/** @param {string} name @returns {string} a segment of a path; `.` and `..` would be removed */
+const segment = (name) => encodeURIComponent(name);
+
+/** @param {string} method @param {string} path @param {unknown} body */
+const send = (method, path, body) =>
+  json(path, {
+    method,
+    body: JSON.stringify(body),
+    headers: { "content-type": "application/json" },
+  });
+
 /** @param {string} path @param {RequestInit} [options] */
 const json = async (path, options) => (await good(path, options)).json();
 
@@ -64,15 +116,14 @@ async function good(path, options = {}) {
     throw new Error("The gateway does not answer. Check that it is running.");
   });
   if (response.status === 401) signOut(true);
-  if (!response.ok) throw new Error(await reason(response));
+  if (!response.ok) throw await refusal(response);
   return response;
 }
 
 /** @param {Response} response */
-async function reason(response) {
+async function refusal(response) {
   const body = await response.json().catch(() => null);
-  const where = body?.error?.param ? ` (at ${body.error.param})` : "";
   return body?.error?.message
-    ? body.error.message + where
-    : `The gateway answered with status ${response.status}. Its log has the cause.`;
+    ? new RefusedError(body.error.message, body.error.param)
+    : new Error(`The gateway answered with status ${response.status}. Its log has the cause.`);
 }

@@ -1,5 +1,7 @@
 /** Signing in, then the tabs and the views that they show. */
 
+import { Accounts } from "./accounts.js";
+import { addressOf, readAddress } from "./address.js";
 import { byId } from "./dom.js";
 import { LiveTraffic } from "./live.js";
 import { TrafficOverview } from "./overview.js";
@@ -14,17 +16,25 @@ for (const tab of document.querySelectorAll("[data-admin]")) if (!session.is_adm
 const tabs = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role="tab"]')]);
 const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
+const overview = new TrafficOverview(session);
+const accounts = new Accounts(session);
+
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
 const starts = {
-  overview: () => new TrafficOverview(session).start(),
+  overview: () => overview.start(),
+  keys: () => accounts.start(),
   live: () => new LiveTraffic(session).start(),
   playground: () => new Playground().start(),
   router: startRouter,
   api: startReference,
 };
 
-/** @param {string} name */
-function select(name) {
+/** Views whose filters are in the page's address.
+ * @type {Record<string, TrafficOverview | Accounts>} */
+const filtered = { overview, keys: accounts };
+
+/** @param {string} name @param {Record<string, string>} filters */
+function select(name, filters) {
   for (const [index, tab] of tabs.entries()) {
     const isSelected = names[index] === name;
     tab.setAttribute("aria-selected", String(isSelected));
@@ -33,6 +43,7 @@ function select(name) {
   }
   starts[name]?.();
   delete starts[name];
+  filtered[name]?.filterBy(filters);
 }
 
 /** @param {KeyboardEvent} event (WAI-ARIA Authoring Practices, "Tabs") */
@@ -56,17 +67,21 @@ function move(event) {
 /** Selects a tab without following the fragment, which would move the focus away from the tabs.
  * @param {string} name */
 function go(name) {
-  history.pushState(null, "", `#${name}`);
-  select(name);
+  const filters = filtered[name]?.filters() ?? {};
+  history.pushState(null, "", addressOf(name, filters));
+  select(name, filters);
 }
 
-const requested = () =>
-  names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0];
+function follow() {
+  const { view, filters } = readAddress();
+  if (names.includes(view)) select(view, filters);
+  else select(names[0], {});
+}
 
 byId("tabs").hidden = false;
 for (const [index, tab] of tabs.entries()) {
   tab.addEventListener("click", () => go(names[index]));
   tab.addEventListener("keydown", move);
 }
-addEventListener("popstate", () => select(requested()));
-select(requested());
+addEventListener("popstate", follow);
+follow();

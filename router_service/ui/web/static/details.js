@@ -6,7 +6,7 @@ import { byId, errorNotice, facts, h, present, table } from "./dom.js";
 import { duration, percent, usd, usdPer1k } from "./format.js";
 import { steps } from "./steps.js";
 
-/** @import { ExplainedDecision } from "../types" */
+/** @import { BudgetChange, ExplainedDecision } from "../types" */
 
 export class DecisionDialog {
   element = byId("details", HTMLDialogElement);
@@ -78,6 +78,7 @@ function described(details) {
         ],
       ].filter((fact) => Array.isArray(fact)),
     ),
+    details.budget && budgetTable(details.budget),
     ...steps(details.candidates ?? [], details.reason === "chat" ? null : details.unverified),
     arms.length > 0 &&
       table(
@@ -94,4 +95,30 @@ function described(details) {
         ]),
       ),
   ]);
+}
+
+/** The policy that a budget has replaced, and the one that applied.
+ * @param {BudgetChange} change */
+function budgetTable(change) {
+  const figures = (
+    /** @type {number | null} */ accuracy,
+    /** @type {number | null} */ cost_usd,
+  ) => [
+    accuracy === null ? "not measured" : percent(accuracy),
+    cost_usd === null ? "not measured" : usdPer1k(cost_usd),
+  ];
+  return table(
+    "What the budget changed",
+    ["Policy", "Measured accuracy", "USD per 1,000"],
+    [
+      [
+        h("span", {}, change.asked, " (without the budget)"),
+        ...figures(change.asked_accuracy, change.asked_cost_usd),
+      ],
+      [
+        h("b", {}, change.policy, " (applied)"),
+        ...figures(change.expected_accuracy, change.expected_cost_usd),
+      ],
+    ],
+  );
 }

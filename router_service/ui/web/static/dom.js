@@ -76,6 +76,11 @@ export const messageOf = (error) => (error instanceof Error ? error.message : St
 /** @param {string} text @returns {HTMLElement} text for screen readers only */
 export const spoken = (text) => h("span", { class: "spoken" }, text);
 
+/** A name that people chose: cut where it is too long, and complete in its title. Its direction does
+ * not affect its surroundings.
+ * @param {string} name @returns {HTMLElement} */
+export const shortened = (name) => h("bdi", { class: "name", title: name }, name);
+
 /** @param {Child[]} children @returns {Node[]} the children that are nodes */
 export const present = (children) => children.filter((child) => child instanceof Node);
 

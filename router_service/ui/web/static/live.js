@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { isFailed, outcome, reasonText } from "./decisions.js";
 import { DecisionDialog } from "./details.js";
-import { byId, facts, h, showError, spoken } from "./dom.js";
+import { byId, facts, h, shortened, showError, spoken } from "./dom.js";
 import { clock, count, duration, percent, usd, usdPer1k } from "./format.js";
 import { latencyPlot } from "./latencies.js";
 import { whyUnverified } from "./steps.js";
@@ -64,7 +64,7 @@ export class LiveTraffic {
       .filter((name) => name !== "key" || this.showsKeys)
       .map((name) => {
         const onchange = () => this.choose(name, select.value);
-        const select = h("select", { id: `live-${name}`, onchange });
+        const select = h("select", { id: `live-${name}`, class: "control", onchange });
         return { name, select };
       });
     this.log = this.table();
@@ -216,7 +216,7 @@ export class LiveTraffic {
       cell("Model", model),
       cell("Reason", reason(decision)),
       cell("Policy", policy ?? "not routed"),
-      this.showsKeys && cell("Key", key ?? "none"),
+      this.showsKeys && cell("Key", key === null ? "none" : shortened(key)),
       cell("Latency", duration(latency_s)),
       cell("Cost", actual_cost_usd === null ? "unknown" : usd(actual_cost_usd)),
       cell("Status", outcome(decision)),

@@ -1,5 +1,7 @@
 /** Overview: requests, spend, savings, errors and latency over time, from the traffic history. */
 
+import { Account } from "./account.js";
+import { keepFilters } from "./address.js";
 import * as api from "./api.js";
 import { byId, facts, h, showError, table } from "./dom.js";
 import { count, duration, money, percent } from "./format.js";
@@ -8,24 +10,25 @@ import { TimeChart, timeLabel } from "./timeseries.js";
 /** @import { NamedTraffic, Overview, Session, Traffic, UnavailableOverview } from "../types" */
 /** @import { Series } from "./timeseries.js" */
 
-/** @typedef {"model" | "policy" | "key"} Filter */
+/** @typedef {"model" | "policy" | "team" | "key"} Filter */
 
 const EVERY_MS = 5000;
 const EMPTY_EVERY_MS = 1000; // so that the first request appears at once
 const PERIODS = { hour: "Last hour", day: "Last 24 hours", month: "Last 30 days" };
 /** @type {Record<Filter, string>} */
-const FILTERS = { model: "Model", policy: "Policy", key: "Key" };
+const FILTERS = { model: "Model", policy: "Policy", team: "Team", key: "Key" };
 
 export class TrafficOverview {
   period = "hour";
   /** The chosen value of each filter that is set.
    * @type {Partial<Record<Filter, string>>} */
   chosen = {};
+  asked = 0;
   /** What is shown; undefined before the first answer.
    * @type {Overview | undefined} */
   shown;
 
-  filters = h("div", { class: "filters" });
+  chips = h("div", { class: "filters" });
   notice = h("p", { class: "notice", hidden: true });
   empty = h("div", { class: "empty", hidden: true });
   tiles = h("div", { class: "summary" });
@@ -70,21 +73,47 @@ export class TrafficOverview {
       h("p", {}, "No requests in this period. They appear here within a few seconds."),
       ...(is_admin ? [h("p", {}, h("a", { href: "#playground" }, "Try the playground"))] : []),
     );
-    byId("overview-body").append(this.filters, this.notice, this.empty, this.body);
-    this.poll();
+    byId("overview-body").append(
+      ...(is_admin ? [] : [new Account().element]),
+      this.chips,
+      this.notice,
+      this.empty,
+      this.body,
+    );
+    setTimeout(() => this.poll(), EMPTY_EVERY_MS);
+  }
+
+  /** @returns {Record<string, string>} the period and the filters, as the page's address has them */
+  filters() {
+    return { ...(this.period !== "hour" && { period: this.period }), ...this.chosen };
+  }
+
+  /** Shows a period with filters, as the page's address has them.
+   * @param {Record<string, string>} filters */
+  filterBy({ period = "hour", ...filters }) {
+    this.period = period in PERIODS ? period : "hour";
+    const radio = byId("overview-period").querySelector(`[value="${this.period}"]`);
+    if (radio instanceof HTMLInputElement) radio.checked = true;
+    const set = Object.entries(filters).filter(([name]) => name in FILTERS);
+    this.chosen = Object.fromEntries(set);
+    return this.refresh();
+  }
+
+  changed() {
+    keepFilters("overview", this.filters());
+    return this.refresh();
   }
 
   /** @param {string} value @param {string} name */
   radio(value, name) {
     const onchange = () => {
       this.period = value;
-      this.refresh();
+      this.changed();
     };
-    const checked = value === this.period;
     return h(
       "label",
       {},
-      h("input", { type: "radio", name: "period", value, checked, onchange }),
+      h("input", { type: "radio", name: "period", value, onchange }),
       h("span", {}, name),
     );
   }
@@ -95,10 +124,10 @@ export class TrafficOverview {
   }
 
   async refresh() {
-    const { period } = this;
+    const asked = ++this.asked;
     try {
-      const found = await api.overview({ period, ...this.chosen });
-      if (period !== this.period) return; // another period was chosen meanwhile
+      const found = await api.overview({ period: this.period, ...this.chosen });
+      if (asked !== this.asked) return; // another period or filter was chosen meanwhile
       showError("overview-error");
       this.show(found);
     } catch (error) {
@@ -111,7 +140,7 @@ export class TrafficOverview {
   choose(name, value) {
     if (this.chosen[name] === value) delete this.chosen[name];
     else this.chosen[name] = value;
-    this.refresh();
+    this.changed();
   }
 
   /** @param {Overview | UnavailableOverview} found */
@@ -120,7 +149,7 @@ export class TrafficOverview {
     const isEmpty = !isMissing && found.total.requests === 0;
     this.notice.hidden = !isMissing;
     this.empty.hidden = !isEmpty;
-    this.filters.hidden = isMissing;
+    this.chips.hidden = isMissing;
     this.body.hidden = isMissing || isEmpty;
     if (isMissing) {
       this.notice.textContent = `${found.unavailable} Requests are answered as usual, and live traffic is shown.`;
@@ -139,7 +168,7 @@ export class TrafficOverview {
    * @param {Overview} found */
   showFilters(found) {
     const entries = /** @type {[Filter, string][]} */ (Object.entries(this.chosen));
-    this.filters.replaceChildren(
+    this.chips.replaceChildren(
       ...entries.map(([name, value]) =>
         h(
           "button",
@@ -154,7 +183,7 @@ export class TrafficOverview {
         ),
       ),
     );
-    this.filters.hidden = entries.length === 0;
+    this.chips.hidden = entries.length === 0;
     byId("overview").dataset.requests = String(found.total.requests);
   }
 
@@ -247,6 +276,7 @@ export class TrafficOverview {
     this.lists.replaceChildren(
       this.list("model", found.models, found),
       this.list("policy", found.policies, found),
+      ...(found.teams.length > 0 ? [this.list("team", found.teams, found)] : []),
       ...(found.keys.length > 0 ? [this.list("key", found.keys, found)] : []),
     );
     if (focused)
@@ -257,8 +287,10 @@ export class TrafficOverview {
 
   /** Rows by name, each of which is a filter.
    * @param {Filter} name @param {NamedTraffic[]} rows @param {Overview} overview */
-  list(name, rows, { baseline_model }) {
-    const all = rows.reduce((sum, { requests }) => sum + requests, 0);
+  list(name, rows, { baseline_model, total }) {
+    // The lists of keys and teams have only the largest, and not every key has a team.
+    const listed = rows.reduce((sum, { requests }) => sum + requests, 0);
+    const all = Math.max(listed, total.requests);
     const head = [
       FILTERS[name],
       "Requests",
@@ -329,6 +361,7 @@ export class TrafficOverview {
 
 /** @param {Filter} name @param {string} value @returns {string} */
 function label(name, value) {
+  if (name === "team") return value || "without a team";
   if (name === "key") return value || "without a key";
   if (value !== "none") return value;
   return name === "model" ? "refused before a model was chosen" : "not routed";

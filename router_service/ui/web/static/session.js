@@ -62,7 +62,10 @@ function welcome(session) {
   Object.assign(REASONS, session.reasons);
   const button = byId("sign-out");
   button.hidden = session.key === null;
-  button.replaceChildren("Sign out", h("span", { class: "who" }, ` (${session.key})`));
+  button.replaceChildren(
+    "Sign out",
+    h("span", { class: "who", title: session.key }, ` (${session.key})`),
+  );
   button.addEventListener("click", () => signOut());
   return session;
 }

@@ -1,0 +1,300 @@
+"""Rate limits and limits of parallel requests, of keys and their teams.
+
+No library fits. The state of `limits` and `throttled-py` is in memory or in Redis, but not in the
+parent of worker processes. They check one limit at a time, so that a request which the second limit
+refuses has already taken from the first. They correct no amount afterwards. In memory, `limits` 5.8
+takes 8 us for one limit and `throttled-py` 3.5 takes 7 us, where `store.memory` takes 4 us for the
+six limits of a key and its team, and their settlement.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from router_service.access.hooks import IncomingRequest, Outcome
+from router_service.access.key import Key, Limits
+from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
+from router_service.apis.registry import APIS
+from router_service.apis.usage import CHARACTERS_PER_TOKEN
+from router_service.core.decision_record import DecisionRecord
+from router_service.core.errors import AdmissionError
+from router_service.store.backends import MINUTE_US, Correction, Demand, fits
+from router_service.store.shared_limits import SharedLimits
+
+BUSY_RETRY_S = 1.0
+"""Time after which a client should try again if it has too many requests in flight."""
+
+MAX_KEYS = 10_000
+"""Largest number of keys whose limits are kept ready, and whose usual tokens are remembered."""
+
+MEAN_WEIGHT = 0.1
+"""Weight of the last request in the usual numbers of tokens."""
+
+FIRST_ANSWER_TOKENS = 256.0
+"""Tokens of an answer that are expected before a key has had one."""
+
+
+class LimitKind(StrEnum):
+    """What a limit counts."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    PARALLEL = "parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit of a key or a team."""
+
+    subject: str
+    """`key:NAME` or `team:NAME`."""
+    kind: LimitKind
+    size: int
+    """The most in a minute, or at the same time."""
+    unit: bytes = field(init=False)
+    """The kind, for headers."""
+    name: str = field(init=False)
+    """Name in the store."""
+
+    def __post_init__(self) -> None:
+        """Write the names once, because every request uses them."""
+        object.__setattr__(self, "unit", self.kind.encode())
+        object.__setattr__(self, "name", f"{self.subject}:{self.kind}")
+
+    @property
+    def owner(self) -> str:
+        """The key or the team, for people."""
+        kind, _, name = self.subject.partition(":")
+        return f"{kind} {name!r}"
+
+    def cost_us(self, amount: int) -> int:
+        """Return for how long an amount uses a rate."""
+        return amount * MINUTE_US // self.size
+
+    def demand(self, amount: int = 1) -> Demand:
+        """Return what a request takes.
+
+        A request that is larger than the whole limit is admitted if nothing is in use; the next
+        requests then wait until all of it is paid back. Otherwise it could never succeed.
+        """
+        if self.kind is LimitKind.PARALLEL:
+            return Demand(self.name, self.size - 1, None)
+        cost_us = amount * MINUTE_US // self.size
+        return Demand(self.name, max(0, MINUTE_US - cost_us), cost_us)
+
+    def state(self, used_us: int) -> RateState:
+        """Return what is left of a rate."""
+        remaining = max(0, (MINUTE_US - used_us) * self.size // MINUTE_US)
+        return RateState(self.unit, self.size, remaining, used_us / 1e6)
+
+
+class UsualTokens:
+    """The tokens of a key's requests, as far as they can be known before the answer.
+
+    They are estimated from the size of the body, and corrected by what the key's requests have used
+    so far: their bodies may have images, and their answers may be long or verified.
+    """
+
+    def __init__(self) -> None:
+        self._share = 1.0
+        """Usual share of the tokens that follow from the size: less with images."""
+        self._more = FIRST_ANSWER_TOKENS
+        """Usual number of tokens beyond those that follow from the size."""
+
+    def estimate(self, size_bytes: int) -> int:
+        """Return the expected tokens of a request, at least 1."""
+        return max(1, round(size_bytes / CHARACTERS_PER_TOKEN * self._share + self._more))
+
+    def learn(self, size_bytes: int, tokens: int) -> None:
+        """Learn from a request that has used tokens."""
+        by_size = max(1.0, size_bytes / CHARACTERS_PER_TOKEN)
+        self._share += MEAN_WEIGHT * (min(1.0, tokens / by_size) - self._share)
+        self._more += MEAN_WEIGHT * (max(0.0, tokens - by_size) - self._more)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """The limits of a key and of its team, ready for its requests."""
+
+    key: Key
+    fixed: tuple[Limit, ...]
+    """The limits of which each request takes 1."""
+    demands: tuple[Demand, ...]
+    """What each request takes of `fixed`."""
+    slots: tuple[str, ...]
+    """The names of the limits of parallel requests."""
+    tokens: tuple[Limit, ...]
+    usual: UsualTokens
+
+    @classmethod
+    def of(cls, key: Key, usual: UsualTokens) -> KeyLimits:
+        """Return the limits of a key."""
+        found = [limit for subject, limits in key.limited for limit in _read(subject, limits)]
+        found.sort(key=lambda limit: limit.kind)  # `_headers` compares neighbours
+        fixed = tuple(limit for limit in found if limit.kind is not LimitKind.TOKENS)
+        demands = tuple(limit.demand() for limit in fixed)
+        tokens = tuple(limit for limit in found if limit.kind is LimitKind.TOKENS)
+        slots = tuple(limit.name for limit in fixed if limit.kind is LimitKind.PARALLEL)
+        return cls(key, fixed, demands, slots, tokens, usual)
+
+
+def _read(subject: str, limits: Limits) -> Iterable[Limit]:
+    for kind, size in (
+        (LimitKind.REQUESTS, limits.requests_per_minute),
+        (LimitKind.TOKENS, limits.tokens_per_minute),
+        (LimitKind.PARALLEL, limits.parallel_requests),
+    ):
+        if size is not None:
+            yield Limit(subject, kind, size)
+
+
+@dataclass(slots=True)
+class TakenLimits:
+    """What an admitted request has taken of its key's limits."""
+
+    limits: KeyLimits
+    tokens: int
+    """The estimated tokens; 0 if no limit counts them."""
+    headers: tuple[RawHeader, ...]
+
+
+class RateLimits:
+    """Admits requests within the limits of their keys and teams, and corrects what they took."""
+
+    def __init__(
+        self, store: SharedLimits, on_refused: Callable[[LimitKind], None] = lambda _: None
+    ) -> None:
+        """Keep what is in use in a store; `on_refused` gets the limit that refused a request."""
+        self._store = store
+        self._on_refused = on_refused
+        self._keys: dict[str | None, KeyLimits] = {}
+
+    async def admit(self, request: IncomingRequest) -> TakenLimits | None:
+        """Take what a request needs; None if its key has no such limits.
+
+        Raises AdmissionError, and then nothing is taken.
+        """
+        if not request.key.limited:
+            return None
+        found = self._keys.get(request.key.name)
+        if found is None or found.key is not request.key:
+            found = self._remember(request.key, found)
+        limits, demands, tokens = found.fixed, found.demands, 0
+        if found.tokens and request.reports_tokens:
+            tokens = found.usual.estimate(request.size_bytes)
+            limits = (*limits, *found.tokens)
+            demands = (*demands, *[limit.demand(tokens) for limit in found.tokens])
+        if not demands:
+            return None
+        used = await self._store.take(request.id, demands)
+        if not fits(demands, used):
+            raise self._refusal(request, tokens, limits, demands, used)
+        after = [use + (demand[2] or 0) for demand, use in zip(demands, used, strict=True)]
+        return TakenLimits(found, tokens, _headers(request.path, limits, after))
+
+    def settle(self, request: IncomingRequest, taken: TakenLimits, outcome: Outcome) -> None:
+        """Correct the tokens by those that were used, and free the slots."""
+        found = taken.limits
+        corrections = [Correction(name, None, request.id) for name in found.slots]
+        if taken.tokens:
+            tokens = used_tokens(outcome.record)
+            if tokens is None:  # an answer whose upstream does not report its tokens
+                tokens = taken.tokens
+            elif tokens > 0:
+                found.usual.learn(request.size_bytes, tokens)
+            if tokens != taken.tokens:
+                for limit in found.tokens:
+                    cost_us = limit.cost_us(tokens) - limit.cost_us(taken.tokens)
+                    corrections.append(Correction(limit.name, cost_us, request.id))
+        self._store.settle(request.id, corrections)
+
+    async def aclose(self) -> None:
+        """Send the last corrections."""
+        await self._store.aclose()
+
+    def _remember(self, key: Key, before: KeyLimits | None) -> KeyLimits:
+        if before is None and len(self._keys) >= MAX_KEYS:
+            del self._keys[next(iter(self._keys))]
+        usual = UsualTokens() if before is None else before.usual
+        self._keys[key.name] = found = KeyLimits.of(key, usual)
+        return found
+
+    def _refusal(
+        self,
+        request: IncomingRequest,
+        tokens: int,
+        limits: Sequence[Limit],
+        demands: Sequence[Demand],
+        used: Sequence[int],
+    ) -> AdmissionError:
+        """Return the error for the limit for which the client has to wait longest."""
+        waits_s = []
+        for demand, use in zip(demands, used, strict=True):
+            wait_s = BUSY_RETRY_S if demand.cost_us is None else (use - demand.most) / 1e6
+            waits_s.append(wait_s if use > demand.most else 0.0)
+        wait_s = max(waits_s)
+        limit = limits[waits_s.index(wait_s)]
+        self._on_refused(limit.kind)
+        again = f"Try again in {math.ceil(wait_s * 1000) / 1000:g} s."
+        if limit.kind is LimitKind.REQUESTS:
+            problem = f"may send {limit.size} requests a minute, and has sent them. {again}"
+        elif limit.kind is LimitKind.PARALLEL:
+            problem = (
+                f"may have {limit.size} requests at the same time, and has them. Try again when one"
+                " of them has ended."
+            )
+        else:
+            left = limit.state(used[limits.index(limit)]).remaining
+            problem = (
+                f"may use {limit.size} tokens a minute, of which {left} are left. This request is "
+                f"expected to use {tokens}. {again}"
+            )
+        return AdmissionError(
+            f"Rate limit reached: the {limit.owner} {problem}",
+            code="rate_limit_exceeded",
+            kind="tokens" if limit.kind is LimitKind.TOKENS else "requests",
+            retry_after_s=wait_s,
+            headers=_headers(request.path, limits, used),
+        )
+
+
+def used_tokens(record: DecisionRecord | None) -> int | None:
+    """Return the tokens of all candidates of a request, with those that were read from caches.
+
+    None means that an answer's tokens are not known; a request without an answer has used none.
+    """
+    if record is None:
+        return 0
+    candidates = record.candidates or ()
+    counts = [(each.prompt_tokens or 0) + (each.completion_tokens or 0) for each in candidates]
+    if not any(each.is_accepted for each in candidates):
+        if record.prompt_tokens is None and record.completion_tokens is None:
+            if record.status < 400 and not counts:
+                return None
+        else:
+            counts.append((record.prompt_tokens or 0) + (record.completion_tokens or 0))
+    return sum(counts)
+
+
+def _headers(path: str, limits: Sequence[Limit], used: Sequence[int]) -> tuple[RawHeader, ...]:
+    """Return the headers about rates. Of two limits of a kind, the one with less left is shown."""
+    rates: list[RateState] = []
+    for limit, use in zip(limits, used, strict=True):
+        if limit.kind is LimitKind.PARALLEL:
+            continue
+        state = limit.state(use)
+        if not rates or rates[-1].unit != state.unit:
+            rates.append(state)
+        elif state.remaining < rates[-1].remaining:
+            rates[-1] = state
+    if not rates:
+        return ()
+    api = APIS.below(path)
+    headers: list[RawHeader] = []
+    for rate in rates:
+        headers += openai_headers(rate) if api is None else api.rate_headers(rate, time.time())
+    return tuple(headers)

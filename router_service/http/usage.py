@@ -1,0 +1,215 @@
+"""The admin API's report of usage, as JSON or CSV."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Iterator
+from datetime import date
+from itertools import chain, islice
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from router_service.core.errors import InvalidRequestError, UsageDisabledError
+from router_service.core.money import NANO
+from router_service.database.engine import Database
+from router_service.database.schema import MAX_NAME
+from router_service.http.schemas import OPERATIONS
+from router_service.http.transfer import gateway_of
+from router_service.runtime.gateway import Gateway
+from router_service.telemetry.usage_reports import (
+    Position,
+    UsageGroup,
+    UsageQuery,
+    UsageRow,
+    read_rows,
+    write_csv,
+)
+
+MAX_REPORT_ROWS = 10_000
+"""Largest number of rows in a JSON answer."""
+MAX_CSV_ROWS = 1_000_000
+"""Largest number of rows in a CSV file; the connection of a longer one is closed before its end."""
+MAX_CURSOR_CHARACTERS = 2_000
+
+CSV = "text/csv"
+
+routes = APIRouter()
+
+_POSITION: TypeAdapter[Position] = TypeAdapter(Position)
+
+
+class ReportedUsage(BaseModel):
+    """Usage of one day, model, policy, key or team; what the report is not grouped by is absent."""
+
+    day: date | None = None
+    model: str | None = None
+    """`none` for requests that were refused before a model was chosen."""
+    policy: str | None = None
+    """`none` for requests that were not routed."""
+    key: str | None = None
+    """Null for requests without a key."""
+    team: str | None = None
+    """Null for keys without a team."""
+    requests: int
+    errors: int
+    """Requests with a status of 400 or more, or with an incomplete answer."""
+    unpriced: int
+    """Answers whose cost is unknown."""
+    cost_usd: float
+    compared_usd: float
+    """Cost of the routed requests for which the cost of the baseline model is known too."""
+    baseline_usd: float
+    """Cost of the same requests with the baseline model; the difference is what was saved."""
+    prompt_tokens: int
+    """Tokens, like costs, are those of all candidates of verified answers."""
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    candidates: int
+    """Answers that models were asked for."""
+    unfamiliar: int
+    """Routed requests that are unlike the router's training data."""
+
+    @classmethod
+    def of(cls, row: UsageRow) -> ReportedUsage:
+        """Return a row as people read it."""
+        sums = row.sums
+        return cls.model_validate(
+            {
+                **row.groups,
+                "requests": sums.requests,
+                "errors": sums.errors,
+                "unpriced": sums.unpriced,
+                "cost_usd": sums.cost_nusd / NANO,
+                "compared_usd": sums.compared_nusd / NANO,
+                "baseline_usd": sums.baseline_nusd / NANO,
+                "prompt_tokens": sums.prompt_tokens,
+                "completion_tokens": sums.completion_tokens,
+                "cached_tokens": sums.cached_tokens,
+                "reasoning_tokens": sums.reasoning_tokens,
+                "candidates": sums.candidates,
+                "unfamiliar": sums.unfamiliar,
+            }
+        )
+
+
+class UsageReport(BaseModel):
+    """Some rows of a report, in the order of their keys or teams, and then of the other groups."""
+
+    rows: tuple[ReportedUsage, ...]
+    next: str | None
+    """Value of `after` for the next rows; null if there are none."""
+
+
+class ReportParameters(BaseModel):
+    """Which rows a report has."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    first: date | None = Field(None, alias="from")
+    """First day (UTC); by default, the first of this month."""
+    last: date | None = Field(None, alias="to")
+    """Last day (UTC); by default, today."""
+    by: Annotated[list[UsageGroup], Field(min_length=1, max_length=5)] = [UsageGroup.DAY]
+    """What a row is for; repeat it to group by several."""
+    key: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests with this key."""
+    team: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests of this team; by key, those of the keys that are in it now."""
+    format: Literal["json", "csv"] | None = None
+    """By default, as the header `accept` says: `text/csv`, or JSON."""
+    limit: Annotated[int, Field(ge=1, le=MAX_REPORT_ROWS)] = 1000
+    """Largest number of rows of a JSON answer."""
+    after: Annotated[str | None, Field(max_length=MAX_CURSOR_CHARACTERS)] = None
+    """`next` of the JSON answer before, for the rows that follow it."""
+
+
+@routes.get(
+    "/admin/usage",
+    tags=[OPERATIONS],
+    summary="Usage by day, model, policy, key or team",
+    response_model=UsageReport,
+    response_model_exclude_unset=True,
+    responses={
+        200: {
+            "description": "The rows, as JSON or CSV",
+            "content": {CSV: {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def report_usage(
+    request: Request, asked: Annotated[ReportParameters, Query()]
+) -> UsageReport | StreamingResponse:
+    """Report requests, tokens, costs and savings.
+
+    The numbers are complete up to about a second ago. Days end at 0:00 UTC. Cells of CSV that begin
+    like a formula get an apostrophe in front of them.
+    """
+    database = readable_usage(gateway_of(request))
+    query = UsageQuery.of(asked.first, asked.last, asked.by, asked.key, asked.team)
+    rows = read_rows(database, query, _position(asked.after, query))
+    accepts_csv = CSV in request.headers.get("accept", "")
+    if asked.format == "csv" or (asked.format is None and accepts_csv):
+        lines = write_csv(_limited(rows), query.by)
+        # Read here, so that an unreachable database gets a status.
+        start = await asyncio.to_thread(lambda: list(islice(lines, 2)))
+        name = f"usage-{query.first}-{query.last}.csv"
+        return StreamingResponse(
+            chain(start, lines),
+            media_type=f"{CSV}; charset=utf-8; header=present",
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
+    found = await asyncio.to_thread(lambda: list(islice(rows, asked.limit + 1)))
+    has_more = len(found) > asked.limit
+    return UsageReport(
+        rows=tuple(ReportedUsage.of(row) for row in found[: asked.limit]),
+        next=_cursor(found[asked.limit - 1].position) if has_more else None,
+    )
+
+
+def readable_usage(gateway: Gateway) -> Database:
+    """Return the database, unless it has no usage; raises UsageDisabledError or DatabaseError."""
+    if not gateway.usage.is_enabled:
+        raise UsageDisabledError
+    if gateway.database.failure is not None:  # a new attempt would take seconds
+        raise gateway.database.failure
+    return gateway.database.database
+
+
+def _limited(rows: Iterator[UsageRow]) -> Iterator[UsageRow]:
+    yield from islice(rows, MAX_CSV_ROWS)
+    if next(rows, None) is not None:
+        raise InvalidRequestError(
+            f"The report has more than {MAX_CSV_ROWS} rows. Send fewer days, or group by less.",
+            param="from",
+            code="invalid_value",
+        )
+
+
+def _cursor(position: Position) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
+
+
+def _position(cursor: str | None, query: UsageQuery) -> Position | None:
+    """Return the position that a cursor names; raises InvalidRequestError."""
+    if cursor is None:
+        return None
+    try:
+        position = _POSITION.validate_json(base64.urlsafe_b64decode(cursor))
+        expected: list[Any] = [column.type.python_type for column in query.columns]
+        if [type(value) for value in position] == expected:
+            return position
+    except (ValidationError, binascii.Error, ValueError):
+        pass
+    raise InvalidRequestError(
+        "'after' is not the value 'next' of an answer with the same 'by'.",
+        param="after",
+        code="invalid_value",
+    )

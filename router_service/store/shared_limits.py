@@ -1,0 +1,170 @@
+"""Limits that replicas share, or those of this process while the store is unreachable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from router_service.core.errors import StoreError
+from router_service.store.backends import RENEW_S, Correction, Demand, LimitStore, fits
+from router_service.store.memory import MemoryLimits
+from router_service.store.records import DRAIN_TIMEOUT_S, Backoff
+
+_log = logging.getLogger("switchcraft.store")
+
+
+class SharedLimits:
+    """Guard around the limits in a store, so that failures of the store refuse no request.
+
+    After a failure the store is not used for a while, because waiting for a slow store would cost
+    more than doing without it. Meanwhile the limits hold in this process only. Corrections are sent
+    in the background, one message after another, because a slot must not be renewed after it was
+    freed. A store in memory is used directly.
+    """
+
+    def __init__(
+        self,
+        store: LimitStore,
+        on_error: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        """Guard a store; `on_error` is called with `limit` for each operation that failed.
+
+        Slots are renewed each `renew_s`.
+        """
+        self._store = store
+        self._own = store if isinstance(store, MemoryLimits) else MemoryLimits(clock)
+        self._on_error = on_error
+        self._clock = clock
+        self._renew_s = renew_s
+        self._backoff = Backoff()
+        self._is_reachable = True
+        self._taken_here: set[str] = set()
+        """Requests that were admitted by the limits of this process, because the store failed."""
+        self._slots: dict[str, Sequence[str]] = {}
+        """The limits whose slots each request holds, by the request."""
+        self._unsent: list[Correction] = []
+        self._must_renew = False
+        self._renewal: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+        """Take all of these if all fit, and otherwise nothing; return what was in use before.
+
+        `holder` is the request, which must call `settle` if everything was taken.
+        """
+        if self._own is self._store:
+            return self._own.take_now(holder, demands)
+        slots = [demand.name for demand in demands if demand.cost_us is None]
+        used = await self._take_shared(holder, demands, slots)
+        is_here = used is None
+        if used is None:
+            used = self._own.take_now(holder, demands)
+        if fits(demands, used):
+            if is_here:
+                self._taken_here.add(holder)
+            if slots:
+                self._slots[holder] = slots
+                if self._renewal is None:
+                    self._renew_later()
+        return used
+
+    def settle(self, holder: str, corrections: Sequence[Correction]) -> None:
+        """Correct the rates and free the slots of a request that has ended; returns at once."""
+        if self._own is self._store:
+            self._own.settle_now(corrections)
+            return
+        self._slots.pop(holder, None)
+        if holder in self._taken_here:
+            self._taken_here.discard(holder)
+            self._own.settle_now(corrections)
+            # A renewal after the outage may have taken its slots in the store.
+            corrections = [each for each in corrections if each.cost_us is None]
+        self._send_later(corrections)
+
+    async def aclose(self) -> None:
+        """Wait at most `DRAIN_TIMEOUT_S` for the corrections in flight, then close the store."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=DRAIN_TIMEOUT_S)
+            self._sending.cancel()
+        with suppress(StoreError):
+            await self._store.aclose()
+
+    async def _take_shared(
+        self, holder: str, demands: Sequence[Demand], slots: Sequence[str]
+    ) -> Sequence[int] | None:
+        """Take from the store; return None if it fails or failed a moment ago."""
+        if self._backoff.is_pausing(self._clock()):
+            return None
+        try:
+            used = await self._store.take(holder, demands)
+        except (StoreError, asyncio.CancelledError) as exc:
+            # The store may have carried out what nobody waits for any more.
+            self._send_later([Correction(name, None, holder) for name in slots])
+            if isinstance(exc, asyncio.CancelledError):
+                raise
+            self._record_failure(exc)
+            return None
+        self._record_success()
+        return used
+
+    def _send_later(self, corrections: Sequence[Correction]) -> None:
+        self._unsent += corrections
+        has_work = bool(self._unsent) or self._must_renew
+        if has_work and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._send())
+
+    def _renew_later(self) -> None:
+        def renew() -> None:
+            self._renewal, self._must_renew = None, bool(self._slots)
+            self._send_later(())
+            if self._slots:
+                self._renew_later()
+
+        self._renewal = asyncio.get_running_loop().call_later(self._renew_s, renew)
+
+    async def _send(self) -> None:
+        """Send corrections, and then a renewal if one is due, until there is nothing to send."""
+        while self._unsent or self._must_renew:
+            if self._backoff.is_pausing(self._clock()):
+                # Slots expire, and estimates of tokens stay as they are.
+                self._unsent.clear()
+                self._must_renew = False
+                return
+            try:
+                if self._unsent:
+                    corrections, self._unsent = self._unsent, []
+                    await self._store.settle(corrections)
+                else:
+                    self._must_renew = False
+                    slots = defaultdict(list)
+                    for holder, names in self._slots.items():
+                        for name in names:
+                            slots[name].append(holder)
+                    await self._store.renew(slots)
+            except StoreError as exc:
+                self._record_failure(exc)
+            else:
+                self._record_success()
+
+    def _record_success(self) -> None:
+        self._backoff.record_success()
+        if not self._is_reachable:
+            _log.warning("the store of the limits is reachable again")
+        self._is_reachable = True
+
+    def _record_failure(self, exc: StoreError) -> None:
+        self._on_error("limit")
+        self._backoff.record_failure(self._clock())
+        if self._is_reachable:
+            _log.warning(
+                'store unreachable, limits hold in each process by itself: cause="%s"', exc
+            )
+        self._is_reachable = False

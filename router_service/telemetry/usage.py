@@ -1,0 +1,466 @@
+"""Usage: sums over requests by time, model, policy, key and team.
+
+A request adds to sums in memory, which takes about 2 µs. The database's thread writes these sums
+every second, for minutes, hours and days, so that all workers and replicas share them. They contain
+no part of any request. `usage_reports` reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    select,
+    true,
+    tuple_,
+)
+
+from router_service.access.key import BudgetPeriod, Key
+from router_service.apis.usage import Usage
+from router_service.core.money import NANO, to_nusd
+from router_service.database.engine import Database
+from router_service.database.schema import (
+    MAX_NAME,
+    USAGE_DAY,
+    USAGE_MONTH,
+    USAGE_SUMS,
+    latencies,
+    spending,
+    state,
+    usage,
+)
+from router_service.database.upsert import add_to_sums
+from router_service.settings import DatabaseSettings, UsageSettings
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 24 * 3600
+STEPS_S = (MINUTE_S, HOUR_S, DAY_S)
+"""Lengths of the times that sums are kept for."""
+MINUTES_KEPT_S = 2 * HOUR_S
+HOURS_KEPT_S = 2 * DAY_S
+
+SPENDING_PERIODS = {BudgetPeriod.DAY: USAGE_DAY, BudgetPeriod.MONTH: USAGE_MONTH}
+"""Names of the periods in the table `spending` that have the spending of every key and team. They
+are not those of budgets, which have a ledger of their own."""
+SPENDING_KEPT_S = {USAGE_DAY: 3 * DAY_S, USAGE_MONTH: 95 * DAY_S}
+"""How long they are kept: they only say which keys and teams have spent most."""
+
+ALL = ""
+"""The scope of all requests."""
+
+MAX_POLICIES = 32
+"""Number of different policies that are recorded with their number, such as `drift=0.05`. Clients
+choose the number freely, so further ones are recorded by their rule, such as `drift`."""
+
+NO_POLICY = "none"
+"""Policy of requests that were not routed."""
+
+WRITE_EVERY_S = 1.0
+BATCH_ROWS = 500
+"""Largest number of sums that one transaction writes, each to at most nine rows of `usage`."""
+TIDY_EVERY_S = 600.0
+CONTINUE_TIDYING_S = 2.0
+TURN_S = 0.2
+"""Longest time that writing or tidying uses the database's thread in one turn, because the thread
+also has to notice revoked keys."""
+TIDY_ROWS = 2_000
+"""Number of rows that one transaction deletes."""
+COUNTED_ROWS = 50_000
+"""Number of rows that are counted at once."""
+_TIDY_LOCK = 0x5357_5449_4459
+"""Number of PostgreSQL's advisory lock that only one tidying process can hold."""
+
+LATENCY_RATIO = 2**0.25
+"""Ratio of two bounds of the latency histogram. A percentile is off by 19% at most."""
+LATENCY_BOUNDS_S = tuple(0.001 * LATENCY_RATIO**step for step in range(81))
+"""Upper bounds of the latency histogram's bins, from 1 ms to 17 minutes; the last bin is open."""
+
+_log = logging.getLogger("switchcraft.usage")
+
+Entry = tuple[int, str | None, str | None, str, str]
+"""The Unix time at which a minute starts, the names of the key and of its team, the model, the
+policy."""
+Group = tuple[str, int, int, str, str]
+"""The primary key of a row of `usage`."""
+_GROUP = tuple(column.name for column in usage.primary_key)
+
+
+@dataclass(slots=True)
+class UsageSums:
+    """Sums over requests."""
+
+    requests: int = 0
+    errors: int = 0
+    """Requests with a status of 400 or more, or with an incomplete answer; a client that left is
+    none."""
+    unpriced: int = 0
+    """Answers whose cost is unknown."""
+    cost_nusd: int = 0
+    compared_nusd: int = 0
+    """Cost of the routed requests for which the cost of the baseline model is known too."""
+    baseline_nusd: int = 0
+    """Cost of the same requests with the baseline model."""
+    prompt_tokens: int = 0
+    """Tokens of all requests to models. A verified request counts once for each candidate that was
+    asked, because all of them are paid for; so do the next three."""
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Tokens of prompts that providers read from their caches, which are cheaper."""
+    reasoning_tokens: int = 0
+    """Part of `completion_tokens`."""
+    candidates: int = 0
+    """Answers that models were asked for: one for an ordinary request, and all candidates of a
+    verified one."""
+    unfamiliar: int = 0
+    """Routed requests that are unlike the router's training data."""
+    latencies: dict[int, int] = field(default_factory=dict)
+    """Histogram of the time from a request's arrival to the end of its answer: the number of
+    requests by bin. Requests that were refused before a model was asked are not in it."""
+
+    def add(self, other: UsageSums) -> None:
+        """Add the sums over other requests."""
+        for name in USAGE_SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for index, count in other.latencies.items():
+            self.latencies[index] = self.latencies.get(index, 0) + count
+
+    @property
+    def cost_usd(self) -> float:
+        """Cost in USD."""
+        return self.cost_nusd / NANO
+
+    @property
+    def compared_usd(self) -> float:
+        """`compared_nusd` in USD."""
+        return self.compared_nusd / NANO
+
+    @property
+    def baseline_usd(self) -> float:
+        """`baseline_nusd` in USD."""
+        return self.baseline_nusd / NANO
+
+    def percentile_s(self, share: float) -> float | None:
+        """Return a percentile of the latencies by interpolation; None without any."""
+        wanted = share * sum(self.latencies.values())
+        below = 0
+        for index, count in sorted(self.latencies.items()):
+            if count and below + count >= wanted:
+                upper_s = LATENCY_BOUNDS_S[min(index, len(LATENCY_BOUNDS_S) - 1)]
+                return upper_s * math.pow(LATENCY_RATIO, (wanted - below) / count - 1)
+            below += count
+        return None
+
+
+class UsageHistory:
+    """Adds up the usage of this process's requests, and writes it to the database."""
+
+    def __init__(
+        self,
+        settings: UsageSettings,
+        database: DatabaseSettings,
+        clock: Callable[[], float] = time.time,
+        turn_s: float = TURN_S,
+    ) -> None:
+        """Write nothing yet; `clock` returns Unix seconds; for `turn_s`, see `TURN_S`."""
+        self.is_enabled = settings.enabled
+        self._max_rows = settings.max_rows
+        self._kept_s = {
+            MINUTE_S: MINUTES_KEPT_S,
+            HOUR_S: HOURS_KEPT_S,
+            DAY_S: settings.retention_days * DAY_S,
+        }
+        self._max_pending = database.max_pending_rows
+        self._clock = clock
+        self._turn_s = turn_s
+        self._pending: dict[Entry, UsageSums] = {}
+        self._lock = threading.Lock()
+        """Protects the pending sums, to which the event loop adds."""
+        self._dropped = 0
+        self._policies: set[str] = set()
+        self._writer = f"usage {secrets.token_hex(8)}"
+        """The row of `state` that says which batch this process has written last."""
+        self._batch: list[tuple[Entry, UsageSums]] = []
+        """What is being written, or could not be written yet."""
+        self._batch_id = 0
+        self._may_be_written = False
+        """Whether an attempt to write the batch has failed, perhaps after it had succeeded."""
+        self._is_closing = False
+        self._tidying: Iterator[object] | None = None
+        self._tidy_next_s = 0.0
+
+    def add(  # noqa: PLR0913 - an object would take longer to create than the sums
+        self,
+        key: Key,
+        model: str,
+        policy: str,
+        *,
+        is_error: bool,
+        is_unfamiliar: bool = False,
+        policy_kind: str | None = None,
+        latency_s: float | None = None,
+        cost_usd: float | None = None,
+        baseline_usd: float | None = None,
+        tokens: Iterable[Usage] = (),
+        candidates: int = 0,
+    ) -> None:
+        """Count a request that has ended.
+
+        `policy_kind` replaces the policy if too many different ones are recorded already.
+        `latency_s` is None if no model was asked, and `baseline_usd` if the cost of the baseline
+        model is unknown or `cost_usd` is not to be compared with it. `tokens` are those of every
+        candidate that was asked, and `candidates` is the number of these.
+        """
+        if policy not in self._policies:
+            if len(self._policies) < MAX_POLICIES:
+                self._policies.add(policy)
+            else:
+                policy = policy_kind or policy.partition("=")[0]
+        minute = int(self._clock()) // MINUTE_S * MINUTE_S
+        entry = (minute, key.name, key.team.name if key.team else None, model, policy)
+        with self._lock:
+            sums = self._pending.get(entry)
+            if sums is None:
+                if len(self._pending) >= self._max_pending or not self.is_enabled:
+                    self._dropped += 1
+                    return
+                sums = self._pending[entry] = UsageSums()
+            sums.requests += 1
+            sums.errors += is_error
+            sums.unfamiliar += is_unfamiliar
+            sums.candidates += candidates
+            if cost_usd is not None:
+                cost_nusd = to_nusd(cost_usd)
+                sums.cost_nusd += cost_nusd
+                if baseline_usd is not None:
+                    sums.compared_nusd += cost_nusd
+                    sums.baseline_nusd += to_nusd(baseline_usd)
+            elif latency_s is not None and not is_error:
+                sums.unpriced += 1
+            if latency_s is not None:
+                index = bisect_left(LATENCY_BOUNDS_S, latency_s)
+                sums.latencies[index] = sums.latencies.get(index, 0) + 1
+            for each in tokens:
+                sums.prompt_tokens += each.prompt_tokens
+                sums.completion_tokens += each.completion_tokens
+                sums.cached_tokens += each.cached_tokens
+                sums.reasoning_tokens += each.reasoning_tokens
+
+    def write(self, database: Database) -> None:
+        """Write pending sums, for a short while; what is left is written at the next turn.
+
+        Raises DatabaseError, and then keeps the sums.
+        """
+        ends_s = time.monotonic() + self._turn_s
+        while self._take_batch():
+            with database.write() as connection:
+                if not (self._may_be_written and self._was_written(connection)):
+                    self._may_be_written = True
+                    self._write_batch(connection, is_postgresql=database.is_postgresql)
+            self._batch, self._may_be_written = [], False
+            if time.monotonic() > ends_s and not self._is_closing:
+                return
+        if self._is_closing:
+            with database.write() as connection:
+                connection.execute(delete(state).where(state.c.name == self._writer))
+
+    def close(self) -> None:
+        """Let the next `write` write everything, however long it takes."""
+        self._is_closing = True
+
+    def tidy(self, database: Database) -> None:
+        """Delete rows that are too old, and the oldest ones if there are too many.
+
+        A call continues where the last one stopped. Raises DatabaseError.
+        """
+        if self._is_closing or (self._tidying is None and time.monotonic() < self._tidy_next_s):
+            return
+        self._tidying = self._tidying or self._tidy(database)
+        ends_s = time.monotonic() + self._turn_s
+        try:
+            for _ in self._tidying:
+                if time.monotonic() > ends_s:
+                    return
+        except BaseException:
+            self._tidying = None
+            raise
+        self._tidying = None
+        self._tidy_next_s = time.monotonic() + TIDY_EVERY_S
+
+    def _take_batch(self) -> bool:
+        """Move sums from the pending ones to the batch, if it is empty; return if it has any."""
+        if not self._batch:
+            with self._lock:
+                entries = list(self._pending)[:BATCH_ROWS]
+                self._batch = [(entry, self._pending.pop(entry)) for entry in entries]
+                dropped, self._dropped = self._dropped, 0
+            # The time shows which rows were left behind by a process that was killed.
+            self._batch_id = max(int(self._clock() * NANO), self._batch_id + 1)
+            if dropped and self.is_enabled:
+                _log.warning(
+                    "usage of some requests was not recorded, because too much was waiting to be "
+                    "written: requests=%d limit=database.max_pending_rows", dropped,
+                )  # fmt: skip
+        return bool(self._batch)
+
+    def _was_written(self, connection: Connection) -> bool:
+        """Return whether the batch was written, although the answer to the commit was lost."""
+        query = select(state.c.value).where(state.c.name == self._writer)
+        return connection.execute(query).scalar_one_or_none() == self._batch_id
+
+    def _write_batch(self, connection: Connection, *, is_postgresql: bool) -> None:
+        groups: dict[Group, UsageSums] = {}
+        spent: dict[tuple[str, str, int], int] = {}
+        for (minute, key, team, model, policy), sums in self._batch:
+            # Requests without a key count for an empty one, so that all keys together have all.
+            subjects = [f"key:{clean(key or '')}"]
+            if team is not None:
+                subjects.append(f"team:{clean(team)}")
+            model, policy = clean(model), clean(policy)  # noqa: PLW2901
+            for scope in (ALL, *subjects):
+                for step_s in STEPS_S:
+                    group = (scope, step_s, minute // step_s * step_s, model, policy)
+                    groups.setdefault(group, UsageSums()).add(sums)
+            for subject in subjects:
+                for period, name in SPENDING_PERIODS.items():
+                    row = (subject, name, period.bounds_s(minute)[0])
+                    spent[row] = spent.get(row, 0) + sums.cost_nusd
+        # Every writer locks the rows in the same order, so that two cannot wait for each other. The
+        # rows of all requests, which every writer needs, come last.
+        ordered = sorted(groups.items(), reverse=True)
+        connection.execute(
+            add_to_sums(usage, USAGE_SUMS, is_postgresql=is_postgresql),
+            [
+                dict(zip(_GROUP, group, strict=True))
+                | {name: getattr(sums, name) for name in USAGE_SUMS}
+                for group, sums in ordered
+            ],
+        )
+        bins = [
+            dict(zip(_GROUP, group, strict=True)) | {"bin": index, "requests": count}
+            for group, sums in ordered
+            for index, count in sorted(sums.latencies.items())
+        ]
+        if bins:
+            connection.execute(
+                add_to_sums(latencies, ["requests"], is_postgresql=is_postgresql), bins
+            )
+        if spent:
+            connection.execute(
+                add_to_sums(spending, ["spent_nusd"], is_postgresql=is_postgresql),
+                [
+                    {
+                        "subject": subject,
+                        "period": period,
+                        "start_s": start_s,
+                        "spent_nusd": spent_nusd,
+                        "wanted_until_s": 0.0,
+                    }
+                    for (subject, period, start_s), spent_nusd in sorted(spent.items())
+                ],
+            )
+        connection.execute(delete(state).where(state.c.name == self._writer))
+        connection.execute(state.insert().values(name=self._writer, value=self._batch_id))
+
+    def _tidy(self, database: Database) -> Iterator[object]:
+        """Tidy in short transactions, and yield after each."""
+        now_s = self._clock()
+        for step_s, kept_s in self._kept_s.items():
+            for table in (usage, latencies):
+                is_old = (table.c.step_s == step_s) & (table.c.start_s < now_s - kept_s)
+                yield from _delete(database, table, is_old)
+        for period, kept_s in SPENDING_KEPT_S.items():
+            is_old = (spending.c.period == period) & (spending.c.start_s < now_s - kept_s)
+            yield from _delete(database, spending, is_old)
+        # Rows of processes that were killed.
+        is_old = state.c.name.like("usage %") & (state.c.value < int((now_s - DAY_S) * NANO))
+        yield from _delete(database, state, is_old)
+        excess = -self._max_rows
+        for table in (usage, latencies):
+            for counted in _count(database, table):
+                excess += counted
+                yield None
+        for step_s in STEPS_S:
+            present = int(now_s) // step_s * step_s  # which is never deleted
+            while excess > 0:
+                # Some of the oldest rows, with about three rows of `latencies` for each.
+                with database.read() as connection:
+                    is_past = (usage.c.step_s == step_s) & (usage.c.start_s < present)
+                    starts = select(usage.c.start_s).where(is_past).order_by(usage.c.start_s)
+                    some = starts.limit(max(1, min(excess, TIDY_ROWS) // 4)).subquery()
+                    last = connection.execute(select(func.max(some.c.start_s))).scalar_one()
+                if last is None:
+                    break
+                before = excess
+                for table in (latencies, usage):
+                    is_oldest = (table.c.step_s == step_s) & (table.c.start_s <= last)
+                    for deleted in _delete(database, table, is_oldest, excess):
+                        excess -= deleted
+                        yield None
+                if excess == before:
+                    return  # another process tidies
+
+
+def clean(name: str) -> str:
+    """Return a name as both databases can store it: without NUL, and not too long."""
+    return name[:MAX_NAME].replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def _delete(
+    database: Database, table: Table, condition: ColumnElement[bool], most: float = math.inf
+) -> Iterator[int]:
+    """Delete rows that meet a condition, some in each transaction; yield the numbers.
+
+    At most so many are deleted in all.
+    """
+    key = list(table.primary_key)
+    is_row = and_(*(column == bindparam(f"key_{column.name}") for column in key))
+    while (limit := int(min(most, TIDY_ROWS))) > 0:
+        with database.write() as connection:
+            if database.is_postgresql:
+                query = select(func.pg_try_advisory_xact_lock(_TIDY_LOCK))
+                if not connection.execute(query).scalar_one():
+                    return  # another process tidies
+            rows = connection.execute(select(*key).where(condition).limit(limit)).all()
+            deleted = len(rows)
+            if rows:
+                names = [f"key_{column.name}" for column in key]
+                values = [dict(zip(names, row, strict=True)) for row in rows]
+                connection.execute(delete(table).where(is_row), values)
+        yield deleted
+        if deleted < limit:
+            return
+        most -= deleted
+
+
+def _count(database: Database, table: Table) -> Iterator[int]:
+    """Count the rows of a table, some at once; yield the numbers."""
+    key = list(table.primary_key)
+    condition: ColumnElement[bool] = true()
+    last: Row[Any] | None
+    while True:
+        with database.read() as connection:
+            query = select(*key).where(condition).order_by(*key)
+            last = connection.execute(query.offset(COUNTED_ROWS - 1).limit(1)).first()
+            if last is None:
+                rest = select(func.count()).select_from(table).where(condition)
+                counted = connection.execute(rest).scalar_one()
+        if last is None:
+            yield counted
+            return
+        yield COUNTED_ROWS
+        condition = tuple_(*key) > tuple_(*last)

@@ -1,0 +1,415 @@
+"""Reads usage: sums by time and name for the page, and rows for the admin API and for exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    func,
+    literal,
+    select,
+    true,
+    tuple_,
+)
+
+from router_service.access.key import BudgetPeriod
+from router_service.core.errors import InvalidRequestError
+from router_service.database.engine import Database
+from router_service.database.schema import USAGE_SUMS, keys, latencies, spending, usage
+from router_service.telemetry.usage import (
+    ALL,
+    DAY_S,
+    SPENDING_PERIODS,
+    UsageSums,
+    clean,
+)
+
+MAX_BIGGEST = 50
+"""Number of keys, and of teams, that the page lists: those that have spent most."""
+
+PAGE_ROWS = 1_000
+"""Number of rows that a report reads at once."""
+SCANNED_ROWS = 20_000
+"""Number of stored rows of keys that a report adds up at once, so that it does not hold up the
+database's writers."""
+
+_AFTER_COLON = ";"
+"""The character after the colon: scopes of keys are between `key:` and `key;`."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What a cell begins with that spreadsheets run as a formula (OWASP, "CSV Injection")."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFilter:
+    """Which requests are added up; None selects all.
+
+    With a key and a team, the team's sums count for the list of teams, and the key's for the rest.
+    """
+
+    model: str | None = None
+    policy: str | None = None
+    key: str | None = None
+    team: str | None = None
+
+    @property
+    def scope(self) -> str:
+        """The scope of the rows that have the sums."""
+        if self.key is not None:
+            return f"key:{clean(self.key)}"
+        return ALL if self.team is None else f"team:{clean(self.team)}"
+
+
+GroupBy = Literal["start_s", "model", "policy", "scope"]
+
+
+def read_sums(
+    connection: Connection,
+    step_s: int,
+    since_s: float,
+    by: GroupBy,
+    wanted: UsageFilter,
+    scopes: Sequence[str] | None = None,
+) -> dict[Any, UsageSums]:
+    """Return sums over the requests since a Unix time, in groups.
+
+    `scopes` replaces the key and the team of the filter.
+    """
+    scopes = [wanted.scope] if scopes is None else scopes
+
+    def conditions(table: Table) -> list[ColumnElement[bool]]:
+        found = [
+            table.c.scope.in_(scopes),
+            table.c.step_s == step_s,
+            table.c.start_s >= int(since_s),
+        ]
+        if wanted.model is not None:
+            found.append(table.c.model == clean(wanted.model))
+        if wanted.policy is not None:
+            found.append(table.c.policy == clean(wanted.policy))
+        return found
+
+    group = usage.c[by]
+    query = select(group, *_sums()).where(*conditions(usage)).group_by(group)
+    found = {name: _to_sums(values) for name, *values in connection.execute(query)}
+    group = latencies.c[by]
+    counted = select(group, latencies.c.bin, func.sum(latencies.c.requests))
+    counted = counted.where(*conditions(latencies)).group_by(group, latencies.c.bin)
+    for name, index, requests in connection.execute(counted):
+        if name in found:
+            found[name].latencies[index] = int(requests)
+    return found
+
+
+def read_biggest(
+    connection: Connection,
+    kind: Literal["key", "team"],
+    step_s: int,
+    since_s: float,
+    now_s: float,
+    wanted: UsageFilter,
+) -> dict[str, UsageSums]:
+    """Return the sums of the keys or teams that have spent most, by name, the most expensive first.
+
+    The filter's team selects keys that are in this team now. So that this is fast with many keys,
+    they are chosen by what they have spent with all models and policies, in the days or months
+    that the time is part of. The filter's own key and team are always among them.
+    """
+    period = BudgetPeriod.MONTH if step_s == DAY_S else BudgetPeriod.DAY
+    times_s = (since_s, (since_s + now_s) / 2, now_s)  # thirty days may touch three months
+    starts = {period.bounds_s(time_s)[0] for time_s in times_s}
+    scopes: dict[str, None] = {}
+    chosen = wanted.key if kind == "key" else wanted.team
+    if chosen is not None:
+        scopes[f"{kind}:{clean(chosen)}"] = None
+    for start_s in starts:
+        query = (
+            select(spending.c.subject)
+            .where(
+                spending.c.period == SPENDING_PERIODS[period],
+                spending.c.start_s == start_s,
+                _is_kind(spending.c.subject, kind),
+            )
+            .order_by(spending.c.spent_nusd.desc())
+            .limit(MAX_BIGGEST)
+        )
+        if kind == "key" and wanted.team is not None:
+            query = query.join_from(
+                keys, spending, spending.c.subject == literal("key:").concat(keys.c.name)
+            ).where(keys.c.team == clean(wanted.team))
+        scopes |= dict.fromkeys(connection.execute(query).scalars())
+    found = read_sums(connection, step_s, since_s, "scope", wanted, list(scopes))
+    largest = sorted(found.items(), key=lambda item: (-item[1].cost_nusd, -item[1].requests))
+    return {scope.partition(":")[2]: sums for scope, sums in largest[:MAX_BIGGEST]}
+
+
+class UsageGroup(StrEnum):
+    """What the rows of a report are for."""
+
+    DAY = "day"
+    MODEL = "model"
+    POLICY = "policy"
+    KEY = "key"
+    TEAM = "team"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """A report: usage by day, model, policy, key or team."""
+
+    first: date
+    last: date
+    """The last day that counts; days begin at 0:00 UTC."""
+    by: tuple[UsageGroup, ...] = (UsageGroup.DAY,)
+    key: str | None = None
+    team: str | None = None
+    """With a key, or by key: only keys that are in this team now."""
+
+    @classmethod
+    def of(
+        cls,
+        first: date | None,
+        last: date | None,
+        by: Iterable[UsageGroup],
+        key: str | None,
+        team: str | None,
+    ) -> UsageQuery:
+        """Return a query up to today, and from the first of the month, unless other days are given.
+
+        Raises InvalidRequestError if the first day is after the last one.
+        """
+        last = last or datetime.now(UTC).date()
+        first = first or last.replace(day=1)
+        if first > last:
+            raise InvalidRequestError(
+                f"The first day, {first}, is after the last one, {last}. Exchange 'from' and 'to'.",
+                param="from",
+                code="invalid_value",
+            )
+        return cls(first, last, tuple(dict.fromkeys(by)), key, team)
+
+    @property
+    def kind(self) -> Literal["key", "team"] | None:
+        """Whose sums are read; None for those of all requests together."""
+        if UsageGroup.KEY in self.by or self.key is not None:
+            return "key"
+        return "team" if UsageGroup.TEAM in self.by or self.team is not None else None
+
+    @property
+    def columns(self) -> list[ColumnElement[Any]]:
+        """The columns of `usage` that the report groups by, which it is also sorted by."""
+        named = {
+            UsageGroup.DAY: usage.c.start_s,
+            UsageGroup.MODEL: usage.c.model,
+            UsageGroup.POLICY: usage.c.policy,
+        }
+        has_scope = UsageGroup.KEY in self.by or UsageGroup.TEAM in self.by
+        found: list[ColumnElement[Any]] = [usage.c.scope] if has_scope else []
+        return found + [named[group] for group in dict.fromkeys(self.by) if group in named]
+
+    def is_in_scope(self) -> ColumnElement[bool]:
+        """Return the condition for the scopes whose rows are added up."""
+        scope = usage.c.scope
+        if self.kind is None:
+            return scope == ALL
+        if self.kind == "team" and self.team is not None:
+            return scope == f"team:{clean(self.team)}"
+        found = _is_kind(scope, self.kind)
+        if self.key is not None:
+            found &= scope == f"key:{clean(self.key)}"
+        if self.team is not None:
+            members = select(literal("key:").concat(keys.c.name))
+            found &= scope.in_(members.where(keys.c.team == clean(self.team)))
+        return found
+
+    def is_in_time(self) -> ColumnElement[bool]:
+        """Return the condition for the days whose rows are added up."""
+        first_s, last_s = _midnight(self.first), _midnight(self.last)
+        return (usage.c.step_s == DAY_S) & usage.c.start_s.between(first_s, last_s)
+
+
+Position = tuple[str | int, ...]
+"""The place of a row in a report: its values of `UsageQuery.columns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """A row of a report."""
+
+    groups: Mapping[UsageGroup, str | None]
+    """What the row is for. A key is None for requests without a key, and a team if the key has
+    none."""
+    sums: UsageSums
+    """Without latencies."""
+    position: Position
+
+
+def read_rows(
+    database: Database, query: UsageQuery, after: Position | None = None
+) -> Iterator[UsageRow]:
+    """Yield the rows of a report that follow a position; raises DatabaseError.
+
+    Each page of rows is read on its own, so that a slow reader holds nothing up.
+    """
+    columns, scope = query.columns, usage.c.scope
+    has_scopes = columns[0] is scope
+
+    def follows(place: Position) -> ColumnElement[bool]:
+        is_later = tuple_(*columns) > tuple_(*place)
+        # The second condition says nothing new, but databases find rows by it faster.
+        return is_later & (scope >= place[0]) if has_scopes else is_later
+
+    is_left = true() if after is None else follows(after)
+    while True:
+        is_wanted = query.is_in_scope() & is_left
+        last: str | None = None
+        with database.read() as connection:
+            if has_scopes:
+                # All rows of a scope are added up together.
+                bound = select(scope).where(is_wanted).order_by(scope).offset(SCANNED_ROWS)
+                last = connection.execute(bound.limit(1)).scalar_one_or_none()
+                if last is not None:
+                    is_wanted &= scope <= last
+            selected = select(*columns, *_sums()).where(is_wanted, query.is_in_time())
+            selected = selected.group_by(*columns).order_by(*columns).limit(PAGE_ROWS)
+            rows = connection.execute(selected).all()
+            teams = _teams_of(connection, rows) if query.kind == "key" and has_scopes else {}
+        for row in rows:
+            yield _to_row(query, row, teams)
+        if len(rows) == PAGE_ROWS:
+            is_left = follows(tuple(rows[-1][: len(columns)]))
+        elif last is None:
+            return
+        else:
+            is_left = scope > last
+
+
+def write_csv(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[str]:
+    """Yield the lines of a CSV file (RFC 4180), whose names no spreadsheet runs as formulas."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+
+    def line(values: Iterable[object]) -> str:
+        text.seek(0)
+        text.truncate()
+        writer.writerow(values)
+        return text.getvalue()
+
+    yield line([*by, *(name.replace("_nusd", "_usd") for name in USAGE_SUMS)])
+    for row in rows:
+        names = (_as_text(row.groups[group]) for group in by)
+        yield line([*names, *(_number(row.sums, name) for name in USAGE_SUMS)])
+
+
+def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[str]:
+    """Yield the lines of a table for people, with the most important numbers and their total."""
+    total = UsageSums()
+    head = (
+        *by,
+        "requests",
+        "errors",
+        "prompt tokens",
+        "completion tokens",
+        "cost USD",
+        "saved USD",
+    )
+    lines = [head]
+    for row in rows:
+        total.add(row.sums)
+        lines.append((*(_printable(row.groups[group]) for group in by), *_figures(row.sums)))
+    lines.append(("total", *[""] * (len(by) - 1), *_figures(total)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for each in lines:
+        cells = (
+            cell.ljust(width) if index < len(by) else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(each, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip() + "\n"
+
+
+def _figures(sums: UsageSums) -> tuple[str, ...]:
+    return (
+        f"{sums.requests}",
+        f"{sums.errors}",
+        f"{sums.prompt_tokens}",
+        f"{sums.completion_tokens}",
+        f"{sums.cost_usd:.4f}",
+        f"{sums.baseline_usd - sums.compared_usd:.4f}",
+    )
+
+
+def _printable(name: str | None) -> str:
+    """Return a name without characters that a terminal might obey."""
+    if name is None:
+        return "-"
+    return "".join(each if each.isprintable() else "\ufffd" for each in name)
+
+
+def _as_text(name: str | None) -> str:
+    """Return a cell that spreadsheets show as text."""
+    if name is None:
+        return ""
+    return f"'{name}" if name.startswith(_FORMULA) else name
+
+
+def _number(sums: UsageSums, name: str) -> str:
+    """Return a sum as text; money is in USD, with all of its digits."""
+    value: int = getattr(sums, name)
+    return f"{Decimal(value).scaleb(-9):f}" if name.endswith("_nusd") else str(value)
+
+
+def _to_row(query: UsageQuery, row: Row[Any], teams: Mapping[str, str | None]) -> UsageRow:
+    columns = query.columns
+    values = {column.key: value for column, value in zip(columns, row, strict=False)}
+    name = values.get("scope", "").partition(":")[2]
+    groups: dict[UsageGroup, str | None] = {}
+    for group in query.by:
+        match group:
+            case UsageGroup.DAY:
+                groups[group] = datetime.fromtimestamp(values["start_s"], UTC).date().isoformat()
+            case UsageGroup.KEY:
+                groups[group] = name or None
+            case UsageGroup.TEAM:
+                groups[group] = name if query.kind == "team" else teams.get(name)
+            case _:
+                groups[group] = values[group]
+    return UsageRow(groups, _to_sums(row[len(columns) :]), tuple(row[: len(columns)]))
+
+
+def _teams_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, str | None]:
+    """Return the teams of the keys in these rows; those of the configuration have none."""
+    names = {row[0].partition(":")[2] for row in rows}
+    query = select(keys.c.name, keys.c.team).where(keys.c.name.in_(names))
+    return {row.name: row.team for row in connection.execute(query)}
+
+
+def _is_kind(scope: ColumnElement[str], kind: str) -> ColumnElement[bool]:
+    """Return the condition for the scopes of keys or teams."""
+    return (scope >= f"{kind}:") & (scope < f"{kind}{_AFTER_COLON}")
+
+
+def _sums() -> list[ColumnElement[Any]]:
+    return [func.sum(usage.c[name]) for name in USAGE_SUMS]
+
+
+def _to_sums(values: Iterable[Any]) -> UsageSums:
+    # PostgreSQL's sums of 64-bit numbers are decimals.
+    sums = UsageSums()
+    for name, value in zip(USAGE_SUMS, values, strict=True):
+        setattr(sums, name, int(value))
+    return sums
+
+
+def _midnight(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())

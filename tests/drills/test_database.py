@@ -1,0 +1,272 @@
+"""The database is away, frozen, restarted or deleted while gateways run, or when they start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from router_service.core.keys import new_key
+from tests.bodies import BODY, CHAT
+from tests.drills.processes import (
+    GatewayProcess,
+    Load,
+    free_port,
+    gateway,
+    wait_until,
+    write_config,
+)
+from tests.postgresql import PostgreSQLServer
+from tests.serving import Sandbox
+
+ADMIN = new_key()
+UNREACHABLE = "switchcraft_database_unreachable_seconds"
+OUTAGES = {"stopped": PostgreSQLServer.stop, "frozen": PostgreSQLServer.freeze}
+REPAIRS = {"stopped": PostgreSQLServer.start, "frozen": PostgreSQLServer.thaw}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQLServer]:
+    """Yield a PostgreSQL server that only these drills use."""
+    server = PostgreSQLServer()
+    server.start()
+    yield server
+    server.close()
+
+
+def write(folder: Path, upstream: Sandbox, url: str, **sections: Mapping[str, object]) -> Path:
+    """Write a configuration with an admin key and a database."""
+    return write_config(
+        folder / "config.yaml",
+        upstream.base_url,
+        **{"keys": {"admin": ADMIN}, "database": {"url": url}, **sections},
+    )
+
+
+def _are_ready(log: Path) -> bool:
+    """Return whether both workers that write to a log are ready."""
+    return log.read_text().count("is ready") == 2
+
+
+def create(served: GatewayProcess, name: str) -> str:
+    """Create a key, and return its secret."""
+    response = served.http.post("/admin/keys", json={"name": name})
+    assert response.status_code == 201, response.text
+    secret: str = response.json()["secret"]
+    return secret
+
+
+def status(served: GatewayProcess, secret: str) -> int:
+    """Return the status of a request with a key."""
+    headers = {"authorization": f"Bearer {secret}"}
+    return httpx.post(served.url + CHAT, json=BODY, headers=headers, timeout=30).status_code
+
+
+def database_state(served: GatewayProcess) -> dict[str, object]:
+    """Return what `/admin/status` says of the database."""
+    state = served.status()["database"]
+    assert isinstance(state, dict)
+    return state
+
+
+def errors(served: GatewayProcess) -> float:
+    """Return the number of failed operations."""
+    lines = served.http.get("/metrics").text.splitlines()
+    found = (line for line in lines if line.startswith("switchcraft_database_errors_total{"))
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_requests_continue_while_postgresql_is_away(
+    tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer, outage: str
+) -> None:
+    """Requests of known keys are answered as before, and nothing waits for the database.
+
+    The gateway stays ready, says what is wrong, and takes up changes of keys once it can.
+    """
+    config = write(tmp_path, upstream, server.create())
+    with gateway(config, tmp_path, key=ADMIN) as served:
+        known, revoked = create(served, "known"), create(served, "revoked")
+        wait_until(
+            lambda: status(served, known) == status(served, revoked) == 200, "both are valid"
+        )
+        assert database_state(served) | {"place": ""} == {
+            "place": "", "state": "up", "unreachable_s": 0.0, "cause": None
+        }  # fmt: skip
+        before = upstream.stats()["completed"]
+        with Load((served.url,), clients=2, key=known) as load:
+            load.wait_for_answers(50)
+            usual_s = max(load.latencies_s)
+            try:
+                OUTAGES[outage](server)
+                load.latencies_s = []
+                wait_until(lambda: served.metric(UNREACHABLE) > 0, "the metric shows the outage")
+                state = database_state(served)
+                assert state["state"] == "away"
+                assert state["cause"]
+                assert served.http.get("/readyz").status_code == 200
+                started_s = time.monotonic()
+                assert served.http.post("/admin/keys", json={"name": "late"}).status_code == 503
+                assert status(served, new_key()) == 401
+                assert time.monotonic() - started_s < 15
+                wait_until(lambda: errors(served) > 0, "errors are counted", 40)
+                load.wait_for_answers(100)
+                slowest_s = max(load.latencies_s)
+            finally:
+                REPAIRS[outage](server)
+            wait_until(lambda: served.metric(UNREACHABLE) == 0, "the database is back", 40)
+            created = create(served, "created")
+            assert served.http.post("/admin/keys/revoked/revoke").status_code == 200
+            wait_until(lambda: status(served, created) == 200, "the new key is known")
+            wait_until(lambda: status(served, revoked) == 401, "the revocation holds")
+            load.wait_for_answers()
+        assert slowest_s < 2 * usual_s + 1
+        assert load.lost == []
+        assert set(load.statuses) == {200}
+        assert upstream.stats()["completed"] - before >= len(load.statuses)
+    log = (served.log).read_text()
+    assert log.count("the database cannot be used") == 1
+    assert log.count("the database can be used again") == 1
+
+
+def test_restart_of_postgresql_affects_no_request(
+    tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
+) -> None:
+    """A restart within a second is over before anyone notices it, except in the log."""
+    config = write(tmp_path, upstream, server.create())
+    with gateway(config, tmp_path, key=ADMIN) as served:
+        known = create(served, "known")
+        wait_until(lambda: status(served, known) == 200, "the key is valid")
+        with Load((served.url,), clients=2, key=known) as load:
+            for _ in range(2):
+                server.stop()
+                server.start()
+                load.wait_for_answers(50)
+            wait_until(lambda: served.metric(UNREACHABLE) == 0, "the database is back")
+            create(served, "created")
+        assert load.lost == []
+        assert set(load.statuses) == {200}
+
+
+def test_gateway_ends_while_postgresql_is_frozen(
+    tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
+) -> None:
+    """A frozen database delays the end by less than Kubernetes' grace period."""
+    config = write(tmp_path, upstream, server.create())
+    try:
+        with gateway(config, tmp_path, key=ADMIN) as served:
+            server.freeze()
+            wait_until(lambda: served.metric(UNREACHABLE) > 0, "the metric shows the outage")
+            started_s = time.monotonic()
+            served.process.terminate()
+            assert served.process.wait(60) == 0
+            assert time.monotonic() - started_s < 20
+    finally:
+        server.thaw()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_gateway_with_other_keys_starts_without_its_database(
+    tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer, workers: int
+) -> None:
+    """Keys of the file are valid at once; others get 503 until the database has been read."""
+    url = server.create()
+    config = write(tmp_path, upstream, url, server={"workers": workers})
+    with gateway(config, tmp_path, key=ADMIN) as served:
+        known = create(served, "known")
+    server.stop()
+    try:
+        with gateway(config, tmp_path, key=ADMIN) as served:
+            assert status(served, ADMIN) == 200
+            assert status(served, known) == 503
+            server.start()
+            wait_until(lambda: status(served, known) == 200, "the key is known")
+            wait_until(lambda: status(served, new_key()) == 401, "other keys are wrong")
+    finally:
+        server.stop()
+        server.start()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_gateway_without_keys_does_not_start_without_its_database(
+    tmp_path: Path, upstream: Sandbox, workers: int
+) -> None:
+    """The start fails with one error, which says where, why and what to do, without a password."""
+    url = "postgresql://switchcraft:s3cret%2F@127.0.0.1:1/accounts"
+    config = write(tmp_path, upstream, url, keys={}, server={"workers": workers})
+    command = [sys.executable, "-m", "router_service.cli", "serve"]
+    done = subprocess.run(
+        [*command, "--config", str(config), "--port", str(free_port())],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    error = done.stderr.splitlines()[-1]
+    assert f"switchcraft: {config}:" in error
+    assert "database.url: cannot open the database postgresql://127.0.0.1:1/accounts: " in error
+    assert "repair the database, correct its address, or set keys.api or keys.admin" in error
+    assert "s3cret" not in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_gateways_that_start_together_create_the_tables_once(
+    tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer, kind: str
+) -> None:
+    """Two gateways with two workers each share a database from the first moment."""
+    url = server.create() if kind == "postgresql" else f"sqlite:///{tmp_path}/shared.db"
+    config = write(tmp_path, upstream, url, server={"workers": 2})
+    command = [sys.executable, "-m", "router_service.cli", "serve", "--config", str(config)]
+    ports, logs = (free_port(), free_port()), (tmp_path / "one", tmp_path / "two")
+    with ExitStack() as stack:
+        processes = []
+        for port, log in zip(ports, logs, strict=True):
+            file = stack.enter_context(log.open("wb"))
+            process = subprocess.Popen(
+                [*command, "--port", str(port)],
+                stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+            processes.append(process)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        text = ""
+        for log in logs:
+            wait_until(partial(_are_ready, log), "all serve", 60)
+            text += log.read_text()
+        assert text.count("created the database") == 1
+        assert "cannot be used" not in text
+        headers = {"authorization": f"Bearer {ADMIN}"}
+        one, other = (f"http://127.0.0.1:{port}" for port in ports)
+        made = httpx.post(f"{one}/admin/keys", json={"name": "made"}, headers=headers).json()
+        key = {"authorization": f"Bearer {made['secret']}"}
+        wait_until(
+            lambda: httpx.post(other + CHAT, json=BODY, headers=key).status_code == 200,
+            "the other gateway knows the key",
+        )
+
+
+def test_deleted_file_is_noticed_and_a_backup_can_be_restored(
+    tmp_path: Path, upstream: Sandbox
+) -> None:
+    """Nothing is written into a deleted file; requests continue, and the file can come back."""
+    path, aside = tmp_path / "state" / "a.db", tmp_path / "aside"
+    config = write(tmp_path, upstream, f"sqlite:///{path}")
+    with gateway(config, tmp_path, key=ADMIN) as served:
+        known = create(served, "known")
+        wait_until(lambda: status(served, known) == 200, "the key is valid")
+        path.parent.rename(aside)
+        wait_until(lambda: served.metric(UNREACHABLE) > 0, "the metric shows the outage")
+        assert "deleted while the gateway runs; restore it" in str(database_state(served)["cause"])
+        assert status(served, known) == 200
+        assert not path.exists()
+        aside.rename(path.parent)
+        wait_until(lambda: served.metric(UNREACHABLE) == 0, "the database is back")
+        new = create(served, "new")
+        wait_until(lambda: status(served, new) == 200, "a new key is valid")

@@ -1,0 +1,318 @@
+"""What requests take from the limits of their keys and teams, and what is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+import pytest
+
+from router_service.access.hooks import IncomingRequest, Outcome
+from router_service.access.key import Key, Limits, Team
+from router_service.access.limits import LimitKind, RateLimits, TakenLimits, UsualTokens
+from router_service.apis.rate_limits import write_duration
+from router_service.core.decision_record import CandidateRecord, DecisionRecord
+from router_service.core.errors import AdmissionError, StoreError
+from router_service.store.backends import Correction, Demand, open_backend
+from router_service.store.memory import MemoryLimits
+from router_service.store.parent_process import serve_workers
+from router_service.store.shared_limits import SharedLimits
+from tests.router_service.store.conftest import LIMITS
+from tests.serving import wait_for_async
+
+RECORD = DecisionRecord(
+    id="dec_1",
+    created=1.0,
+    model="small",
+    reason="pinned",
+    stream=False,
+    status=200,
+    ending="complete",
+    prompt_tokens=100,
+    completion_tokens=50,
+    latency_s=1.0,
+)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+class Requests:
+    """Requests of one process, with what they take."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.refused: list[LimitKind] = []
+        store = SharedLimits(MemoryLimits(self.clock), pytest.fail)
+        self.limits = RateLimits(store, self.refused.append)
+        self._sent = 0
+
+    def send(
+        self, key: Key, size_bytes: int = 400, path: str = "/chat/completions"
+    ) -> tuple[IncomingRequest, TakenLimits | None]:
+        """Admit a request, and return it with what it has taken; raises AdmissionError."""
+        self._sent += 1
+        request = IncomingRequest(f"dec_{self._sent}", key, "POST", path, size_bytes, None)
+        return request, asyncio.run(self.limits.admit(request))
+
+    def end(
+        self,
+        sent: tuple[IncomingRequest, TakenLimits | None],
+        record: DecisionRecord | None = RECORD,
+    ) -> None:
+        """Settle a request."""
+        request, taken = sent
+        assert taken is not None
+        self.limits.settle(request, taken, Outcome(200, record))
+
+
+def tokens_left(sent: tuple[IncomingRequest, TakenLimits | None]) -> int:
+    """Return how many tokens were left after a request was admitted."""
+    assert sent[1] is not None
+    return int(dict(sent[1].headers)[b"x-ratelimit-remaining-tokens"])
+
+
+def limited(
+    name: str = "ci",
+    team: Limits | None = None,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
+    parallel_requests: int | None = None,
+) -> Key:
+    """Return a key with limits."""
+    limits = Limits(requests_per_minute, tokens_per_minute, parallel_requests)
+    return Key(name, limits=limits, team=None if team is None else Team("all", team))
+
+
+def test_keys_without_limits_take_nothing() -> None:
+    """Neither a key without limits nor one with only a budget asks the store."""
+
+    class Broken(MemoryLimits):
+        def take_now(self, holder: str, demands: Sequence[Demand]) -> list[int]:
+            raise AssertionError(holder, demands)
+
+    limits = RateLimits(SharedLimits(Broken(Clock()), pytest.fail))
+    for key in (Key("a"), Key("b", limits=Limits()), Key("c", team=Team("t"))):
+        request = IncomingRequest("dec_1", key, "POST", "/responses", 10, None)
+        assert asyncio.run(limits.admit(request)) is None
+
+
+def test_tokens_are_replaced_by_those_that_were_used() -> None:
+    """What was estimated too high is given back, and what was too low is added."""
+    requests, key = Requests(), limited(tokens_per_minute=6000)
+    sent = requests.send(key)
+    assert tokens_left(sent) == 6000 - (400 // 4 + 256)
+    requests.end(sent)
+    for used in (200, 4000):
+        requests.end(requests.send(key), RECORD.model_copy(update={"prompt_tokens": used - 50}))
+    last = requests.send(key, 0)
+    assert last[1] is not None
+    assert last[1].tokens > 256, "the key's answers are longer than expected"
+    assert tokens_left(last) == 6000 - (150 + 200 + 4000) - last[1].tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "used"),
+    [
+        ({"status": 502, "prompt_tokens": None}, 50),
+        ({"status": 502, "prompt_tokens": None, "completion_tokens": None}, 0),
+        ({"prompt_tokens": None, "completion_tokens": None}, 356),
+    ],
+)
+def test_only_known_tokens_are_corrected(changes: Mapping[str, object], used: int) -> None:
+    """A request without an answer has used none.
+
+    An answer without counts, such as speech, keeps the estimate.
+    """
+    requests, key = Requests(), limited(tokens_per_minute=60_000)
+    requests.end(requests.send(key), RECORD.model_copy(update=changes))
+    after = requests.send(key)
+    assert after[1] is not None
+    assert tokens_left(after) == 60_000 - used - after[1].tokens
+
+
+def test_requests_that_were_refused_later_give_their_tokens_back() -> None:
+    """Such a request has no record; it still counts as a request."""
+    requests = Requests()
+    key = limited(tokens_per_minute=500, requests_per_minute=3)
+    for _ in range(3):
+        requests.end(requests.send(key), None)
+    with pytest.raises(AdmissionError, match="3 requests a minute"):
+        requests.send(key)
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_tokens_of_all_candidates_count(is_accepted: bool) -> None:
+    """Rejected candidates are counted too, and an answer after they have failed is added."""
+    candidates = tuple(
+        CandidateRecord(
+            arm=arm,
+            model=arm,
+            step=1,
+            is_accepted=is_accepted and arm == "b",
+            prompt_tokens=100,
+            completion_tokens=50,
+            seconds=1.0,
+        )
+        for arm in "abc"
+    )
+    requests, key = Requests(), limited(tokens_per_minute=60_000)
+    requests.end(requests.send(key), RECORD.model_copy(update={"candidates": candidates}))
+    after = requests.send(key)
+    assert after[1] is not None
+    assert 60_000 - tokens_left(after) - after[1].tokens == (450 if is_accepted else 600)
+
+
+def test_a_request_beyond_the_whole_limit_is_admitted_if_nothing_is_used() -> None:
+    """It could never succeed otherwise; later requests wait until it is paid back."""
+    requests, key = Requests(), limited(tokens_per_minute=1000)
+    sent = requests.send(key, 8000)
+    with pytest.raises(AdmissionError) as caught:
+        requests.send(key, 8000)
+    assert caught.value.retry_after_s == pytest.approx(2256 / 1000 * 60, abs=0.1)
+    requests.end(sent, RECORD.model_copy(update={"prompt_tokens": 2000}))
+    requests.clock.now_s += 60
+    with pytest.raises(AdmissionError):
+        requests.send(key, 400)
+    requests.clock.now_s += 70
+    requests.send(key, 8000)
+    assert requests.refused == [LimitKind.TOKENS] * 2
+
+
+def test_estimates_follow_what_a_key_uses() -> None:
+    """Long answers raise the estimate; images, whose bytes are few tokens, lower it."""
+    usual = UsualTokens()
+    for _ in range(60):
+        usual.learn(4000, 1000 + 5000)
+    assert usual.estimate(4000) == pytest.approx(6000, rel=0.02)
+    for _ in range(60):
+        usual.learn(4_000_000, 1500)
+    assert usual.estimate(4_000_000) < 20_000
+    assert usual.estimate(0) >= 1
+
+
+def test_slots_are_free_when_requests_end() -> None:
+    """The limits of the key and of its team hold at the same time."""
+    requests = Requests()
+    team = Limits(parallel_requests=3)
+    one, other = (limited(name, team, parallel_requests=2) for name in ("one", "other"))
+    held = [requests.send(key) for key in (one, one, other)]
+    with pytest.raises(AdmissionError, match="the key 'one' may have 2 requests") as caught:
+        requests.send(one)
+    assert (caught.value.kind, caught.value.retry_after_s) == ("requests", 1.0)
+    with pytest.raises(AdmissionError, match="the team 'all' may have 3 requests"):
+        requests.send(other)
+    requests.end(held[0])
+    held[0] = requests.send(other)
+    for sent in held:
+        requests.end(sent)
+    for key in (one, other, one):
+        requests.end(requests.send(key))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (0.012, "12ms"), (1, "1s"), (1.5, "1.5s"), (360, "6m0s"), (3723.25, "1h2m3.25s")],
+)
+def test_durations_are_written_as_by_openai(seconds: float, text: str) -> None:
+    """OpenAI's examples are `1s` and `6m0s`."""
+    assert write_duration(seconds) == text.encode()
+
+
+class RemoteStore:
+    """A store that other processes share, and that may be away."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.is_away = False
+        self._kept = MemoryLimits(clock)
+
+    def _reach(self) -> MemoryLimits:
+        if self.is_away:
+            raise StoreError("answer", "it is away")
+        return self._kept
+
+    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+        """Take from the store."""
+        return self._reach().take_now(holder, demands)
+
+    async def settle(self, corrections: Sequence[Correction]) -> None:
+        """Correct the store."""
+        self._reach().settle_now(corrections)
+
+    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
+        """Renew slots."""
+        await self._reach().renew(slots)
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+def test_limits_hold_in_the_process_while_the_store_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No request fails for it; it is logged once, counted, and the store is left alone a while."""
+    clock, errors = Clock(), list[str]()
+    store = RemoteStore(clock)
+    two = Demand("key:ci:requests", 30_000_000, 30_000_000)
+    slot = Demand("key:ci:parallel", 4, None)
+
+    async def run() -> None:
+        limits = SharedLimits(store, errors.append, clock)
+        assert list(await limits.take("a", [two, slot])) == [0, 0]
+        store.is_away = True
+        assert list(await limits.take("b", [two, slot])) == [0, 0]
+        assert list(await limits.take("c", [two, slot])) == [30_000_000, 1]
+        assert list(await limits.take("d", [two, slot])) == [60_000_000, 2], "refused"
+        assert errors == ["limit"], "it was tried once"
+        limits.settle(
+            "c", [Correction(two.name, -30_000_000, "c"), Correction(slot.name, None, "c")]
+        )
+        assert list(await limits.take("e", [two, slot])) == [30_000_000, 1]
+        store.is_away = False
+        clock.now_s += 20
+        assert list(await limits.take("f", [two, slot])) == [10_000_000, 1]
+        assert len(caplog.records) == 2
+        await limits.aclose()
+
+    with caplog.at_level(logging.WARNING, "switchcraft.store"):
+        asyncio.run(run())
+    assert "limits hold in each process by itself" in caplog.messages[0]
+    assert "reachable again" in caplog.messages[1]
+
+
+def test_slots_are_renewed_while_requests_run() -> None:
+    """A slot that the store has lost meanwhile is held again; a freed one is not."""
+    slot = Demand("key:ci:parallel", 4, None)
+
+    async def run() -> None:
+        async with serve_workers(LIMITS) as directory:
+            store, viewer = (
+                open_backend(f"workers:{directory}", LIMITS).limit_store() for _ in range(2)
+            )
+            limits = SharedLimits(store, pytest.fail, renew_s=0.05)
+
+            async def are_held(number: int) -> bool:
+                return list(await viewer.take("v", [Demand(slot.name, -1, None)])) == [number]
+
+            for holder in "abc":
+                await limits.take(holder, [slot])
+            limits.settle("a", [Correction(slot.name, None, "a")])
+            await wait_for_async(lambda: are_held(2), "one slot is free")
+            await viewer.settle([Correction(slot.name, None, holder) for holder in "bc"])
+            await wait_for_async(lambda: are_held(2), "both slots are renewed")
+            for holder in "bc":
+                limits.settle(holder, [Correction(slot.name, None, holder)])
+            await wait_for_async(lambda: are_held(0), "all slots are free")
+            await limits.aclose()
+            await viewer.aclose()
+
+    asyncio.run(run())

@@ -1,0 +1,384 @@
+"""Connections: addresses, several users at once, and what errors say."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from sqlalchemy import select, text, update
+
+from router_service.core.errors import ConfigError, DatabaseError
+from router_service.database import postgresql as limits
+from router_service.database.engine import Database, check_database_address
+from router_service.database.postgresql import TimeLimitedConnection
+from router_service.database.schema import state
+from tests.postgresql import PostgreSQLServer
+
+PASSWORDS = (
+    "a@b",
+    "a/b",
+    "a:b",
+    "a?b",
+    "a#b",
+    "a%b",
+    "a b",
+    "'a'\"b\"",
+    "a\\b",
+    "ü$&=+",
+    "1/2@3:4?5#6",
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQLServer]:
+    """Yield a PostgreSQL server that only these tests use, so that they may freeze it."""
+    server = PostgreSQLServer()
+    server.start()
+    yield server
+    server.close()
+
+
+def revision(database: Database) -> int:
+    """Return a number that the database stores."""
+    with database.read() as connection:
+        found: int = connection.execute(select(state.c.value)).scalar_one()
+    return found
+
+
+def add(database: Database, pause_s: float = 0.0) -> None:
+    """Add 1 to the number, in a transaction that reads first and then writes."""
+    with database.write() as connection:
+        # PostgreSQL locks the row; SQLite's transactions take turns.
+        value = connection.execute(select(state.c.value).with_for_update()).scalar_one()
+        time.sleep(pause_s)
+        connection.execute(update(state).values(value=value + 1))
+
+
+def in_processes(count: int, code: str, address: str) -> list[str]:
+    """Run Python code in processes that all wait for the same moment; return what each prints."""
+    script = textwrap.dedent(f"""
+        import logging, sys, time
+        from router_service.core.errors import DatabaseError
+        from router_service.database.engine import Database
+        from tests.router_service.database.test_engine import add, revision
+        logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+        database = Database({address!r})
+        print("ready", flush=True)
+        sys.stdin.readline()
+    """)
+    command = [sys.executable, "-c", script + textwrap.dedent(code)]
+    processes = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.stdout.read()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * count, outputs
+    return outputs
+
+
+def test_gateways_that_start_together_create_the_tables_once(address: str) -> None:
+    """Of four processes that start at the same time, one creates the tables, and all can write."""
+    outputs = in_processes(4, "database.prepare()\nadd(database)", address)
+    assert sum("created the database" in output for output in outputs) == 1
+    with closing(Database(address)) as database:
+        assert revision(database) == 4
+
+
+def test_processes_and_threads_take_turns(address: str) -> None:
+    """No change is lost, and none fails, if three processes with three threads each write."""
+    with closing(Database(address)) as database:
+        database.prepare()
+    code = """
+        import threading
+        def work():
+            for _ in range(10):
+                add(database, 0.001)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for each in threads: each.start()
+        for each in threads: each.join()
+    """
+    in_processes(3, code, address)
+    with closing(Database(address)) as database:
+        assert revision(database) == 90
+
+
+def test_threads_share_a_database_in_memory() -> None:
+    """Threads take turns with the only connection, so that no change is lost."""
+    database = Database(None)
+    database.prepare()
+
+    def work() -> None:
+        for _ in range(20):
+            add(database)
+            assert revision(database) > 0
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert revision(database) == 80
+    database.close()
+
+
+def test_reading_sees_one_state(database: Database) -> None:
+    """What another connection changes while one reads is invisible to it."""
+    database.prepare()
+    with database.read() as connection:
+        assert connection.execute(select(state.c.value)).scalar_one() == 0
+        add(database)
+        assert connection.execute(select(state.c.value)).scalar_one() == 0
+    assert revision(database) == 1
+
+
+def test_failed_block_changes_nothing(database: Database) -> None:
+    """If the block of `write` raises an error, nothing of it is stored."""
+    database.prepare()
+
+    def change() -> None:
+        with database.write() as connection:
+            connection.execute(update(state).values(value=1))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        change()
+    assert revision(database) == 0
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_password_is_read_as_it_was_encoded(postgresql: PostgreSQLServer, password: str) -> None:
+    """A percent-encoded password may have any characters; it is in no error."""
+    with psycopg.connect(postgresql.url("postgres"), autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS visitor")
+        admin.execute(f"CREATE ROLE visitor LOGIN PASSWORD {_literal(password)}".encode())
+    host = f"127.0.0.1:{postgresql.port}/postgres"
+    with closing(Database(f"postgresql://visitor:{quote(password, safe='')}@{host}")) as database:
+        with database.read() as connection:
+            assert connection.execute(text("SELECT current_user")).scalar_one() == "visitor"
+        assert database.place == f"postgresql://{host}"
+    wrong = f"{password}-secret"
+    with (
+        closing(Database(f"postgres://visitor:{quote(wrong, safe='')}@{host}")) as database,
+        pytest.raises(DatabaseError, match=r"cannot open .*authentication failed") as caught,
+    ):
+        database.prepare()
+    assert wrong not in str(caught.value)
+    assert quote(wrong, safe="") not in str(caught.value)
+
+
+def _literal(value: str) -> str:
+    return psycopg.sql.Literal(value).as_string(None)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_password_that_is_not_encoded_is_never_shown(
+    postgresql: PostgreSQLServer, password: str
+) -> None:
+    """Such an address is used as it was meant, or refused, but no part of the password is shown."""
+    secret = f"{password}SECRET{password}"
+    url = f"postgresql://visitor:{secret}@127.0.0.1:{postgresql.port}/postgres"
+    database, problem = None, ""
+    try:
+        database = Database(url)
+    except ConfigError as exc:
+        problem = str(exc)
+    if database is None:
+        assert "SECRET" not in problem
+        assert "%2F for /" in problem
+        return
+    with closing(database), pytest.raises(DatabaseError, match="password authentication") as caught:
+        database.prepare()
+    assert "SECRET" not in str(caught.value)
+    assert database.place == f"postgresql://127.0.0.1:{postgresql.port}/postgres"
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("mysql://h/n", "must start with"),
+        ("postgresql://", "must start with"),
+        ("postgresql://h", "names no database"),
+        ("postgresql://h:99999/n", "not a valid address"),
+        ("postgresql://h/n#x", "names no database"),
+        ("postgresql://[::1/n", "not a valid address"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:////", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+    ],
+)
+def test_invalid_address_is_refused(url: str, problem: str) -> None:
+    """The error says what is wrong."""
+    with pytest.raises(ValueError, match=problem):
+        check_database_address(url)
+
+
+@pytest.mark.parametrize("name", ["a?b=c.db", "a%20b.db", "ä b.db", "#1.db"])
+def test_file_has_the_name_of_the_address(tmp_path: Path, name: str) -> None:
+    """The path of an SQLite file is not decoded, whatever characters it has."""
+    with closing(Database(f"sqlite:///{tmp_path / name}")) as database:
+        database.prepare()
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_looking_at_a_database_changes_nothing(database: Database, tmp_path: Path) -> None:
+    """`examine` returns the version, and creates neither a table nor a file."""
+    assert database.examine() is None
+    assert list(tmp_path.iterdir()) == []
+    database.prepare()
+    assert database.examine() == "0001"
+    database.close()
+    before = sorted(tmp_path.rglob("*"))
+    assert database.examine() == "0001"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_frozen_server_is_noticed(
+    server: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that answers nothing is an error after the time limit; afterwards it works again."""
+    monkeypatch.setattr(TimeLimitedConnection, "answer_timeout_s", 1.0)
+    monkeypatch.setattr(limits, "CONNECT_TIMEOUT_S", 2)  # psycopg's least
+    with closing(Database(server.create())) as database:
+        database.prepare()
+        server.freeze()
+        started_s = time.monotonic()
+        with pytest.raises(DatabaseError, match="timeout expired"):
+            revision(database)
+        assert time.monotonic() - started_s < 8
+        server.thaw()
+        assert revision(database) == 0
+
+
+def test_server_that_freezes_within_a_transaction_is_noticed(
+    server: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction ends with an error, and leaves no connection in an unknown state."""
+    monkeypatch.setattr(TimeLimitedConnection, "answer_timeout_s", 1.0)
+    with closing(Database(server.create())) as database:
+        database.prepare()
+
+        def change() -> None:
+            with database.write() as connection:
+                connection.execute(update(state).values(value=7))
+                server.freeze()
+                connection.execute(update(state).values(value=8))
+
+        with pytest.raises(DatabaseError, match="has not answered within 1 s"):
+            change()
+        server.thaw()
+        assert revision(database) == 0
+
+
+def test_restarted_server_is_used_at_once(server: PostgreSQLServer) -> None:
+    """After a restart of the server, no read fails because of connections that it has closed."""
+    with closing(Database(server.create())) as database:
+        database.prepare()
+        server.stop()
+        with pytest.raises(DatabaseError, match=r"cannot open .*refused"):
+            revision(database)
+        server.start()
+        assert revision(database) == 0
+        server.stop()
+        server.start()
+        assert revision(database) == 0
+
+
+def test_deleted_file_is_an_error_and_a_restored_one_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is written into a deleted file, and a file that replaces it is used at once."""
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+    with closing(Database(f"sqlite:///{path}")) as database:
+        database.prepare()
+        add(database)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"VACUUM INTO '{backup}'")
+        for part in ("", "-wal", "-shm"):
+            Path(f"{path}{part}").unlink(missing_ok=True)
+        for use in (revision, add):
+            with pytest.raises(DatabaseError, match=r"deleted .*; restore it"):
+                use(database)
+        assert not path.exists()
+        backup.rename(path)
+        with caplog.at_level(logging.WARNING):
+            assert revision(database) == 1
+        assert "another file replaced the database" in caplog.text
+        add(database)
+        assert revision(database) == 2
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b""])
+def test_damaged_file_is_kept(tmp_path: Path, content: bytes) -> None:
+    """A file that cannot be read is an error with the remedy, and is not replaced."""
+    path = tmp_path / "a.db"
+    with closing(Database(f"sqlite:///{path}")) as database:
+        database.prepare()
+    whole = path.read_bytes()
+    path.write_bytes(content or whole[:4096] + bytes(len(whole) - 4096))
+    before = path.read_bytes()
+    with closing(Database(f"sqlite:///{path}")) as database:
+        with pytest.raises(DatabaseError, match="damaged; restore a backup, or move the file away"):
+            database.prepare()
+        with pytest.raises(DatabaseError, match="damaged"):
+            database.examine()
+    assert path.read_bytes() == before
+
+
+def test_full_disk_is_an_error_that_passes(tmp_path: Path) -> None:
+    """Without space, writing fails and nothing is stored by half; with space, it works again."""
+    code = """
+        import resource
+        from sqlalchemy import insert
+        from router_service.database.schema import keys
+        database.prepare()
+        def fill():
+            with database.write() as connection:
+                for number in range(100):
+                    row = {"name": f"key {number}", "digest": f"{number}", "hint": "x" * 8}
+                    row |= {"is_admin": False, "metadata": {"a": "b" * 20_000}, "created_s": 0.0}
+                    connection.execute(insert(keys).values(row | {"revision": 1}))
+        usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, usual[1]))
+        try:
+            fill()
+        except DatabaseError as exc:
+            print("failed:", exc)
+        assert revision(database) == 0
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+        fill()
+        print("filled")
+    """
+    (output,) = in_processes(1, code, f"sqlite:///{tmp_path / 'a.db'}")
+    assert "failed: cannot write the database" in output
+    assert output.endswith("filled\n")
+
+
+def test_folder_that_cannot_be_created_is_an_error() -> None:
+    """The error names the file and the cause."""
+    for path in ("/proc/a/b.db", "/dev/null/b.db"):
+        with closing(Database(f"sqlite:///{path}")) as database:
+            with pytest.raises(DatabaseError, match=f"cannot open the database {path}: "):
+                database.prepare()
+            assert not database.has_content

@@ -1,0 +1,242 @@
+"""Migrations: what they create, and what stays if one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy.exc import IntegrityError
+
+from router_service.core.errors import DatabaseError
+from router_service.database import postgresql as limits
+from router_service.database.engine import Database
+from router_service.database.migrating import FOLDER, create, migrate, revision_of
+from router_service.database.postgresql import TimeLimitedConnection
+from router_service.database.schema import REVISION, metadata, state
+from tests.migrations import write_migration
+from tests.postgresql import PostgreSQLServer
+
+FIRST = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+def upgrade():
+    op.create_table("groups", sa.Column("name", sa.String(20), primary_key=True))
+    op.create_table(
+        "members",
+        sa.Column("name", sa.String(20), primary_key=True),
+        sa.Column("group_name", sa.String(20), sa.ForeignKey("groups.name"), nullable=False),
+    )
+"""
+
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+def upgrade():
+    op.add_column("members", sa.Column("age", sa.Integer))
+    op.execute("UPDATE members SET age = 40")
+    with op.batch_alter_table("groups") as batch:  # SQLite creates the table again
+        batch.alter_column("name", type_=sa.String(40), existing_type=sa.String(20))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with two migrations."""
+    versions = tmp_path / "migrations" / "versions"
+    versions.mkdir(parents=True)
+    (versions / "0001_first.py").write_text(FIRST)
+    (versions / "0002_second.py").write_text(SECOND)
+    return versions.parent
+
+
+@pytest.fixture
+def upgraded(database: Database, folder: Path) -> Database:
+    """Return a database with the tables of the first migration and a row in each."""
+    with migrating(database) as connection:
+        migrate(connection, database.place, "0001", folder)
+        connection.execute(text("INSERT INTO groups VALUES ('a')"))
+        connection.execute(text("INSERT INTO members VALUES ('Ada', 'a')"))
+    return database
+
+
+@contextmanager
+def migrating(database: Database) -> Iterator[Connection]:
+    """Yield a connection as `Database.prepare` migrates with."""
+    if database.path is not None:
+        database.path.parent.mkdir(exist_ok=True)
+        database.path.touch()
+    with (
+        database._connection("migrate") as connection,
+        database._prepared_for_migration(connection),
+    ):
+        yield connection
+
+
+def tables_of(connection: Connection) -> dict[str, object]:
+    """Return all that the database says of its tables."""
+    found = inspect(connection)
+
+    def by_name(rows: Any) -> list[str]:  # noqa: ANN401 - SQLAlchemy's rows
+        return sorted(str(row) for row in rows)
+
+    return {
+        name: (
+            by_name(found.get_columns(name)),
+            found.get_pk_constraint(name),
+            by_name(found.get_indexes(name)),
+            by_name(found.get_unique_constraints(name)),
+            by_name(found.get_foreign_keys(name)),
+            by_name(found.get_check_constraints(name)),
+            list(connection.execute(select(state))) if name == "state" else None,
+        )
+        for name in sorted(found.get_table_names())
+    } | {"in SQLite": sqlite_tables(connection)}  # fmt: skip
+
+
+def sqlite_tables(connection: Connection) -> list[str]:
+    """Return the tables of SQLite that have no row ids, which SQLAlchemy does not read."""
+    if connection.dialect.name != "sqlite":
+        return []
+    query = "SELECT name FROM sqlite_master WHERE sql LIKE '%WITHOUT ROWID%' ORDER BY name"
+    return [name for (name,) in connection.execute(text(query))]
+
+
+def test_migrations_create_the_tables_of_the_schema(
+    database: Database, request: pytest.FixtureRequest
+) -> None:
+    """All migrations together create exactly what a new database gets from `schema.py`.
+
+    If this fails after a change of `schema.py`, a migration is missing: see "Change the database"
+    in CONTRIBUTING.md.
+    """
+    with migrating(database) as connection:
+        migrate(connection, database.place)
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+        migrated = tables_of(connection)
+    kind = request.node.callspec.params["address"]
+    other = Database(
+        f"sqlite:///{request.getfixturevalue('tmp_path')}/other.db"
+        if kind == "sqlite"
+        else request.getfixturevalue("postgresql").create()
+    )
+    other.prepare()
+    with other.read() as connection:
+        assert tables_of(connection) == migrated
+    other.close()
+
+
+def test_revision_is_that_of_the_newest_migration() -> None:
+    """A new database starts with the version that the migrations end with."""
+    assert ScriptDirectory(str(FOLDER)).get_heads() == [REVISION]
+
+
+def test_tool_writes_the_difference_as_a_migration(tmp_path: Path) -> None:
+    """`python -m tests.migrations` writes a migration that creates the tables of `schema.py`."""
+    folder = tmp_path / "scripts"
+    (folder / "versions").mkdir(parents=True)
+    first = write_migration("Create everything", folder)
+    assert first.name == "0001_create_everything.py"
+    second = write_migration("Change nothing", folder)
+    assert 'down_revision = "0001"' in second.read_text().replace("'", '"')
+    assert second.read_text().rstrip().endswith("pass")
+    database = Database(None)
+    with database.write() as connection:
+        migrate(connection, "memory", "0002", folder)
+        assert revision_of(connection) == "0002"
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    database.close()
+
+
+def test_migration_keeps_the_rows(upgraded: Database, folder: Path) -> None:
+    """Rows are kept, also those that refer to a table that SQLite has to create again."""
+    with migrating(upgraded) as connection:
+        migrate(connection, upgraded.place, "0002", folder)
+    with upgraded.read() as connection:
+        assert revision_of(connection) == "0002"
+        rows = connection.execute(text("SELECT name, group_name, age FROM members")).all()
+        assert [tuple(row) for row in rows] == [("Ada", "a", 40)]
+    with pytest.raises(IntegrityError), upgraded.write() as connection:  # still a foreign key
+        connection.execute(text("INSERT INTO members VALUES ('Bob', 'b', 1)"))
+
+
+def test_failed_migration_changes_nothing(upgraded: Database, folder: Path) -> None:
+    """If a migration fails in the middle, the tables and their rows are as before and usable."""
+    script = folder / "versions" / "0002_second.py"
+    script.write_text(SECOND.replace("members SET", "no_such_table SET"))
+    with upgraded.read() as connection:
+        before = tables_of(connection)
+    with (
+        pytest.raises(DatabaseError, match=r"cannot migrate .*no_such_table"),
+        migrating(upgraded) as connection,
+    ):
+        migrate(connection, upgraded.place, "0002", folder)
+    with upgraded.read() as connection:
+        assert tables_of(connection) == before
+        assert revision_of(connection) == "0001"
+    with upgraded.write() as connection:
+        connection.execute(text("INSERT INTO members VALUES ('Bob', 'a')"))
+    script.write_text(SECOND)
+    with migrating(upgraded) as connection:
+        migrate(connection, upgraded.place, "0002", folder)
+        assert connection.execute(text("SELECT count(*) FROM members")).scalar_one() == 2
+
+
+def test_migration_that_breaks_references_is_undone(upgraded: Database, folder: Path) -> None:
+    """A migration must not leave rows that refer to missing ones; SQLite would not notice it."""
+    script = folder / "versions" / "0002_second.py"
+    script.write_text(SECOND.replace("UPDATE members SET age = 40", "DELETE FROM groups"))
+    with pytest.raises(DatabaseError, match="cannot migrate"), migrating(upgraded) as connection:
+        migrate(connection, upgraded.place, "0002", folder)
+    with upgraded.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM groups")).scalar_one() == 1
+
+
+def test_newer_database_is_refused(database: Database) -> None:
+    """A database of a newer version is not touched, and the error says what to do."""
+    database.prepare()
+    with database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9001'"))
+    with pytest.raises(DatabaseError, match=r"the version 9001 of a newer .*; update"):
+        database.prepare()
+    assert database.examine() == "9001"
+
+
+def test_tables_of_another_program_are_not_used(database: Database) -> None:
+    """A table that has one of our names, but is not ours, is an error; nothing is created."""
+    with migrating(database) as connection:
+        connection.execute(text("CREATE TABLE keys (id INTEGER)"))
+    with pytest.raises(DatabaseError, match=r"cannot migrate .* already exists"):
+        database.prepare()
+    with database.read() as connection:
+        assert inspect(connection).get_table_names() == ["keys"]
+
+
+def test_slow_migration_is_not_interrupted(
+    postgresql: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limits of usual statements do not apply to a migration, and do apply afterwards."""
+    monkeypatch.setattr(limits, "STATEMENT_TIMEOUT_S", 1)
+    monkeypatch.setattr(TimeLimitedConnection, "answer_timeout_s", 2)
+    database = Database(postgresql.create())
+    with migrating(database) as connection:
+        connection.execute(text("SELECT pg_sleep(3)"))
+        create(connection)
+    with pytest.raises(DatabaseError, match="statement timeout"), database.read() as connection:
+        connection.execute(text("SELECT pg_sleep(3)"))
+    database.close()

@@ -1,0 +1,339 @@
+"""Every backend keeps rates and slots alike, exactly, and all or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from itertools import pairwise
+
+import hypothesis
+import pytest
+import redis
+from hypothesis import strategies
+
+from router_service.core.errors import StoreError
+from router_service.store.backends import (
+    MAX_USE_US,
+    MINUTE_US,
+    SLOT_TTL_S,
+    Correction,
+    Demand,
+    LimitStore,
+    fits,
+    open_backend,
+)
+from router_service.store.memory import MemoryLimits
+from router_service.store.parent_process import serve_workers
+from tests.router_service.store.conftest import LIMITS, Replicas, Run
+from tests.serving import wait_for_async
+
+SECOND_US = 1_000_000
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+def rate(name: str, amount: int, limit: int) -> Demand:
+    """Return what takes an amount of a rate of `limit` a minute."""
+    most = MINUTE_US - min(amount, limit) * MINUTE_US // limit
+    return Demand(name, most, amount * MINUTE_US // limit)
+
+
+def slot(name: str, limit: int) -> Demand:
+    """Return what takes a slot."""
+    return Demand(name, limit - 1, None)
+
+
+async def takes(store: LimitStore, holder: str, *demands: Demand) -> bool:
+    """Take all or nothing, and return whether all was taken."""
+    return fits(demands, await store.take(holder, demands))
+
+
+@hypothesis.given(
+    limit=strategies.integers(1, 200),
+    steps=strategies.lists(
+        strategies.tuples(strategies.integers(1, 60), strategies.integers(0, 20_000_000)),
+        max_size=60,
+    ),
+)
+def test_no_window_exceeds_the_limit_and_the_burst(
+    limit: int, steps: list[tuple[int, int]]
+) -> None:
+    """In every window, at most a full minute's amount and what is refilled meanwhile is admitted.
+
+    Nothing is refused while the rule allows it.
+    """
+    clock = Clock()
+    store = MemoryLimits(clock)
+    start_us = int(clock.now_s * 1e6)
+    now_us, admitted, level = start_us, [], 0.0
+    for amount, pause_us in steps:
+        now_us += pause_us
+        clock.now_s = now_us / 1e6
+        level = max(0.0, level - pause_us * limit / MINUTE_US)
+        is_allowed = fits([it := rate("r", amount, limit)], store.take_now("a", [it]))
+        room = limit - min(amount, limit)
+        if abs(level - room) > 1e-3 * limit:  # within rounding, both are right
+            assert is_allowed == (level < room)
+        if is_allowed:
+            level += amount
+            admitted.append((now_us, amount))
+    for first, (start, _) in enumerate(admitted):
+        total = 0
+        for end, amount in admitted[first:]:
+            larger = max(0, amount - limit)  # a request beyond the limit comes alone
+            total += amount
+            rounding = len(admitted) * limit / MINUTE_US + 1e-6
+            refilled = (end - start) * limit / MINUTE_US
+            assert total - larger <= limit + refilled + rounding
+
+
+def test_a_rate_is_refilled_evenly_and_tells_what_is_in_use() -> None:
+    """A limit of 60 a minute allows 60 at once, and then one each second."""
+    clock = Clock()
+    store = MemoryLimits(clock)
+    one = rate("r", 1, 60)
+    for number in range(60):
+        assert store.take_now("a", [one]) == [number * SECOND_US]
+    assert store.take_now("a", [one]) == [60 * SECOND_US]
+    clock.now_s += 1
+    assert fits([one], store.take_now("a", [one]))
+    assert not fits([one], store.take_now("a", [one]))
+    clock.now_s += 3600
+    assert store.take_now("a", [one]) == [0]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 60, 997, 2**31 - 1])
+def test_exactly_the_limit_is_admitted_at_once(limit: int) -> None:
+    """No rounding refuses the last request, or admits one more."""
+    store = MemoryLimits(Clock())
+    share = -(-limit // 50)
+    amounts = [share] * (limit // share) + ([limit % share] if limit % share else [])
+    for amount in amounts:
+        assert fits([it := rate("r", amount, limit)], store.take_now("a", [it]))
+    assert not fits([it := rate("r", share, limit)], store.take_now("a", [it]))
+
+
+def test_a_request_beyond_the_limit_is_admitted_if_nothing_is_in_use() -> None:
+    """Its whole amount has to be refilled before the next request."""
+    clock = Clock()
+    store = MemoryLimits(clock)
+    huge, small = rate("r", 180, 60), rate("r", 1, 60)
+    assert fits([huge], store.take_now("a", [huge]))
+    clock.now_s += 119
+    assert not fits([small], store.take_now("b", [small]))
+    clock.now_s += 3
+    assert fits([small], store.take_now("b", [small]))
+    assert not fits([huge], store.take_now("c", [huge]))
+
+
+def test_no_request_uses_a_rate_for_more_than_an_hour() -> None:
+    """Even an absurd amount, or correction, is forgotten after an hour."""
+    clock = Clock()
+    store = MemoryLimits(clock)
+    store.take_now("a", [rate("r", 10**9, 1)])
+    store.settle_now([Correction("r", 10**15, "a")])
+    assert store.take_now("b", [rate("r", 1, 1)]) == [MAX_USE_US]
+
+
+def test_rates_that_are_not_in_use_are_forgotten() -> None:
+    """Memory holds what was in use within the last minutes, and not each name for ever."""
+    clock = Clock()
+    store = MemoryLimits(clock)
+    for number in range(10_000):
+        store.take_now("a", [rate(f"r{number}", 1, 60)])
+        clock.now_s += 0.1
+    assert len(store._free_us) < 3000
+
+
+def test_a_request_takes_all_or_nothing(replicas: Run) -> None:
+    """If one limit does not fit, the others stay as they were, and so do the slots."""
+
+    async def run(each: Replicas) -> None:
+        one, other = each.limit_stores()
+        mine, ours, slots = (f"{name}{id(each)}" for name in ("mine", "ours", "slots"))
+        assert await takes(one, "a", rate(mine, 1, 100), rate(ours, 60, 60), slot(slots, 1))
+        assert not await takes(other, "b", rate(mine, 1, 100), rate(ours, 1, 60))
+        assert not await takes(one, "c", rate(mine, 1, 100), slot(slots, 1))
+        used, in_use = await other.take("d", [Demand(mine, -1, 0), Demand(slots, -1, None)])
+        assert used <= MINUTE_US // 100, "two refused requests took nothing"
+        assert in_use == 1
+
+    replicas(run)
+
+
+def test_concurrent_requests_of_replicas_never_exceed_a_limit(replicas: Run) -> None:
+    """Of many requests at the same time, exactly as many are admitted as the limits allow."""
+
+    async def run(each: Replicas) -> None:
+        one, other = each.limit_stores()
+        name, slots = f"rate{id(each)}", f"parallel{id(each)}"
+        both = (one, other) * 20
+        taken = await asyncio.gather(
+            *(takes(store, f"r{n}", rate(name, 1, 7)) for n, store in enumerate(both))
+        )
+        assert sum(taken) == 7
+        taken = await asyncio.gather(
+            *(takes(store, f"s{n}", slot(slots, 5)) for n, store in enumerate(both))
+        )
+        assert sum(taken) == 5
+
+    replicas(run)
+
+
+def test_what_is_given_back_can_be_taken_again(replicas: Run) -> None:
+    """A settlement frees slots and corrects rates in both directions; unknown ones are ignored."""
+
+    async def run(each: Replicas) -> None:
+        one, other = each.limit_stores()
+        name, slots = f"tokens{id(each)}", f"slots{id(each)}"
+        minute = rate(name, 1000, 1000)
+        assert await takes(one, "a", minute, slot(slots, 1))
+        assert not await takes(other, "b", rate(name, 500, 1000))
+        back = Correction(name, -900 * MINUTE_US // 1000, "a")
+        await one.settle([back, Correction(slots, None, "a"), Correction(slots, None, "b")])
+        assert await takes(other, "c", rate(name, 850, 1000), slot(slots, 1))
+        assert not await takes(one, "d", rate(name, 500, 1000))
+        await other.settle([Correction(name, 10 * MINUTE_US, "c")])
+        (used,) = await one.take("e", [Demand(name, -1, 0)])
+        assert used > 10 * MINUTE_US
+        await one.settle([Correction(name, -(10**12), "c")])
+        assert await takes(one, "f", minute), "more than everything cannot be given back"
+
+    replicas(run)
+
+
+def test_lost_slots_are_held_again_by_a_renewal(replicas: Run) -> None:
+    """A renewal takes a slot that the store has forgotten, even if the limit is reached."""
+
+    async def run(each: Replicas) -> None:
+        one, other = each.limit_stores()
+        slots = f"lost{id(each)}"
+        assert await takes(one, "a", slot(slots, 1))
+        await other.renew({slots: ["b", "c"]})
+        assert list(await one.take("d", [slot(slots, 9)])) == [3]
+        await one.settle([Correction(slots, None, name) for name in "abcd"])
+        assert await takes(other, "e", slot(slots, 1))
+
+    replicas(run)
+
+
+@hypothesis.given(
+    steps=strategies.lists(
+        strategies.tuples(
+            strategies.sampled_from(["take", "settle", "free"]),
+            strategies.integers(0, 3),
+            strategies.integers(1, 40),
+        ),
+        max_size=40,
+    )
+)
+@hypothesis.settings(
+    max_examples=20, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+def test_all_backends_give_the_same_answers(
+    redis_url: str, steps: list[tuple[str, int, int]]
+) -> None:
+    """The same requests are admitted by memory, by the parent of workers and by Redis.
+
+    The limits are so high that the time between the steps does not matter.
+    """
+
+    async def run() -> None:
+        async with serve_workers(LIMITS) as directory:
+            places = ("memory:", f"workers:{directory}", redis_url)
+            stores = [open_backend(place, LIMITS).limit_store() for place in places]
+            names = [f"{os.getpid()}-{time.monotonic_ns()}-{n}" for n in range(4)]
+            for number, (kind, which, amount) in enumerate(steps):
+                name, holder = names[which], f"h{number % 5}"
+                for store in stores:
+                    if kind == "settle":
+                        await store.settle([Correction(name, (amount - 20) * MINUTE_US, holder)])
+                    elif kind == "free":
+                        await store.settle([Correction(f"{name}s", None, holder)])
+                if kind == "take":
+                    wanted = [
+                        Demand(name, 30 * MINUTE_US, amount * MINUTE_US),
+                        slot(f"{name}s", 3),
+                    ]
+                    used = [await store.take(holder, wanted) for store in stores]
+                    for one, other in pairwise(used):
+                        assert abs(one[0] - other[0]) < MINUTE_US / 2
+                        assert one[1] == other[1]
+                        assert fits(wanted, one) == fits(wanted, other)
+            for store in stores:
+                await store.aclose()
+
+    asyncio.run(run())
+
+
+def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
+    """The parent frees the slots of a closed connection; Redis those that nobody renews."""
+
+    async def run() -> None:
+        async with serve_workers(LIMITS) as directory:
+            backend = open_backend(f"workers:{directory}", LIMITS)
+            killed, other = backend.limit_store(), backend.limit_store()
+            assert await takes(killed, "a", slot("parallel", 1))
+            assert not await takes(other, "b", slot("parallel", 1))
+            await killed.aclose()
+
+            async def is_free() -> bool:
+                return await takes(other, "b", slot("parallel", 1))
+
+            await wait_for_async(is_free, "the slot of the closed connection is free")
+            await other.aclose()
+        store = open_backend(redis_url, LIMITS).limit_store()
+        name = f"expiring{time.monotonic_ns()}"
+        assert await takes(store, "a", slot(name, 1))
+        with redis.Redis.from_url(redis_url) as server:
+            key = f"switchcraft:limit:{name}"
+            assert 0 < server.pttl(key) <= SLOT_TTL_S * 1000
+            now_us = server.time()[0] * 1e6
+            expires_us = server.zscore(key, "a")
+            assert SLOT_TTL_S - 2 < (expires_us - now_us) / 1e6 < SLOT_TTL_S + 2
+            server.zadd(key, {"a": now_us - 1e6})  # as if its process had ended 30 s ago
+        assert await takes(store, "b", slot(name, 1))
+        await store.aclose()
+
+    asyncio.run(run())
+
+
+def test_slots_of_workers_expire_if_nobody_renews_them() -> None:
+    """A slot whose release was lost is free after its time; a renewed one is not."""
+    clock = Clock()
+    store = MemoryLimits(clock, SLOT_TTL_S)
+    assert fits([slot("s", 2)], store.take_now("a", [slot("s", 2)]))
+    assert fits([slot("s", 2)], store.take_now("b", [slot("s", 2)]))
+    clock.now_s += SLOT_TTL_S - 1
+    store.renew_now("s", "b")
+    assert store.take_now("c", [slot("s", 2)]) == [2]
+    clock.now_s += 2
+    assert store.take_now("c", [slot("s", 2)]) == [1]
+    assert store.take_now("d", [slot("s", 2)]) == [2]
+
+
+def test_operations_fail_without_the_store() -> None:
+    """Each operation raises StoreError if the parent or Redis is away."""
+
+    async def run() -> None:
+        for place in ("workers:/nonexistent", "redis://127.0.0.1:1/0"):
+            store = open_backend(place, LIMITS).limit_store()
+            with pytest.raises(StoreError):
+                await store.take("a", [slot("s", 1)])
+            with pytest.raises(StoreError):
+                await store.settle([Correction("s", None, "a")])
+            with pytest.raises(StoreError):
+                await store.renew({"s": ["a"]})
+            await store.aclose()
+
+    asyncio.run(run())

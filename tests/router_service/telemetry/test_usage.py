@@ -1,0 +1,361 @@
+"""Usage: its sums, how they get into the database, and how old ones leave it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, func, insert, select
+
+from router_service.access.key import NO_KEY, Key, Team
+from router_service.apis.usage import Usage
+from router_service.core.errors import DatabaseError
+from router_service.database.engine import Database
+from router_service.database.schema import latencies, spending, state, usage
+from router_service.settings import DatabaseSettings, UsageSettings
+from router_service.telemetry.usage import (
+    DAY_S,
+    HOUR_S,
+    LATENCY_RATIO,
+    MAX_POLICIES,
+    MINUTE_S,
+    UsageHistory,
+    UsageSums,
+)
+from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_biggest, read_sums
+
+NOON = 20_000 * DAY_S + 12 * HOUR_S
+ANNA = Key("anna", team=Team("blue"))
+
+
+class Clock:
+    """A clock that stands still until the test advances it."""
+
+    now_s: float = NOON
+
+    def __call__(self) -> float:
+        """Return Unix seconds."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that stands at noon."""
+    return Clock()
+
+
+def open_history(
+    clock: Clock, *, max_rows: int = 1_000_000, max_pending: int = 10_000, days: int = 400
+) -> UsageHistory:
+    """Return a history that writes and tidies when the test says so."""
+    settings = UsageSettings(max_rows=max_rows, retention_days=days)
+    return UsageHistory(settings, DatabaseSettings(max_pending_rows=max_pending), clock)
+
+
+def add(
+    history: UsageHistory,
+    model: str = "m",
+    policy: str = "theta=0.5",
+    key: Key = ANNA,
+    **values: float,
+) -> None:
+    """Add a request of one second that costs 0.001 USD, unless `values` say otherwise."""
+    facts = {"latency_s": 1.0, "cost_usd": 0.001} | values
+    history.add(key, model, policy, is_error=False, **facts)  # type: ignore[arg-type]
+
+
+def read(
+    database: Database,
+    by: GroupBy,
+    step_s: int = MINUTE_S,
+    since_s: float = 0,
+    wanted: UsageFilter = UsageFilter(),  # noqa: B008 - frozen
+) -> dict[str | int, UsageSums]:
+    """Return what the database has."""
+    with database.read() as connection:
+        return read_sums(connection, step_s, since_s, by, wanted)
+
+
+def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Clock) -> None:
+    """Each request counts for its key, its team and all, with all tokens that were paid for."""
+    history = open_history(clock)
+    asked = [Usage(100, 7, cached_tokens=60), Usage(50, 20, reasoning_tokens=15)]
+    history.add(
+        ANNA, "a", "verified", is_error=False, is_unfamiliar=True, latency_s=2.0, cost_usd=0.25,
+        baseline_usd=1.0, tokens=asked, candidates=2,
+    )  # fmt: skip
+    clock.now_s += MINUTE_S
+    add(history, "b")
+    history.add(NO_KEY, "none", "none", is_error=True)
+    history.add(NO_KEY, "unpriced", "none", is_error=False, latency_s=0.1)
+    history.write(database)
+    by_model = read(database, "model", since_s=NOON)
+    a = by_model["a"]
+    assert (a.requests, a.cost_usd, a.compared_usd, a.baseline_usd) == (1, 0.25, 0.25, 1.0)
+    assert (a.prompt_tokens, a.completion_tokens, a.errors) == (150, 27, 0)
+    assert (a.cached_tokens, a.reasoning_tokens, a.candidates, a.unfamiliar) == (60, 15, 2, 1)
+    assert (by_model["none"].errors, by_model["none"].percentile_s(0.5)) == (1, None)
+    assert (by_model["unpriced"].unpriced, by_model["unpriced"].cost_nusd) == (1, 0)
+    minutes = read(database, "start_s", since_s=NOON)
+    assert {start: sums.requests for start, sums in minutes.items()} == {NOON: 1, NOON + 60: 3}
+    days = read(database, "start_s", DAY_S)
+    assert {start: sums.requests for start, sums in days.items()} == {NOON - 12 * HOUR_S: 4}
+    assert [*read(database, "start_s", HOUR_S)] == [NOON]
+    for wanted in (UsageFilter(key="anna"), UsageFilter(team="blue")):
+        assert sorted(map(str, read(database, "model", HOUR_S, wanted=wanted))) == ["a", "b"]
+    assert read(database, "policy", wanted=UsageFilter(key="anna", model="b")).keys() == {
+        "theta=0.5"
+    }
+    assert read(database, "model", wanted=UsageFilter(key="other")) == {}
+    keyless = read(database, "model", DAY_S, wanted=UsageFilter(key=""))
+    assert sorted(map(str, keyless)) == ["none", "unpriced"]
+
+
+def test_sums_do_not_depend_on_the_order_of_additions(database: Database, clock: Clock) -> None:
+    """Costs are rounded once each, to nanodollars, so that sums are exact."""
+    history, rng = open_history(clock), random.Random(7)
+    costs = [rng.lognormvariate(-7, 2) for _ in range(300)]
+    for index, cost_usd in enumerate(costs):
+        add(history, cost_usd=cost_usd)
+        if index % 50 == 49:
+            history.write(database)
+    found = read(database, "model", DAY_S)["m"].cost_nusd
+    assert found == sum(round(cost_usd * 1e9) for cost_usd in sorted(costs))
+
+
+def test_writers_add_to_the_same_rows(url: str, database: Database, clock: Clock) -> None:
+    """Four processes that write at the same time lose nothing, and do not wait for each other."""
+    histories = [open_history(clock) for _ in range(4)]
+    failures: list[DatabaseError] = []
+
+    def work(history: UsageHistory, number: int) -> None:
+        own = Database(url)
+        for index in range(15):
+            for name in random.Random(number * 100 + index).sample(range(30), 30):
+                add(history, key=Key(f"key-{name}"), latency_s=0.001 * 2**name)
+            try:
+                history.write(own)
+            except DatabaseError as exc:
+                failures.append(exc)
+        own.close()
+
+    threads = [
+        threading.Thread(target=work, args=(history, number))
+        for number, history in enumerate(histories)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    found = read(database, "model", DAY_S)["m"]
+    assert (found.requests, sum(found.latencies.values())) == (1800, 1800)
+    assert read(database, "model", wanted=UsageFilter(key="key-7"))["m"].requests == 60
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_percentiles_are_close(share: float) -> None:
+    """An estimated percentile differs from the exact one by less than the ratio of two bounds."""
+    database = Database(None)
+    database.prepare()
+    history, rng = open_history(Clock()), random.Random(7)
+    seconds = sorted(rng.lognormvariate(0, 1.5) for _ in range(2001))
+    for latency_s in seconds:
+        add(history, latency_s=latency_s)
+    history.write(database)
+    found = read(database, "model")["m"].percentile_s(share)
+    exact = seconds[int(share * 2001)]
+    assert found is not None
+    assert exact / LATENCY_RATIO < found < exact * LATENCY_RATIO
+
+
+def test_policies_of_clients_are_limited(database: Database, clock: Clock) -> None:
+    """A client that sends ever new numbers gets rows for some of them, and one for the others."""
+    history = open_history(clock)
+    for index in range(1000):
+        add(history, policy=f"theta={index}")
+    history.write(database)
+    found = read(database, "policy")
+    assert len(found) == MAX_POLICIES + 1
+    assert found["theta"].requests == 1000 - MAX_POLICIES
+
+
+def test_any_name_can_be_written(database: Database, clock: Clock) -> None:
+    """Names that a database refuses are changed, so that they do not hold up the others."""
+    names = ["\0", "x" * 10_000, "\ud800", "'; DROP TABLE usage; --", "=HYPERLINK(1)", "ключ 🔑"]
+    history = open_history(clock)
+    for name in names:
+        add(history, key=Key(name, team=Team(name)))
+    history.write(database)
+    assert read(database, "model")["m"].requests == len(names)
+    for name in names:
+        assert read(database, "model", wanted=UsageFilter(key=name))["m"].requests == 1
+        assert read(database, "model", wanted=UsageFilter(team=name))["m"].requests == 1
+
+
+def test_biggest_keys_and_teams_are_found(database: Database, clock: Clock) -> None:
+    """The most expensive come first; the filters apply to what they have spent."""
+    history = open_history(clock)
+    for number in range(60):
+        team = Team("blue" if number % 2 else "red")
+        add(history, key=Key(f"key-{number}", team=team), cost_usd=0.01 * number)
+    add(history, "other", key=Key("key-59", team=Team("blue")), cost_usd=5.0)
+    add(history, key=Key("key-0", team=Team("red")), cost_usd=0.0)
+    history.write(database)
+
+    def biggest(wanted: UsageFilter, kind: str = "key", step_s: int = MINUTE_S) -> dict[str, float]:
+        since_s = NOON - 29 * DAY_S if step_s == DAY_S else NOON - 3600
+        with database.read() as connection:
+            found = read_biggest(connection, kind, step_s, since_s, NOON, wanted)  # type: ignore[arg-type]
+        return {name: sums.cost_usd for name, sums in found.items()}
+
+    for step_s in (MINUTE_S, HOUR_S, DAY_S):
+        found = biggest(UsageFilter(), step_s=step_s)
+        assert [*found] == [f"key-{number}" for number in range(59, 9, -1)]
+        assert found["key-59"] == 5.59
+    assert biggest(UsageFilter(model="m"))["key-59"] == 0.59
+    assert "key-0" not in found
+    teams = biggest(UsageFilter(), "team")
+    assert [*teams] == ["blue", "red"]
+    assert round(sum(teams.values()), 9) == round(0.01 * sum(range(60)) + 5, 9)
+
+
+def test_old_rows_are_deleted(database: Database, clock: Clock) -> None:
+    """Minutes are kept for two hours, hours for two days, and days as configured."""
+    history = open_history(clock, days=5)
+    for _ in range(180):
+        add(history)
+        clock.now_s += MINUTE_S
+    history.write(database)
+    history.tidy(database)
+    assert min(read(database, "start_s")) == clock.now_s - 2 * HOUR_S
+    assert len(read(database, "start_s", HOUR_S)) == 3
+    with database.read() as connection:
+        query = select(func.min(latencies.c.start_s)).where(latencies.c.step_s == MINUTE_S)
+        assert connection.execute(query).scalar_one() == clock.now_s - 2 * HOUR_S
+    clock.now_s += 3 * DAY_S
+    history = open_history(clock, days=5)
+    history.tidy(database)
+    assert (read(database, "start_s"), read(database, "start_s", HOUR_S)) == ({}, {})
+    assert len(read(database, "start_s", DAY_S)) == 1
+    clock.now_s += 100 * DAY_S
+    open_history(clock, days=5).tidy(database)
+    with database.read() as connection:
+        for table in (usage, latencies, spending):
+            assert connection.execute(select(func.count()).select_from(table)).scalar_one() == 0
+        assert connection.execute(select(state.c.name)).scalars().all() == ["revision"]
+
+
+@pytest.mark.parametrize("max_rows", [200, 30])
+def test_number_of_rows_is_bounded(database: Database, clock: Clock, max_rows: int) -> None:
+    """The oldest minutes are deleted first, then the oldest hours; present sums stay."""
+    history = open_history(clock, max_rows=max_rows)
+    for _ in range(100):
+        add(history)
+        clock.now_s += MINUTE_S
+    history.write(database)
+    history.tidy(database)
+    with database.read() as connection:
+        rows = sum(
+            connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in (usage, latencies)
+        )
+    assert rows <= max_rows
+    assert rows > max_rows - 10
+    minutes = read(database, "start_s")
+    newest = clock.now_s - MINUTE_S
+    assert [*minutes] == [newest - MINUTE_S * (len(minutes) - 1 - n) for n in range(len(minutes))]
+    assert sum(sums.requests for sums in read(database, "start_s", HOUR_S).values()) == 100
+    assert read(database, "model", DAY_S)["m"].requests == 100
+
+
+def test_tidying_takes_turns(database: Database, clock: Clock) -> None:
+    """A turn is short, however many rows are old, and the next one continues."""
+    row = dict.fromkeys(usage.c.keys(), 0) | {"scope": "", "model": "m", "policy": "p"}
+    starts = range(0, 5_000 * MINUTE_S, MINUTE_S)
+    with database.write() as connection:
+        rows = [row | {"step_s": MINUTE_S, "start_s": start} for start in starts]
+        connection.execute(insert(usage), rows)
+    history = UsageHistory(UsageSettings(), DatabaseSettings(), clock, turn_s=0)
+    left = [len(starts)]
+    while left[-1]:
+        history.tidy(database)
+        left.append(len(read(database, "start_s")))
+    assert left == [5_000, 3_000, 1_000, 0]
+
+
+def test_what_cannot_be_written_is_kept_within_a_bound(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests are counted meanwhile; those beyond the bound are counted in the log."""
+    folder = tmp_path / "folder"
+    folder.write_text("a file")
+    database = Database(f"sqlite:///{folder / 'switchcraft.db'}")
+    history = open_history(clock, max_pending=3)
+    for _ in range(2):
+        for model in ("a", "b"):
+            add(history, model)
+        with pytest.raises(DatabaseError, match=r"switchcraft\.db"):
+            history.write(database)
+    for number in range(5):
+        add(history, f"model-{number}")
+    folder.unlink()
+    database.prepare()
+    history.write(database)
+    found = read(database, "model")
+    assert (found["a"].requests, found["b"].requests, len(found)) == (2, 2, 3)
+    assert "requests=4" in caplog.records[-1].getMessage()
+    assert caplog.records[-1].levelno == logging.WARNING
+
+
+class LostAnswers(Database):
+    """A database that commits, and whose connection breaks before it says so."""
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Yield a connection as usual, and fail afterwards."""
+        with super().write() as connection:
+            yield connection
+        raise DatabaseError("write", self.place, "the connection was lost")
+
+
+def test_lost_answer_to_a_commit_counts_nothing_twice(
+    url: str, database: Database, clock: Clock
+) -> None:
+    """A batch that may have been written already is not written again."""
+    history, lossy = open_history(clock), LostAnswers(url)
+    add(history)
+    for _ in range(2):
+        with pytest.raises(DatabaseError):
+            history.write(lossy)
+    add(history, "later")
+    history.write(database)
+    found = read(database, "model")
+    assert (found["m"].requests, found["later"].requests) == (1, 1)
+
+
+def test_disabled_usage_is_not_written(database: Database, clock: Clock) -> None:
+    """Nothing is kept in memory either."""
+    history = UsageHistory(UsageSettings(enabled=False), DatabaseSettings(), clock)
+    add(history)
+    history.write(database)
+    assert read(database, "model") == {}
+
+
+def test_last_write_leaves_nothing_behind(database: Database, clock: Clock) -> None:
+    """It writes everything in one turn, and removes what only this process needed."""
+    history = UsageHistory(UsageSettings(), DatabaseSettings(), clock, turn_s=0)
+    for number in range(1200):
+        add(history, f"model-{number}")
+    history.write(database)
+    assert len(read(database, "model")) == 500
+    history.close()
+    history.write(database)
+    assert len(read(database, "model")) == 1200
+    with database.read() as connection:
+        assert connection.execute(select(state.c.name)).scalars().all() == ["revision"]

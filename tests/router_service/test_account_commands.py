@@ -1,0 +1,240 @@
+"""`switchcraft keys` and `switchcraft teams` on real databases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router_service.access.accounts import Accounts
+from router_service.access.key import Key, Permission
+from router_service.access.keyring import KeyRing, StoredKeys
+from router_service.access.specs import NewKey
+from router_service.cli import main
+from router_service.core.keys import is_weak
+from router_service.database.engine import Database
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name an empty database in the environment, of each kind in turn."""
+    if request.param == "sqlite":
+        address = f"sqlite:///{tmp_path}/new folder/keys.db"
+    else:
+        address = request.getfixturevalue("postgresql").create()
+    monkeypatch.setenv("SWITCHCRAFT_DATABASE_URL", address)
+    monkeypatch.delenv("SWITCHCRAFT_CONFIG", raising=False)
+    return address
+
+
+@pytest.fixture
+def run(url: str, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command and returns its output; an error goes to `stderr`."""
+    del url
+
+    def run_command(*arguments: str, fails: bool = False) -> str:
+        capsys.readouterr()
+        assert main(arguments) == int(fails)
+        output = capsys.readouterr()
+        if fails:
+            assert output.out == ""
+            assert output.err.startswith("switchcraft: ")
+            assert output.err.count("\n") == 1
+        return output.err if fails else output.out
+
+    return run_command
+
+
+def find(url: str, secret: str, permission: Permission = Permission.CALL) -> Key | None:
+    """Return the key that a gateway with this database finds."""
+    database = Database(url)
+    stored = StoredKeys()
+    stored.refresh(database)
+    database.close()
+    return KeyRing([], stored).find(secret.encode(), permission)
+
+
+def show(run: Run, name: str, kind: str = "keys") -> dict[str, Any]:
+    """Return a key or a team as JSON."""
+    shown: dict[str, Any] = json.loads(run(kind, "show", name, "--json"))
+    return shown
+
+
+def test_created_key_is_the_only_line_of_the_output(run: Run, url: str) -> None:
+    """`KEY=$(switchcraft keys create ...)` takes the secret, and a gateway accepts it."""
+    output = run("keys", "create", "ops", "--admin")
+    secret = output.removesuffix("\n")
+    assert not is_weak(secret)
+    assert "\n" not in secret
+    assert find(url, secret, Permission.ADMIN) is not None
+    assert secret not in run("keys", "show", "ops") + run("keys", "list")
+    created = json.loads(run("keys", "create", "a", "--json"))
+    assert find(url, created["secret"]) == Key("a", frozenset({Permission.CALL}))
+
+
+def test_options_set_and_remove_what_a_key_has(run: Run) -> None:
+    """Options of `create` and `edit` are the fields of the API; `--remove` is its null."""
+    run("keys", "create", "ops", "--admin")
+    run("teams", "create", "search", "--budget", "500", "--tokens-per-minute", "9")
+    limits = "--requests-per-minute 60 --tokens-per-minute 1000 --parallel-requests 4"
+    run(
+        *("keys", "create", "agent", "--team", "search", "--owner", "ana", "--budget", "0.5/day"),
+        *("--models", "small", "large", "--policies", "economy", "--expires", "2030-01-31"),
+        *("--metadata", "a=b", "c=d=e", *limits.split()),
+    )
+    key = show(run, "agent")
+    assert key["budget"] == {"usd": 0.5, "period": "day"}
+    assert (key["team"], key["owner"], key["is_admin"]) == ("search", "ana", False)
+    assert (key["models"], key["policies"]) == (["small", "large"], ["economy"])
+    assert (key["expires"], key["metadata"]) == ("2030-01-31T00:00:00Z", {"a": "b", "c": "d=e"})
+    assert key["requests_per_minute"] == 60
+    assert (key["tokens_per_minute"], key["parallel_requests"]) == (1000, 4)
+    assert key["team_budget_state"]["usd"] == 500
+    run("keys", "edit", "agent", "--admin", "--owner", "bo", "--remove", "team", "models", "budget")
+    changed = show(run, "agent")
+    assert (changed["team"], changed["models"], changed["budget"]) == (None, None, None)
+    assert (changed["is_admin"], changed["owner"], changed["policies"]) == (True, "bo", ["economy"])
+    run("keys", "edit", "agent", "--remove", "admin", "metadata", "requests-per-minute")
+    changed = show(run, "agent")
+    assert (changed["is_admin"], changed["metadata"]) == (False, {})
+    assert changed["requests_per_minute"] is None
+    run("teams", "edit", "search", "--owner", "ana", "--remove", "budget")
+    team = show(run, "search", "teams")
+    assert (team["owner"], team["budget"], team["tokens_per_minute"]) == ("ana", None, 9)
+    run("teams", "delete", "search")
+    assert "There is no team" in run("teams", "show", "search", fails=True)
+
+
+def test_expiry_may_be_a_time_from_now(run: Run) -> None:
+    """Times without a zone are UTC."""
+    run("keys", "create", "ops", "--admin", "--expires", "90d")
+    expires = datetime.fromisoformat(show(run, "ops")["expires"])
+    assert timedelta(0) < datetime.now(UTC) + timedelta(days=90) - expires < timedelta(minutes=5)
+    run("keys", "edit", "ops", "--expires", "2030-01-31T18:00+01:00")
+    assert show(run, "ops")["expires"] == "2030-01-31T17:00:00Z"
+
+
+def test_rotated_key_is_printed_and_a_revoked_one_is_refused(run: Run, url: str) -> None:
+    """The old secret is valid for the overlap; revoking ends both."""
+    first = run("keys", "create", "ops", "--admin").strip()
+    second = run("keys", "rotate", "ops", "--overlap", "1h").strip()
+    third = run("keys", "rotate", "ops", "--overlap", "1h").strip()
+    assert [find(url, each) is not None for each in (first, second, third)] == [False, True, True]
+    run("keys", "rotate", "ops", "--overlap", "0s")
+    assert find(url, third) is None
+    assert "revoked" in run("keys", "revoke", "ops")
+    assert "is revoked, which is final" in run("keys", "rotate", "ops", fails=True)
+
+
+def test_list_is_an_aligned_table(run: Run, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns start at the same place in each line, and a long list says how it continues."""
+    run("keys", "create", "ops", "--admin")
+    run("teams", "create", "search team")
+    for number in range(3):
+        run("keys", "create", f"agent {number}", "--team", "search team", "--budget", "5/week")
+    run("keys", "revoke", "agent 1")
+    lines = run("keys", "list").splitlines()
+    assert [line[: lines[0].index("STATUS")].strip() for line in lines[1:]] == [
+        *("agent 0", "agent 1", "agent 2", "ops")
+    ]
+    start, end = lines[0].index("STATUS"), lines[0].index("TEAM")
+    assert [line[start:end].strip() for line in lines[1:]] == [
+        "active",
+        "revoked",
+        "active",
+        "active",
+    ]
+    assert "0.00 of 5.00 USD a week" in lines[1]
+    assert main(["keys", "list", "--limit", "2", "--team", "search team"]) == 0
+    assert "2 of 3 are shown; continue with --after 'agent 1'" in capsys.readouterr().err
+    assert len(run("keys", "list", "--after", "agent 1", "--team", "search team").splitlines()) == 2
+    assert len(run("keys", "list", "AGENT", "--status", "active").splitlines()) == 3
+    listed = json.loads(run("keys", "list", "--json"))
+    assert (listed["total"], listed["keys"][0]["name"]) == (4, "agent 0")
+    assert run("teams", "list").splitlines()[1].split()[:3] == ["search", "team", "2"]
+    assert json.loads(run("teams", "list", "--json"))["teams"][0]["keys"] == 2
+    del url
+
+
+def test_output_cannot_control_a_terminal(run: Run, url: str) -> None:
+    """Control characters, which metadata may have, are escaped."""
+    database = Database(url)
+    database.prepare()
+    spec = NewKey(name="ops", is_admin=True, metadata={"\x1b[31m": "a\nb\u202ec\x9b"})
+    Accounts(database).create_key(spec)
+    database.close()
+    for output in (run("keys", "show", "ops"), run("keys", "show", "ops", "--json")):
+        assert output.replace("\n", "").isprintable()
+        assert "b\\u202ec" in output
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("keys create a", "must be an admin key"),
+        ("keys create a\tb --admin", "Invalid 'name': must not contain control characters"),
+        ("keys create a --admin --team x", "There is no team with the name 'x'"),
+        ("keys create a --admin --budget 5/year", "Invalid 'budget.period'"),
+        ("keys create a --admin --budget -5", "Invalid 'budget.usd'"),
+        ("keys create a --admin --budget nan", "Invalid 'budget.usd'"),
+        ("keys create a --admin --metadata x", "Write metadata as NAME=VALUE"),
+        ("keys create sk-1234567890 --admin", "looks like a key"),
+        ("keys show x", "There is no key with the name 'x'"),
+        ("keys show \udcff", "There is no key with the name '\\udcff'"),
+        ("keys list --config /nowhere.yaml", "/nowhere.yaml"),
+        ("teams delete x", "There is no team with the name 'x'"),
+        ("keys rotate x --overlap 100d", "Invalid 'overlap_s'"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, command: str, problem: str) -> None:
+    """The line says what is wrong; standard output stays empty, so that no script takes it."""
+    assert problem in run(*command.split(" "), fails=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("keys create a --expires tomorrow", "'tomorrow' is not a date; write 2027-01-31"),
+        ("keys create a --expires 999999999w", "'999999999w' is not a date"),
+        ("keys create a --budget much", "'much' is not a budget; write USD/PERIOD"),
+        ("keys rotate a --overlap 5", "'5' is not a time; write a number and s, m, h, d or w"),
+        ("teams edit a --remove team", "Choose from"),
+    ],
+)
+def test_wrong_options_are_usage_errors(
+    command: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They end with status 2, before the database is opened."""
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_unreachable_database_is_an_error_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the database and the cause."""
+    monkeypatch.setenv("SWITCHCRAFT_DATABASE_URL", "postgresql://u:hidden@127.0.0.1:9/keys")
+    assert main(["keys", "list"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "postgresql://127.0.0.1:9/keys" in output.err
+    assert "hidden" not in output.err
+
+
+def test_names_of_the_configuration_are_taken(run: Run, tmp_path: Path) -> None:
+    """The command knows the keys of the gateway's configuration."""
+    config = tmp_path / "gateway.yaml"
+    model = {"model_name": "m", "litellm_params": {"model": "openai/gpt-4o", "api_key": "k"}}
+    keys = {"api": {"app": f"sha256:{'1' * 64}"}}
+    config.write_text(json.dumps({"model_list": [model], "keys": keys}))
+    message = run("keys", "create", "app", "--config", str(config), fails=True)
+    assert "belongs to the configuration's keys" in message
+    run("keys", "create", "other", "--config", str(config))
