@@ -403,7 +403,7 @@ def main() -> None:
     """Simulate, print and write the figures, and draw the plot."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=REQUESTS, help="requests in the month")
-    parser.add_argument("--months", type=int, default=8, help="simulated months")
+    parser.add_argument("--months", type=int, default=40, help="simulated months")
     parser.add_argument("--plot", type=Path, default=PLOT)
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
