@@ -10,6 +10,7 @@ from router_service.access.budgets import Budgets, Reservation
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.limits import RateLimits, TakenLimits
 from router_service.access.pacing import Pacing
+from router_service.core.errors import AdmissionError
 
 
 @dataclass(slots=True)
@@ -44,7 +45,11 @@ class Access:
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve the request's expected cost in the budgets of its key and its team."""
-        reservation = await self._budgets.reserve(request.key, cost)
+        try:
+            reservation = await self._budgets.reserve(request.key, cost)
+        except AdmissionError:
+            self._alerts.refused(request.key)
+            raise
         if reservation is None or not isinstance(grant, AccountGrant):
             return math.inf
         grant.reservation = reservation

@@ -15,9 +15,9 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from pydantic import SecretStr
 from sqlalchemy import insert
 
+from router_service.access.allowance import Allowance
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.key import BudgetPeriod
-from router_service.access.pacing import Allowance
 from router_service.core.keys import new_key
 from router_service.core.money import NANO
 from router_service.database import schema
