@@ -42,7 +42,7 @@ from router_service.core.errors import (
     InvalidRequestError,
     UnknownAccountError,
 )
-from router_service.core.keys import digest_of, new_key
+from router_service.core.keys import HASHED, digest_of, new_key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import USAGE_MONTH, keys, spending, state, teams
@@ -86,6 +86,27 @@ class Accounts:
         open gateway and is not an admin key. Raises InvalidRequestError if the team is unknown.
         """
         secret = new_key()
+        return CreatedKey(secret=secret, key=self._add_key(spec, _hash_columns(secret)))
+
+    def import_key(self, spec: NewKey, digest: str) -> KeyView:
+        """Create a key with the secret that a client has already, given as `sha256:HEX`.
+
+        Raises the errors of `create_key`, and others if this is no hash or that of another key.
+        """
+        try:
+            found = digest_of(digest).hex() if digest.startswith(HASHED) else None
+        except ValueError:
+            found = None
+        if found is None:
+            raise InvalidRequestError(
+                "The hash is not valid. Write sha256: and the 64 hexadecimal digits of the "
+                "secret's SHA-256.",
+                param="hash",
+                code="invalid_value",
+            )
+        return self._add_key(spec, {"digest": found, "hint": ""})
+
+    def _add_key(self, spec: NewKey, hash_columns: Mapping[str, object]) -> KeyView:
         with self._change() as (connection, revision):
             if spec.name in {*self._configured.api, ADMIN, METRICS}:
                 raise AccountConflictError(
@@ -106,15 +127,24 @@ class Accounts:
                     code="admin_key_needed",
                 )
             self._check_team(connection, spec.team)
+            digest = hash_columns["digest"]
+            same = or_(keys.c.digest == digest, keys.c.previous_digest == digest)
+            holder = connection.execute(select(keys.c.name).where(same)).scalar()
+            if holder is not None:
+                raise AccountConflictError(
+                    f"The key {holder!r} has this secret. Create a key with a secret of its own.",
+                    param="hash",
+                    code="secret_taken",
+                )
             values = {
                 **_key_columns(spec.name, spec),
-                **_hash_columns(secret),
+                **hash_columns,
                 "name": spec.name,
                 "created_s": self._clock(),
                 "revision": revision,
             }
             connection.execute(insert(keys).values(values))
-            return CreatedKey(secret=secret, key=self._key_view(connection, spec.name))
+            return self._key_view(connection, spec.name)
 
     def get_key(self, name: str) -> KeyView:
         """Return a key."""

@@ -158,7 +158,20 @@ _REMOVE = Parameter("--remove", help="remove limits and other fields")
 
 @keys.command(name="create")
 def create_key(
-    name: Name, /, *, options: KeyOptions | None = None, config: Config = None, json: Json = False
+    name: Name,
+    /,
+    *,
+    options: KeyOptions | None = None,
+    hash_: Annotated[
+        str | None,
+        Parameter(
+            "--hash",
+            metavar="sha256:HEX",
+            help="use the secret with this SHA-256, which a client has already; nothing is printed",
+        ),
+    ] = None,
+    config: Config = None,
+    json: Json = False,
 ) -> None:
     """Create a key, and print it on standard output.
 
@@ -171,7 +184,12 @@ def create_key(
 
     spec = _build(NewKey, {"name": name, **_given(options)})
     with _open_accounts(config) as accounts:
-        _print_secret(accounts.create_key(spec), as_json=json)
+        if hash_ is None:
+            _print_secret(accounts.create_key(spec), as_json=json)
+            return
+        imported = accounts.import_key(spec, hash_)
+    if json:
+        _print_json(imported)
 
 
 @keys.command(name="list")
@@ -203,7 +221,7 @@ def list_keys(
     rows = [
         (
             key.name, key.status, key.team or "", _usd(key.spent_month_usd),
-            _describe_budget(key.budget_state), _date(key.expires), f"...{key.hint}",
+            _describe_budget(key.budget_state), _date(key.expires), key.hint and f"...{key.hint}",
         )
         for key in page.keys
     ]  # fmt: skip

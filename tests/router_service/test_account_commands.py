@@ -15,7 +15,7 @@ from router_service.access.key import Key, Permission
 from router_service.access.keyring import KeyRing, StoredKeys
 from router_service.access.specs import NewKey
 from router_service.cli import main
-from router_service.core.keys import is_weak
+from router_service.core.keys import hashed, is_weak
 from router_service.database.engine import Database
 
 Run = Callable[..., str]
@@ -76,6 +76,23 @@ def test_created_key_is_the_only_line_of_the_output(run: Run, url: str) -> None:
     assert secret not in run("keys", "show", "ops") + run("keys", "list")
     created = json.loads(run("keys", "create", "a", "--json"))
     assert find(url, created["secret"]) == Key("a", frozenset({Permission.CALL}))
+
+
+def test_key_may_keep_its_secret(run: Run, url: str) -> None:
+    """`--hash` takes the SHA-256 of a secret that a client has already, such as one of LiteLLM."""
+    run("keys", "create", "ops", "--admin")
+    secret = "sk-1234567890abcdefghij"
+    assert run("keys", "create", "moved", "--hash", hashed(secret)) == ""
+    found = find(url, secret)
+    assert found is not None
+    assert found.name == "moved"
+    for name, digest, problem in (
+        ("a", hashed(secret), "The key 'moved' has this secret"),
+        ("a", hashed(secret).removeprefix("sha256:"), "The hash is not valid"),
+        ("a", "sha256:00", "The hash is not valid"),
+        ("moved", hashed("another secret"), "exists already"),
+    ):
+        assert problem in run("keys", "create", name, "--hash", digest, fails=True)
 
 
 def test_options_set_and_remove_what_a_key_has(run: Run) -> None:
