@@ -159,7 +159,7 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
     missing = ", ".join(arm for arm in manifest.arms if arm not in pool.by_arm)
     place = "published" if publication else str(router.artifact.directory)
     without = f"; without a model, so never chosen: {missing}" if missing else ""
-    measured = f". {manifest.knowledge}" if manifest.knowledge else ""
+    measured = f". {str(manifest.knowledge).removesuffix('.')}" if manifest.knowledge else ""
     count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
     runs = f". Runs {router.execution}"
     return f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"

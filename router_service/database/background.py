@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from router_service.core.errors import DatabaseError
 from router_service.database.engine import Database
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 RETRY_S = 1.0
 """Pause after a failed attempt to use the database."""
 DEFECT_PAUSE_S = 10.0
 """Pause of a job that failed because of a defect, so that it does not fill the log."""
 ANSWER_S = 2.0
-"""Longest time that callers wait for the database. While it is not over for the thread's present
-work, the database counts as reachable."""
+"""Time that a job may take until the database counts as unreachable."""
+PREPARATION = "preparation"
+"""Name of the job that creates or migrates the tables, before all others."""
 CLOSING_S = 10.0
 """Longest time to wait for the last writes at a shutdown."""
 
 _log = logging.getLogger("switchcraft.database")
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -42,10 +34,10 @@ class _Job:
 
 
 class DatabaseThread:
-    """Runs jobs regularly, and single pieces of work as soon as possible.
+    """Runs jobs regularly, and tries those that fail again after a pause.
 
-    While the database is unreachable, jobs are tried again after a pause, and other work fails at
-    once. The first failure and the recovery are logged.
+    While a job fails, the database counts as unreachable: it may be possible to read it, but not to
+    write it. The first failure and the recovery are logged.
     """
 
     def __init__(
@@ -55,17 +47,16 @@ class DatabaseThread:
         self.database = database
         self._on_error = on_error
         self._jobs: list[_Job] = []
-        self._work: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._has_ended = False
-        """Whether the thread takes no more work."""
         self._is_prepared = False
+        self._failing: set[str] = set()
+        """Names of the jobs whose last attempt has failed."""
         self._failed_s: float | None = None
-        """When the database became unreachable, by the monotonic clock."""
+        """When the first of them has failed, by the monotonic clock."""
         self._failure: DatabaseError | None = None
         self._busy_since_s: float | None = None
-        """When the present work began, by the monotonic clock; None while the thread waits."""
+        """When the present job began, by the monotonic clock; None while the thread waits."""
         self._thread = threading.Thread(target=self._run, name="database", daemon=True)
 
     @property
@@ -107,78 +98,18 @@ class DatabaseThread:
                     job.due_s = 0.0
             self._changed.notify()
 
-    def prepare(self) -> None:
-        """Create or migrate the tables, and run each job once; raises DatabaseError."""
-        self.database.prepare()
-        self._is_prepared = True
-        for job in self._jobs:
-            job.run(self.database)
-
     def start(self) -> None:
-        """Start the thread; if the database cannot be used yet, the thread tries again."""
-        if not self._is_prepared:
-            try:
-                self.prepare()
-            except DatabaseError as exc:
-                self._note(exc)
+        """Run each job once, and start the thread; it tries again what has failed."""
+        self._run_jobs(everything=True)
         self._thread.start()
 
-    async def submit(self, work: Callable[[Connection], T]) -> T:
-        """Run a function in a transaction of its own; raises DatabaseError.
-
-        The caller waits at most `ANSWER_S`, and not at all while the database is unreachable. The
-        error of a caller that has waited does not say whether the work was done.
-        """
-        failure = self.failure
-        if failure is not None:
-            raise failure
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():  # the caller waits no longer
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]  # the result, if no error
-
-        def run() -> None:
-            if future.done():
-                return
-            result: Any = None
-            error: BaseException | None = self.failure
-            if error is None:
-                try:
-                    with self.database.write() as connection:
-                        result = work(connection)
-                except DatabaseError as exc:
-                    self._note(exc)
-                    error = exc
-                except Exception as exc:  # noqa: BLE001 - raised in the caller
-                    error = exc
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(settle, result, error)
-
-        with self._changed:
-            if self._has_ended:
-                raise DatabaseError("use", self.database.place, "the gateway has closed it")
-            self._work.append(run)
-            self._changed.notify()
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await future
-        except TimeoutError as exc:
-            raise self._no_answer() from exc
-
     def close(self) -> None:
-        """Do the pending work, run each job a last time, and close the connections."""
+        """Run each job a last time, and close the connections."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(CLOSING_S)
-        self._has_ended = True
         self.database.close()
 
     def _run(self) -> None:
@@ -186,72 +117,63 @@ class DatabaseThread:
             with self._changed:
                 now_s = time.monotonic()
                 due_s = min((job.due_s for job in self._jobs), default=now_s + RETRY_S)
-                if not (self._work or self._is_stopping or due_s <= now_s):
+                if not (self._is_stopping or due_s <= now_s):
                     self._changed.wait(due_s - now_s)
-                work, self._work = self._work, deque()
-                is_last = self._has_ended = self._is_stopping
-            self._busy_since_s = time.monotonic()
-            for run in work:
-                run()
-                self._busy_since_s = time.monotonic()
+                is_last = self._is_stopping
             self._run_jobs(everything=is_last)
-            self._busy_since_s = None
             if is_last:
                 return
 
     def _run_jobs(self, *, everything: bool) -> None:
-        """Run the jobs that are due, or all of them, until one finds the database unreachable."""
-        if not self._is_prepared and not self._attempt(self._prepare):
-            self._postpone()
-            return
+        """Run the jobs that are due, or all of them, unless the database cannot be opened."""
         now_s = time.monotonic()
+        if not self._is_prepared:
+            self._attempt(_Job(PREPARATION, 0.0, self._prepare))
+        is_open = self._is_prepared
         for job in self._jobs:
-            if everything or job.due_s <= now_s:
+            if not is_open:
+                job.due_s = now_s + RETRY_S
+            elif everything or job.due_s <= now_s:
                 job.due_s = now_s + job.interval_s
-                if not self._attempt(lambda job=job: self._run_job(job)):  # type: ignore[misc]
-                    self._postpone()
-                    return
-                self._busy_since_s = time.monotonic()
+                is_open = self._attempt(job)
 
-    def _run_job(self, job: _Job) -> None:
+    def _prepare(self, database: Database) -> None:
+        database.prepare()
+        self._is_prepared = True
+
+    def _attempt(self, job: _Job) -> bool:
+        """Run a job, note whether it fails, and return whether to go on with other ones."""
+        self._busy_since_s = started_s = time.monotonic()
         try:
             job.run(self.database)
-        except DatabaseError:
-            raise
+        except DatabaseError as exc:
+            self._note_failure(job, exc, started_s)
+            now_s = time.monotonic()
+            job.due_s = now_s + RETRY_S
+            # Others would fail in the same way, and a frozen server would let each of them wait.
+            return exc.operation != "open" and now_s - started_s < ANSWER_S
         except Exception:  # noqa: BLE001 - a defect of one job must not end the thread
             _log.exception("a job of the database failed: job=%s", job.name)
             job.due_s = time.monotonic() + max(DEFECT_PAUSE_S, job.interval_s)
-
-    def _prepare(self) -> None:
-        self.database.prepare()
-        self._is_prepared = True
-
-    def _postpone(self) -> None:
-        """Try everything again after a pause."""
-        retry_s = time.monotonic() + RETRY_S
-        for job in self._jobs:
-            job.due_s = retry_s
-
-    def _attempt(self, run: Callable[[], None]) -> bool:
-        """Run a function, note whether the database can be used, and return that."""
-        try:
-            run()
-        except DatabaseError as exc:
-            self._note(exc)
-            return False
-        if self._failure is not None:
-            seconds = self.unreachable_s
-            self._failure, self._failed_s = None, None
-            _log.warning(
-                "the database can be used again: place=%s after_s=%.1f",
-                self.database.place, seconds,
-            )  # fmt: skip
+            return True
+        finally:
+            self._busy_since_s = None
+        if self._failing:
+            self._failing.discard(job.name)
+            if not self._failing:
+                seconds = self.unreachable_s
+                self._failure, self._failed_s = None, None
+                _log.warning(
+                    "the database can be used again: place=%s after_s=%.1f",
+                    self.database.place, seconds,
+                )  # fmt: skip
         return True
 
-    def _note(self, exc: DatabaseError) -> None:
+    def _note_failure(self, job: _Job, exc: DatabaseError, started_s: float) -> None:
         self._on_error(exc.operation)
+        self._failing.add(job.name)
         if self._failure is None:
-            self._failed_s = self._busy_since_s or time.monotonic()
+            self._failed_s = started_s
             _log.error(
                 "the database cannot be used; requests continue with the last known keys and "
                 "budgets: place=%s cause=%r", exc.place, exc.problem,

@@ -60,13 +60,10 @@ def connect(*args: Any, **parameters: Any) -> TimeLimitedConnection:  # noqa: AN
         keepalives_interval=5,
         keepalives_count=3,
         tcp_user_timeout=STATEMENT_TIMEOUT_S * 1000,
-        # Poolers such as PgBouncer may give the next transaction to another server process, which
-        # does not know prepared statements.
-        prepare_threshold=None,
     )
     connection.autocommit = True
-    # Not as `options` of the connection, which PgBouncer refuses. The second limit frees the locks
-    # of a gateway that is frozen within a transaction.
+    # Not as `options` of the connection, which the address may have. The second limit frees the
+    # locks of a gateway that is frozen within a transaction.
     limit_ms = STATEMENT_TIMEOUT_S * 1000
     connection.execute(f"SET statement_timeout = {limit_ms}")
     connection.execute(f"SET idle_in_transaction_session_timeout = {limit_ms}")

@@ -84,8 +84,9 @@ async def _use(
 ) -> T:
     """Return what a method of `Accounts` returns, which runs in a thread."""
     gateway = gateway_of(request)
-    if gateway.database.failure is not None:
-        raise gateway.database.failure  # at once, instead of after the connection's timeout
+    failure = gateway.database.failure
+    if failure is not None:
+        raise failure  # at once, instead of after the connection's timeout
     accounts = Accounts(gateway.database.database, gateway.engine.settings.keys)
     return await asyncio.to_thread(work, accounts, *args, **kwargs)
 

@@ -178,8 +178,9 @@ def readable_usage(gateway: Gateway) -> Database:
     """Return the database, unless it has no usage; raises UsageDisabledError or DatabaseError."""
     if not gateway.usage.is_enabled:
         raise UsageDisabledError
-    if gateway.database.failure is not None:  # a new attempt would take seconds
-        raise gateway.database.failure
+    failure = gateway.database.failure
+    if failure is not None:  # a new attempt would take seconds
+        raise failure
     return gateway.database.database
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -128,7 +129,7 @@ def test_requests_continue_while_postgresql_is_away(
             wait_until(lambda: status(served, created) == 200, "the new key is known")
             wait_until(lambda: status(served, revoked) == 401, "the revocation holds")
             load.wait_for_answers()
-        assert slowest_s < 2 * usual_s + 1
+        assert slowest_s < usual_s + 5, "a frozen server would be waited for longer"
         assert load.lost == []
         assert set(load.statuses) == {200}
         assert upstream.stats()["completed"] - before >= len(load.statuses)
@@ -250,6 +251,29 @@ def test_gateways_that_start_together_create_the_tables_once(
             lambda: httpx.post(other + CHAT, json=BODY, headers=key).status_code == 200,
             "the other gateway knows the key",
         )
+
+
+def test_documented_backup_can_be_restored(
+    tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
+) -> None:
+    """The commands of docs/operations.md save and restore the keys, while a gateway runs."""
+    url = server.create()
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    dump, restore = re.findall(r"^pg_(?:dump|restore) .*$", text, re.MULTILINE)
+
+    def run(command: str) -> None:
+        variables = {**os.environ, "SWITCHCRAFT_DATABASE_URL": url}
+        subprocess.run(["bash", "-c", command], cwd=tmp_path, env=variables, check=True, timeout=60)
+
+    with gateway(write(tmp_path, upstream, url), tmp_path, key=ADMIN) as served:
+        old = create(served, "old")
+        run(dump)
+        new = create(served, "new")
+        assert served.http.post("/admin/keys/old/revoke").status_code == 200
+        wait_until(lambda: [status(served, key) for key in (old, new)] == [401, 200], "as it is")
+        run(restore)
+        wait_until(lambda: [status(served, key) for key in (old, new)] == [200, 401], "as it was")
+        assert create(served, "newer")
 
 
 def test_deleted_file_is_noticed_and_a_backup_can_be_restored(

@@ -1,16 +1,14 @@
-"""The thread that works with the database: regular jobs, single pieces of work, and failures."""
+"""The thread that works with the database: regular jobs, and failures."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select
 
 from router_service.core.errors import DatabaseError
 from router_service.database.background import ANSWER_S, DatabaseThread
@@ -60,26 +58,6 @@ def test_jobs_run_regularly_and_a_last_time(worker: DatabaseThread) -> None:
     assert len(rarely) == before + 2
 
 
-def test_work_is_done_in_a_transaction(worker: DatabaseThread) -> None:
-    """The result or the error of the function reaches the caller; an error stores nothing."""
-    worker.start()
-
-    async def run() -> None:
-        query = select(state.c.value)
-        assert await worker.submit(lambda c: c.execute(query).scalar_one()) == 0
-
-        def fail(connection: object) -> None:
-            connection.execute(update(state).values(value=5))  # type: ignore[attr-defined]
-            raise KeyError("mistake")
-
-        with pytest.raises(KeyError, match="mistake"):
-            await worker.submit(fail)
-        assert worker.failure is None
-
-    asyncio.run(run())
-    assert read_value(worker.database) == 0
-
-
 def test_defect_of_a_job_does_not_end_the_others(
     worker: DatabaseThread, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,72 +78,76 @@ def test_defect_of_a_job_does_not_end_the_others(
 def test_outage_is_logged_counted_and_over(
     worker: DatabaseThread, path: Path, errors: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """During an outage, work fails at once; the first failure and the recovery are logged."""
+    """The first failure and the recovery are logged, each failure is counted, and time is kept."""
     read: list[int] = []
     worker.every(0.01, "reading", lambda database: read.append(read_value(database)))
     worker.start()
     assert worker.unreachable_s == 0
+    assert worker.failure is None
     away = path.with_name("away.db")
     with caplog.at_level(logging.WARNING):
         path.rename(away)
         wait_for(lambda: worker.failure, "the failure is noticed")
-        first = worker.unreachable_s
-        assert first > 0
-        started_s = time.monotonic()
-        with pytest.raises(DatabaseError, match="deleted"):
-            asyncio.run(worker.submit(lambda c: c.execute(text("SELECT 1"))))
-        assert time.monotonic() - started_s < 0.5
+        first_s, failure = worker.unreachable_s, worker.failure
+        assert first_s > 0
+        assert failure
+        assert "deleted" in failure.problem
+        assert worker.failure is not failure, "an error collects the places where it is raised"
         wait_for(lambda: len(errors) > 1, "it is tried again")
-        assert worker.unreachable_s > first
+        assert set(errors) == {"open"}
+        assert worker.unreachable_s > first_s
         away.rename(path)
         wait_for(lambda: worker.failure is None, "it works again")
     assert worker.unreachable_s == 0
     assert caplog.text.count("the database cannot be used") == 1
     assert caplog.text.count("the database can be used again") == 1
-    assert asyncio.run(worker.submit(lambda c: c.execute(select(state.c.value)).scalar_one())) == 0
 
 
-def test_nobody_waits_long_for_a_database_that_hangs(worker: DatabaseThread) -> None:
-    """Callers wait for a limited time while the thread waits, and then later ones not at all.
+def test_database_that_can_only_be_read_counts_as_unreachable(
+    worker: DatabaseThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If only writing fails, as with a full disk, reading goes on, and the outage lasts."""
+    read: list[int] = []
+    is_full = threading.Event()
 
-    Work that nobody waits for any more is not begun.
-    """
-    released, begun = threading.Event(), threading.Event()
-    calls = []
+    def write(database: Database) -> None:
+        if is_full.is_set():
+            raise DatabaseError("write", database.place, "database or disk is full")
+
+    worker.every(0.01, "reading", lambda database: read.append(read_value(database)))
+    worker.every(0.01, "writing", write)
+    worker.every(0.01, "reading too", lambda database: read.append(read_value(database)))
+    worker.start()
+    is_full.set()
+    wait_for(lambda: worker.unreachable_s > 1.5, "the outage lasts")
+    before = len(read)
+    wait_for(lambda: len(read) > before + 20, "both readers continue")
+    assert caplog.text.count("the database cannot be used") == 1
+    assert "can be used again" not in caplog.text
+    is_full.clear()
+    wait_for(lambda: worker.failure is None, "the outage is over")
+
+
+def test_database_that_does_not_answer_counts_as_unreachable(worker: DatabaseThread) -> None:
+    """While a job waits for an answer, the outage is visible before the job fails."""
+    released, hangs = threading.Event(), threading.Event()
 
     def hang(_: Database) -> None:
-        if begun.is_set():
+        if hangs.is_set():
             released.wait(60)
 
     worker.every(0.01, "hanging", hang)
     worker.start()
-    begun.set()
-
-    async def run() -> None:
-        await asyncio.sleep(0.1)
-        started_s = time.monotonic()
-        results = await asyncio.gather(
-            *(worker.submit(lambda _: calls.append(1)) for _ in range(50)), return_exceptions=True
-        )
-        assert all("no answer within 2 s" in str(result) for result in results)
-        assert time.monotonic() - started_s < ANSWER_S + 1
-        assert worker.unreachable_s > ANSWER_S
-        started_s = time.monotonic()
-        with pytest.raises(DatabaseError, match="no answer"):
-            await worker.submit(lambda _: calls.append(1))
-        assert time.monotonic() - started_s < 0.1
-        released.set()
-        for _ in range(100):
-            await asyncio.sleep(0.02)
-            if worker.failure is None:
-                break
-        await worker.submit(lambda _: calls.append(2))
-
+    hangs.set()
     try:
-        asyncio.run(run())
+        wait_for(lambda: worker.unreachable_s > ANSWER_S, "the outage is visible")
+        failure = worker.failure
+        assert failure
+        assert failure.problem == "no answer within 2 s"
+        hangs.clear()
     finally:
         released.set()
-    assert calls == [2]
+    wait_for(lambda: worker.failure is None, "the outage is over")
 
 
 def test_unusable_database_at_start_is_tried_again(path: Path, errors: list[str]) -> None:
@@ -182,21 +164,3 @@ def test_unusable_database_at_start_is_tried_again(path: Path, errors: list[str]
     wait_for(lambda: worker.failure is None, "the failure is over")
     assert read_value(worker.database) == 0
     worker.close()
-
-
-def test_work_after_the_end_is_refused(worker: DatabaseThread) -> None:
-    """Nothing waits for a thread that has ended, and what came before is done."""
-    worker.start()
-
-    async def run() -> None:
-        first = asyncio.create_task(
-            worker.submit(lambda c: c.execute(update(state).values(value=3)) and None)
-        )
-        await asyncio.sleep(0)
-        await asyncio.to_thread(worker.close)
-        await first
-        with pytest.raises(DatabaseError, match="closed"):
-            await worker.submit(lambda _: None)
-
-    asyncio.run(run())
-    assert read_value(worker.database) == 3

@@ -20,13 +20,28 @@ def upgrade() -> None:
         sa.Column("next_attempt_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("subject", "period", "start_s", "share", name=op.f("pk_alerts")),
     )
+    with op.batch_alter_table("alerts", schema=None) as batch_op:
+        batch_op.create_index("alerts_due", ["sent_s", "next_attempt_s"], unique=False)
+
     op.create_table(
         "latencies",
-        sa.Column("scope", sa.String(length=205), nullable=False),
+        sa.Column(
+            "scope",
+            sa.String(length=205).with_variant(sa.String(length=205, collation="C"), "postgresql"),
+            nullable=False,
+        ),
         sa.Column("step_s", sa.Integer(), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column("model", sa.String(length=200), nullable=False),
-        sa.Column("policy", sa.String(length=200), nullable=False),
+        sa.Column(
+            "model",
+            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
+            nullable=False,
+        ),
+        sa.Column(
+            "policy",
+            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
+            nullable=False,
+        ),
         sa.Column("bin", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("requests", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint(
@@ -34,6 +49,9 @@ def upgrade() -> None:
         ),
         sqlite_with_rowid=False,
     )
+    with op.batch_alter_table("latencies", schema=None) as batch_op:
+        batch_op.create_index("latencies_by_time", ["step_s", "start_s"], unique=False)
+
     op.create_table(
         "leases",
         sa.Column("subject", sa.String(length=205), nullable=False),
@@ -48,7 +66,11 @@ def upgrade() -> None:
     )
     op.create_table(
         "spending",
-        sa.Column("subject", sa.String(length=205), nullable=False),
+        sa.Column(
+            "subject",
+            sa.String(length=205).with_variant(sa.String(length=205, collation="C"), "postgresql"),
+            nullable=False,
+        ),
         sa.Column("period", sa.String(length=12), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
         sa.Column("spent_nusd", sa.BigInteger(), nullable=False),
@@ -68,7 +90,11 @@ def upgrade() -> None:
     )
     op.create_table(
         "teams",
-        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column(
+            "name",
+            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
+            nullable=False,
+        ),
         sa.Column("owner", sa.String(length=200), nullable=True),
         sa.Column("search", sa.Text(), nullable=False),
         sa.Column("requests_per_minute", sa.Integer(), nullable=True),
@@ -87,11 +113,23 @@ def upgrade() -> None:
 
     op.create_table(
         "usage",
-        sa.Column("scope", sa.String(length=205), nullable=False),
+        sa.Column(
+            "scope",
+            sa.String(length=205).with_variant(sa.String(length=205, collation="C"), "postgresql"),
+            nullable=False,
+        ),
         sa.Column("step_s", sa.Integer(), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column("model", sa.String(length=200), nullable=False),
-        sa.Column("policy", sa.String(length=200), nullable=False),
+        sa.Column(
+            "model",
+            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
+            nullable=False,
+        ),
+        sa.Column(
+            "policy",
+            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
+            nullable=False,
+        ),
         sa.Column("requests", sa.BigInteger(), nullable=False),
         sa.Column("errors", sa.BigInteger(), nullable=False),
         sa.Column("unpriced", sa.BigInteger(), nullable=False),
@@ -109,14 +147,25 @@ def upgrade() -> None:
         ),
         sqlite_with_rowid=False,
     )
+    with op.batch_alter_table("usage", schema=None) as batch_op:
+        batch_op.create_index("usage_by_time", ["step_s", "start_s"], unique=False)
+
     op.create_table(
         "keys",
-        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column(
+            "name",
+            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
+            nullable=False,
+        ),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("hint", sa.String(length=8), nullable=False),
         sa.Column("previous_digest", sa.String(length=64), nullable=True),
         sa.Column("previous_until_s", sa.Float(), nullable=True),
-        sa.Column("team", sa.String(length=200), nullable=True),
+        sa.Column(
+            "team",
+            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
+            nullable=True,
+        ),
         sa.Column("is_admin", sa.Boolean(), nullable=False),
         sa.Column("expires_s", sa.Float(), nullable=True),
         sa.Column("revoked_s", sa.Float(), nullable=True),
