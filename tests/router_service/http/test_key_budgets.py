@@ -15,7 +15,7 @@ import openai
 import pytest
 from pydantic import SecretStr
 
-from router_service.access.key import BudgetPeriod
+from router_service.access.key import BudgetPeriod, Permission
 from router_service.core.keys import hashed, new_key
 from router_service.core.money import NANO, to_nusd
 from router_service.runtime.gateway import Gateway
@@ -58,11 +58,14 @@ class Served:
 
 @contextmanager
 def serve(
-    sandbox: Sandbox, router: FakeRouter | None = None, max_wait_s: float = 5.0, **settings: object
+    sandbox: Sandbox,
+    router: FakeRouter | None = None,
+    max_wait_s: float = 5.0,
+    pass_through: str | None = None,
 ) -> Iterator[Served]:
     """Serve a gateway."""
     budgets = BudgetSettings(cheaper_first=False, max_wait_s=max_wait_s)
-    configured = sandbox_settings(sandbox.base_url, **settings)
+    configured = sandbox_settings(sandbox.base_url, pass_through=pass_through)
     keys = KeySettings(metrics=SecretStr(hashed(METRICS_KEY)))
     changes = {"budgets": budgets, "keys": keys}
     app = create_app(configured.model_copy(update=changes), router or FakeRouter())
@@ -160,11 +163,10 @@ def test_spending_is_exact(running: Served) -> None:
         answer = running.http.post(CHAT, json=BODY | {"stream": stream}, headers=headers)
         record = record_of_key(running, answer, headers)
         costs += to_nusd(record["actual_cost_usd"])
-    (balance,) = running.gateway.budgets.states(
-        running.gateway.engine.keys.find(
-            headers["authorization"].removeprefix("Bearer ").encode(), "call"
-        )
-    )
+    secret = headers["authorization"].removeprefix("Bearer ").encode()
+    key = running.gateway.engine.keys.find(secret, Permission.CALL)
+    assert key is not None
+    (balance,) = running.gateway.budgets.states(key)
     assert balance.spent_usd == costs / NANO
     assert balance.reserved_usd == 0
 
