@@ -157,7 +157,7 @@ class RoutedAnswer(Response):
                     if plan.verified is not None:
                         limits = read_limits(info.headers, verification)
                         check_limits(plan, limits)
-                    plan, limits = await _within_budget(request, plan, limits)
+                    plan, limits = await _within_budget(request, receive, plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, scope, exc)(scope, receive, send)
                 return
@@ -210,11 +210,11 @@ class RoutedAnswer(Response):
 
 
 async def _within_budget(
-    request: Request, plan: Plan, limits: VerificationLimits | None
+    request: Request, receive: Receive, plan: Plan, limits: VerificationLimits | None
 ) -> tuple[Plan, VerificationLimits | None]:
     """Reserve the cost of a plan; return the plan and its limits within what the budget allows."""
     cost = plan.expected_cost
-    allowance_usd = await reserve(request, cost)
+    allowance_usd = await reserve(request, receive, cost)
     if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
         plan = plan.planner.within(plan, allowance_usd)
     if limits is not None and allowance_usd < limits.max_cost_usd:

@@ -233,7 +233,7 @@ class PassedAnswer(Response):
                 path, query = upstream_path(request.scope)
                 body = await read_body(request, gateway.server)
                 await admit(request, path, len(body), reports_tokens=False)
-                await reserve(request, UNKNOWN_COST)
+                await reserve(request, receive, UNKNOWN_COST)
                 outgoing = OutgoingRequest(
                     model=model.name,
                     path=path,

@@ -79,15 +79,16 @@ async def admit(
     return grant
 
 
-async def reserve(request: Request, cost: ExpectedCost) -> float:
+async def reserve(request: Request, receive: Receive, cost: ExpectedCost) -> float:
     """Reserve what an admitted request is expected to cost, and return the most it may cost.
 
-    Raises AdmissionError, and ClientDisconnect if the client leaves while the request waits.
+    `receive` is that of the connection, because `request` may return its body again. Raises
+    AdmissionError, and ClientDisconnect if the client leaves while the request waits.
     """
     admitted = info_of(request).admitted
     assert admitted is not None  # noqa: S101 - for mypy; only called after `admit`
     reserving = gateway_of(request).hooks.reserve(*admitted, cost)
-    return await unless_client_leaves(request.receive, reserving)
+    return await unless_client_leaves(receive, reserving)
 
 
 def read_deadline(request: Request) -> float:

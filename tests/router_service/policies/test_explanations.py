@@ -82,6 +82,12 @@ USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
             "drift=0.05",
             "mini: 91% replaces the conversation's earlier model, because the change pays.",
         ),
+        (
+            "mini",
+            Reason.BUDGET,
+            "drift=0.05",
+            "mini: 91% is the policy's choice among the models that the rest of the budget allows.",
+        ),
         ("mid", "new", "future=1", "mid: 92% was chosen by future=1."),
     ],
 )
