@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from router_service.access.key import Budget, BudgetPeriod
+from router_service.access.key import BudgetPeriod
 from router_service.access.keyring import has_keys, read_limits
 from router_service.access.specs import (
     BudgetView,
@@ -52,10 +52,6 @@ HINT_CHARACTERS = 4
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
 
-MIN_PACE_S = 3600.0
-"""A period's pace is taken over at least this time, so that its first request is no forecast."""
-MAX_FORECAST_S = 10 * 365 * 24 * 3600.0
-"""A budget that would end later than this is said to last."""
 
 KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 
@@ -410,20 +406,8 @@ class _Spent:
             spent_usd=spent_usd,
             starts=datetime.fromtimestamp(began_s, UTC),
             resets=_time(resets_s),
-            ends_by=_time(self._ends_s(budget, spent_usd, began_s, resets_s)),
+            ends_by=_time(budget.ends_by_s(spent_usd, began_s, resets_s, self.now_s)),
         )
-
-    def _ends_s(
-        self, budget: Budget, spent_usd: float, began_s: float, resets_s: float | None
-    ) -> float | None:
-        """Return when the budget will be spent if spending goes on at the pace of its period."""
-        if spent_usd >= budget.usd:
-            return self.now_s
-        usd_per_s = spent_usd / max(self.now_s - began_s, MIN_PACE_S)
-        last_s = self.now_s + MAX_FORECAST_S if resets_s is None else resets_s
-        if usd_per_s * (last_s - self.now_s) <= budget.usd - spent_usd:
-            return None
-        return self.now_s + (budget.usd - spent_usd) / usd_per_s
 
 
 def _kind_of(table: Table) -> str:

@@ -10,6 +10,7 @@ from router_service.access.budgets import Budgets, Reservation
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.limits import RateLimits, TakenLimits
 from router_service.access.pacing import Pacing
+from router_service.core.errors import AdmissionError
 
 
 @dataclass(slots=True)
@@ -36,17 +37,19 @@ class Access:
         """Count the request towards its limits, and say which policies its budgets allow."""
         if not request.key.limited:
             return AccountGrant()
-        taken = await self._limits.admit(request)
         self._alerts.note(request.key)
-        return AccountGrant(
-            headers=() if taken is None else taken.headers,
-            allowance=self._pacing.allowance(request.key),
-            limits=taken,
-        )
+        allowance = self._pacing.allowance(request.key)
+        taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost
+        headers = () if taken is None else taken.headers
+        return AccountGrant(headers=headers, allowance=allowance, limits=taken)
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve the request's expected cost in the budgets of its key and its team."""
-        reservation = await self._budgets.reserve(request.key, cost)
+        try:
+            reservation = await self._budgets.reserve(request.key, cost)
+        except AdmissionError:
+            self._alerts.refused(request.key)
+            raise
         if reservation is None or not isinstance(grant, AccountGrant):
             return math.inf
         grant.reservation = reservation

@@ -23,8 +23,8 @@ import httpx
 import orjson
 from sqlalchemy import Connection, Row, and_, delete, select, update
 
-from router_service.access.key import BudgetPeriod, Key
-from router_service.access.pacing import BudgetState
+from router_service.access.budgets import BudgetBalance
+from router_service.access.key import Budget, BudgetPeriod, Key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, keys, spending, teams
@@ -104,7 +104,7 @@ class BudgetAlerts:
     def __init__(
         self,
         settings: Callable[[], BudgetSettings],
-        states: Callable[[Key], Sequence[BudgetState]],
+        states: Callable[[Key], Sequence[BudgetBalance]],
         on_outcome: Callable[[str], None] = lambda _: None,
         post: Post | None = None,
         send_s: float = SEND_S,
@@ -175,8 +175,8 @@ class BudgetAlerts:
         """Send nothing more; what was not sent is sent after a restart."""
         self._sender.shutdown(wait=False, cancel_futures=True)
 
-    def _find_reached(self, settings: BudgetSettings, now: float) -> dict[AlertId, BudgetState]:
-        found: dict[AlertId, BudgetState] = {}
+    def _find_reached(self, settings: BudgetSettings, now: float) -> dict[AlertId, BudgetBalance]:
+        found: dict[AlertId, BudgetBalance] = {}
         refused, self._refused = self._refused, set()
         for name, (key, seen) in list(self._active.items()):
             if now - seen > ACTIVE_S:
@@ -293,18 +293,7 @@ def post_webhook(url: str, body: bytes, headers: Mapping[str, str]) -> int:
         return response.status_code
 
 
-def forecast_end_s(
-    budget_usd: float, spent_usd: float, began_s: float, end_s: float | None, now_s: float
-) -> float | None:
-    """Return when a budget will be spent at the pace of its period; None if it lasts."""
-    if spent_usd >= budget_usd:
-        return now_s
-    elapsed_s = max(1.0, now_s - began_s)
-    found_s = now_s + (budget_usd - spent_usd) / max(spent_usd / elapsed_s, 1e-12)
-    return found_s if end_s is None or found_s < end_s else None
-
-
-def _share(state: BudgetState) -> float:
+def _share(state: BudgetBalance) -> float:
     """Return the share of a budget that is spent."""
     return state.spent_usd / state.budget.usd if state.budget.usd > 0 else 1.0
 
@@ -341,14 +330,14 @@ def _payload(connection: Connection, each: AlertId, now_s: float) -> bytes | Non
         spending.c.start_s == each.start_s,
     )
     spent = connection.execute(select(spending.c.spent_nusd).where(same)).scalar_one_or_none() or 0
-    _, end_s = BudgetPeriod(each.period).bounds_s(each.start_s)
+    budget, spent_usd = Budget(row.budget_nusd / NANO, BudgetPeriod(each.period)), spent / NANO
+    _, end_s = budget.period.bounds_s(each.start_s)
     began_s = each.start_s or row.created_s
-    budget_usd, spent_usd = row.budget_nusd / NANO, spent / NANO
-    ends_by_s = forecast_end_s(budget_usd, spent_usd, began_s, end_s, now_s)
+    ends_by_s = budget.ends_by_s(spent_usd, began_s, end_s, now_s)
     data = {
         "subject": {"kind": kind, "name": name},
         "share": each.share,
-        "budget_usd": budget_usd,
+        "budget_usd": budget.usd,
         "period": each.period,
         "spent_usd": spent_usd,
         "starts": _time(began_s),
@@ -359,7 +348,7 @@ def _payload(connection: Connection, each: AlertId, now_s: float) -> bytes | Non
 
 
 def _time(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; None if it is never, or beyond what can be written."""
-    if seconds is None or seconds > 253_402_300_799:  # the year 9999
+    """Return a time as ISO 8601 in UTC; None is never."""
+    if seconds is None:
         return None
     return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")

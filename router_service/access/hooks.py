@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from router_service.access.allowance import Allowance
 from router_service.access.key import Key
-from router_service.access.pacing import Allowance
 from router_service.core.decision_record import DecisionRecord
 
 

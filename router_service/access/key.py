@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+MIN_PACE_S = 3600.0
+"""A period's pace is taken over at least this time, so that its first request is no forecast."""
+MAX_FORECAST_S = 10 * 365 * 24 * 3600.0
+"""A budget that would end later than this is said to last."""
+
 
 class Permission(StrEnum):
     """What a key may allow a request to do."""
@@ -53,6 +58,22 @@ class Budget:
     usd: float
     period: BudgetPeriod
 
+    def ends_by_s(
+        self, spent_usd: float, began_s: float, resets_s: float | None, now_s: float
+    ) -> float | None:
+        """Return when it will be spent if spending goes on at the pace of its period.
+
+        `began_s` is when the period began, or the budget if it has no period, and `resets_s` is
+        when the next period begins. Returns None if the budget lasts until then.
+        """
+        if spent_usd >= self.usd:
+            return now_s
+        usd_per_s = spent_usd / max(now_s - began_s, MIN_PACE_S)
+        last_s = now_s + MAX_FORECAST_S if resets_s is None else resets_s
+        if usd_per_s * (last_s - now_s) <= self.usd - spent_usd:
+            return None
+        return now_s + (self.usd - spent_usd) / usd_per_s
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -63,15 +84,6 @@ class Limits:
     """Tokens of requests and answers together."""
     parallel_requests: int | None = None
     budget: Budget | None = None
-
-    @property
-    def has_rates(self) -> bool:
-        """Whether anything but the budget is limited."""
-        return (
-            self.requests_per_minute is not None
-            or self.tokens_per_minute is not None
-            or self.parallel_requests is not None
-        )
 
 
 NO_LIMITS = Limits()

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol
 
+from router_service.access.allowance import Allowance
 from router_service.access.hooks import ExpectedCost
 from router_service.access.key import NO_KEY, Key
-from router_service.access.pacing import Allowance
 from router_service.apis.conversation import (
     Conversation,
 )

@@ -18,7 +18,7 @@ from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.page.watching import Problems
-from tests.serving import Sandbox, served
+from tests.serving import WAIT_S, Sandbox, served
 
 ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
 KEYS = KeySettings(
@@ -53,7 +53,8 @@ def busy(
 
     def ask(url: str, key: str, policy: str, **changes: object) -> str:
         headers = {"x-api-key": key, "x-switchcraft-policy": policy}
-        answer = httpx.post(url + CHAT, json={**BODY, **changes}, headers=headers)
+        body = {**BODY, **changes}
+        answer = httpx.post(url + CHAT, json=body, headers=headers, timeout=WAIT_S)
         return answer.headers["x-switchcraft-decision-id"]
 
     with served(create_app(settings, shipped)) as url:
@@ -194,7 +195,7 @@ def test_missing_usage_is_announced(
     database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
     settings = settings.model_copy(update={"database": database, "keys": KEYS})
     with served(create_app(settings, shipped)) as url, browser.new_page() as page:
-        answer = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": TEAM_A})
+        answer = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": TEAM_A}, timeout=WAIT_S)
         assert answer.status_code == 200
         page.goto(f"{url}/ui")
         page.get_by_label("Key of this gateway").fill(ADMIN)

@@ -19,7 +19,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import func, insert, select, update
 
-from router_service.access.alerts import MAX_ATTEMPTS, BudgetAlerts, forecast_end_s
+from router_service.access.alerts import MAX_ATTEMPTS, BudgetAlerts
+from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
 from router_service.core.errors import DatabaseError
 from router_service.core.money import NANO
@@ -36,13 +37,20 @@ KEY = Key("worker", limits=Limits(budget=MONTH))
 
 @dataclass
 class State:
-    """A budget in its period; the budgets' ledger has the same fields."""
+    """A budget in its period."""
 
     budget: Budget = MONTH
     subject: str = "key:worker"
     start_s: int = MONTH.period.bounds_s(time.time())[0]
     end_s: float = float(MONTH.period.bounds_s(time.time())[1] or 0)
     spent_usd: float = 0.0
+
+    @property
+    def balance(self) -> BudgetBalance:
+        """The state as alerts read it."""
+        return BudgetBalance(
+            self.subject, self.budget, self.start_s, self.end_s, self.spent_usd, 0.0
+        )
 
 
 @dataclass
@@ -158,7 +166,9 @@ def gateway(
     settings = BudgetSettings.model_validate({"webhook_url": webhook, **secrets})
     outcomes: list[str] = []
     found = states or (State(spent_usd=85.0),)
-    each = BudgetAlerts(lambda: settings, lambda _: found, outcomes.append, send_s=0.0)
+    each = BudgetAlerts(
+        lambda: settings, lambda _: [state.balance for state in found], outcomes.append, send_s=0.0
+    )
     return Gateway(database, each, outcomes)
 
 
@@ -390,8 +400,14 @@ def test_secrets_must_be_long_and_in_base64(secret: str) -> None:
 def test_forecast_of_the_end() -> None:
     """At the pace of the period so far, the budget ends before its period, or lasts."""
     day = 24 * 3600.0
-    assert forecast_end_s(100.0, 80.0, 0.0, 30 * day, 20 * day) == pytest.approx(25 * day)
-    assert forecast_end_s(100.0, 60.0, 0.0, 30 * day, 20 * day) is None
-    assert forecast_end_s(100.0, 60.0, 0.0, None, 20 * day) == pytest.approx(20 * day * 5 / 3)
-    assert forecast_end_s(100.0, 100.0, 0.0, 30 * day, 20 * day) == 20 * day
-    assert forecast_end_s(100.0, 0.0, 0.0, 30 * day, 20 * day) is None
+
+    def ends_days(spent_usd: float, resets_s: float | None = 30 * day) -> float | None:
+        found = MONTH.ends_by_s(spent_usd, 0.0, resets_s, 20 * day)
+        return None if found is None else found / day
+
+    assert ends_days(80.0) == pytest.approx(25)
+    assert ends_days(60.0) is None
+    assert ends_days(60.0, None) == pytest.approx(20 * 5 / 3)
+    assert ends_days(100.0) == 20
+    assert ends_days(0.0) is None
+    assert ends_days(0.001, None) is None

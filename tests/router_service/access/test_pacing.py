@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
+from router_service.access.allowance import Allowance
+from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
-from router_service.access.pacing import DAY_S, HOUR_S, Allowance, BudgetState, Pacing
+from router_service.access.pacing import DAY_S, HOUR_S, Pacing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import BudgetChange
 from router_service.core.money import NANO
@@ -40,13 +42,20 @@ def cost_usd(policy: str) -> float:
 
 @dataclass
 class State:
-    """A budget in its period; the budgets' ledger has the same fields."""
+    """A budget in its period."""
 
     budget: Budget
     subject: str = "key:worker"
     start_s: int = JUNE_S
     end_s: float = JUNE_S + 30 * DAY_S
     spent_usd: float = 0.0
+
+    @property
+    def balance(self) -> BudgetBalance:
+        """The state as pacing reads it."""
+        return BudgetBalance(
+            self.subject, self.budget, self.start_s, self.end_s, self.spent_usd, 0.0
+        )
 
 
 @dataclass
@@ -79,10 +88,10 @@ class World:
             clock=lambda: self.now_s,
         )
 
-    def states_of(self, key: Key) -> Sequence[BudgetState]:
+    def states_of(self, key: Key) -> Sequence[BudgetBalance]:
         """Return the budgets of the key and its team."""
         subjects = {subject for subject, _ in key.limited}
-        return [state for state in self.states if state.subject in subjects]
+        return [state.balance for state in self.states if state.subject in subjects]
 
     def spend(self, at_s: float, usd: float, policy: str = DEFAULT_RULE, state: int = 0) -> None:
         """Count what was spent at some time."""
@@ -285,7 +294,7 @@ def run_month(world: World, usd: float, *, minutes: int = 10) -> list[tuple[floa
     changes: list[tuple[float, str]] = []
     steps = 60 // minutes
     for step in range(30 * 24 * steps):
-        at_s = JUNE_S + step * minutes * 60
+        at_s = float(JUNE_S + step * minutes * 60)
         world.now_s = at_s
         if step % steps == 0:
             world.write()
