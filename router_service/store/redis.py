@@ -332,8 +332,8 @@ class RedisLimits:
     any more. Slots are a sorted set of requests by the time at which they expire.
 
     Operations are sent one after another over one connection, so that a slot is never freed before
-    it was taken. Requests that wait for their turn are sent together: a command takes 0.2 ms of
-    processor time in this process, however many limits it has.
+    it was taken. Requests that wait for their turn are sent together: a command takes 0.14 ms
+    of processor time in this process, however many limits it has.
     """
 
     def __init__(self, client: Redis) -> None:
