@@ -36,13 +36,11 @@ class Access:
         """Count the request towards its limits, and say which policies its budgets allow."""
         if not request.key.limited:
             return AccountGrant()
-        taken = await self._limits.admit(request)
         self._alerts.note(request.key)
-        return AccountGrant(
-            headers=() if taken is None else taken.headers,
-            allowance=self._pacing.allowance(request.key),
-            limits=taken,
-        )
+        allowance = self._pacing.allowance(request.key)
+        taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost
+        headers = () if taken is None else taken.headers
+        return AccountGrant(headers=headers, allowance=allowance, limits=taken)
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve the request's expected cost in the budgets of its key and its team."""

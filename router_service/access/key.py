@@ -64,15 +64,6 @@ class Limits:
     parallel_requests: int | None = None
     budget: Budget | None = None
 
-    @property
-    def has_rates(self) -> bool:
-        """Whether anything but the budget is limited."""
-        return (
-            self.requests_per_minute is not None
-            or self.tokens_per_minute is not None
-            or self.parallel_requests is not None
-        )
-
 
 NO_LIMITS = Limits()
 

@@ -22,7 +22,7 @@ from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import AdmissionError
-from router_service.store.backends import MINUTE_US, Correction, Demand, fits
+from router_service.store.backends import MINUTE_US, Correction, LimitDemand, fits
 from router_service.store.shared_limits import SharedLimits
 
 BUSY_RETRY_S = 1.0
@@ -75,16 +75,16 @@ class Limit:
         """Return for how long an amount uses a rate."""
         return amount * MINUTE_US // self.size
 
-    def demand(self, amount: int = 1) -> Demand:
+    def demand(self, amount: int = 1) -> LimitDemand:
         """Return what a request takes.
 
         A request that is larger than the whole limit is admitted if nothing is in use; the next
         requests then wait until all of it is paid back. Otherwise it could never succeed.
         """
         if self.kind is LimitKind.PARALLEL:
-            return Demand(self.name, self.size - 1, None)
+            return LimitDemand(self.name, self.size - 1, None)
         cost_us = amount * MINUTE_US // self.size
-        return Demand(self.name, max(0, MINUTE_US - cost_us), cost_us)
+        return LimitDemand(self.name, max(0, MINUTE_US - cost_us), cost_us)
 
     def state(self, used_us: int) -> RateState:
         """Return what is left of a rate."""
@@ -123,7 +123,7 @@ class KeyLimits:
     key: Key
     fixed: tuple[Limit, ...]
     """The limits of which each request takes 1."""
-    demands: tuple[Demand, ...]
+    demands: tuple[LimitDemand, ...]
     """What each request takes of `fixed`."""
     slots: tuple[str, ...]
     """The names of the limits of parallel requests."""
@@ -228,7 +228,7 @@ class RateLimits:
         request: IncomingRequest,
         tokens: int,
         limits: Sequence[Limit],
-        demands: Sequence[Demand],
+        demands: Sequence[LimitDemand],
         used: Sequence[int],
     ) -> AdmissionError:
         """Return the error for the limit for which the client has to wait longest."""

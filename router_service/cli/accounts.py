@@ -202,7 +202,7 @@ def list_keys(
         return
     rows = [
         (
-            key.name, key.status, key.team or "", f"{key.spent_month_usd:.2f}",
+            key.name, key.status, key.team or "", _usd(key.spent_month_usd),
             _describe_budget(key.budget_state), _date(key.expires), f"...{key.hint}",
         )
         for key in page.keys
@@ -324,7 +324,7 @@ def list_teams(
         (
             team.name,
             str(team.keys),
-            f"{team.spent_month_usd:.2f}",
+            _usd(team.spent_month_usd),
             _describe_budget(team.budget_state),
         )
         for team in page.teams
@@ -467,7 +467,7 @@ def _print_fields(view: KeyView | TeamView, *, as_json: bool) -> None:
         elif isinstance(value, list):
             text = ", ".join(value)
         else:
-            text = f"{value:.2f}" if isinstance(value, float) else str(value)
+            text = _usd(value) if isinstance(value, float) else str(value)
         rows.append((name.replace("_", " "), text))
     _print_table(None, rows)
 
@@ -477,7 +477,12 @@ def _describe_budget(budget: BudgetView | None) -> str:
         return ""
     period = "in total" if budget.resets is None else f"a {budget.period}"
     end = "" if budget.ends_by is None else f", ends {_date(budget.ends_by)}"
-    return f"{budget.spent_usd:.2f} of {budget.usd:.2f} USD {period}{end}"
+    return f"{_usd(budget.spent_usd)} of {_usd(budget.usd)} USD {period}{end}"
+
+
+def _usd(amount: float) -> str:
+    """Return an amount with cents, or with six digits if that is more exact."""
+    return f"{amount:.2f}" if round(amount, 2) == amount or amount >= 100 else f"{amount:.6f}"
 
 
 def _date(time: datetime | None) -> str:

@@ -205,7 +205,6 @@ latencies = Table(
     *_group(),
     Column("bin", Integer, primary_key=True, autoincrement=False),
     Column("requests", BigInteger, nullable=False),
-    Index("latencies_by_time", "step_s", "start_s"),
     sqlite_with_rowid=False,
 )
 """Histograms of latencies, for the same groups as `usage`; only bins that have a request."""

@@ -136,7 +136,7 @@ RENEW_S = 10.0
 """Interval at which the slots of requests in flight are renewed."""
 
 
-class Demand(NamedTuple):
+class LimitDemand(NamedTuple):
     """What a request takes from one limit: an amount of a rate, or one slot.
 
     A rate is kept as the time until nothing of it is used any more (its "theoretical arrival time"
@@ -163,7 +163,7 @@ class Correction(NamedTuple):
     """The request."""
 
 
-def fits(demands: Iterable[Demand], used: Iterable[int]) -> bool:
+def fits(demands: Iterable[LimitDemand], used: Iterable[int]) -> bool:
     """Return whether a request is admitted with what is in use of each limit."""
     return all(use <= demand.most for demand, use in zip(demands, used, strict=True))
 
@@ -171,7 +171,7 @@ def fits(demands: Iterable[Demand], used: Iterable[int]) -> bool:
 class LimitStore(Protocol):
     """Rates and slots that replicas use together. Each operation raises StoreError."""
 
-    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+    async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these if all fit, and otherwise nothing, in one step and one round trip.
 
         Return what was in use of each limit before; `fits` tells whether everything was taken.

@@ -17,7 +17,7 @@ from router_service.store.backends import (
     Backend,
     CoolDown,
     Correction,
-    Demand,
+    LimitDemand,
     R,
     Snapshot,
     StoreLimits,
@@ -263,7 +263,7 @@ class MemoryLimits:
         expire."""
         self._clean_at = FIRST_CLEANING
 
-    def take_now(self, holder: str, demands: Sequence[Demand]) -> list[int]:
+    def take_now(self, holder: str, demands: Sequence[LimitDemand]) -> list[int]:
         """Do what `take` does, at once."""
         now_s = self._clock()
         now_us = int(now_s * 1e6)
@@ -309,7 +309,7 @@ class MemoryLimits:
         """Hold a slot for another `slot_ttl_s`, at once."""
         self._slots.setdefault(name, {})[holder] = self._clock() + self._slot_ttl_s
 
-    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+    async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these, or nothing, and return what was in use before."""
         return self.take_now(holder, demands)
 

@@ -26,7 +26,7 @@ from router_service.store.backends import (
     Backend,
     CoolDown,
     Correction,
-    Demand,
+    LimitDemand,
     R,
     Snapshot,
     StoreLimits,
@@ -162,7 +162,7 @@ class ParentLimits:
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
 
-    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+    async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these, or nothing, and return what was in use before."""
         parts = [holder.encode()]
         for name, most, cost_us in demands:
@@ -322,7 +322,7 @@ class _State:
             holder, demands = parts[0].decode(), []
             for name, packed in zip(parts[1::2], parts[2::2], strict=True):
                 most, is_slot, cost_us = _DEMAND.unpack(packed)
-                demands.append(Demand(name.decode(), most, None if is_slot else cost_us))
+                demands.append(LimitDemand(name.decode(), most, None if is_slot else cost_us))
             used = limits.take_now(holder, demands)
             if fits(demands, used):
                 taken = (each.name for each in demands if each.cost_us is None)

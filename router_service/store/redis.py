@@ -40,7 +40,7 @@ from router_service.store.backends import (
     Backend,
     CoolDown,
     Correction,
-    Demand,
+    LimitDemand,
     R,
     Snapshot,
     StoreLimits,
@@ -345,7 +345,7 @@ class RedisLimits:
         self._waiting: list[_Taking] = []
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+    async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these, or nothing, and return what was in use before."""
         taking = _Taking(holder, demands, asyncio.get_running_loop().create_future())
         self._waiting.append(taking)
@@ -412,7 +412,7 @@ class _Taking(NamedTuple):
     """A request that waits for what it takes."""
 
     holder: str
-    demands: Sequence[Demand]
+    demands: Sequence[LimitDemand]
     used: asyncio.Future[Sequence[int]]
 
 

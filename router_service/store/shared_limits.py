@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from router_service.core.errors import StoreError
-from router_service.store.backends import RENEW_S, Correction, Demand, LimitStore, fits
+from router_service.store.backends import RENEW_S, Correction, LimitDemand, LimitStore, fits
 from router_service.store.memory import MemoryLimits
 from router_service.store.records import DRAIN_TIMEOUT_S, Backoff
 
@@ -53,7 +53,7 @@ class SharedLimits:
         self._renewal: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
 
-    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+    async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these if all fit, and otherwise nothing; return what was in use before.
 
         `holder` is the request, which must call `settle` if everything was taken.
@@ -98,7 +98,7 @@ class SharedLimits:
             await self._store.aclose()
 
     async def _take_shared(
-        self, holder: str, demands: Sequence[Demand], slots: Sequence[str]
+        self, holder: str, demands: Sequence[LimitDemand], slots: Sequence[str]
     ) -> Sequence[int] | None:
         """Take from the store; return None if it fails or failed a moment ago."""
         if self._backoff.is_pausing(self._clock()):

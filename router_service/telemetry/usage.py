@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Row,
@@ -71,11 +72,11 @@ NO_POLICY = "none"
 """Policy of requests that were not routed."""
 
 WRITE_EVERY_S = 1.0
-BATCH_ROWS = 500
+BATCH_ROWS = 200
 """Largest number of sums that one transaction writes, each to at most nine rows of `usage`."""
 TIDY_EVERY_S = 600.0
 CONTINUE_TIDYING_S = 2.0
-TURN_S = 0.2
+TURN_S = 0.3
 """Longest time that writing or tidying uses the database's thread in one turn, because the thread
 also has to notice revoked keys."""
 TIDY_ROWS = 2_000
@@ -380,9 +381,8 @@ class UsageHistory:
         """Tidy in short transactions, and yield after each."""
         now_s = self._clock()
         for step_s, kept_s in self._kept_s.items():
-            for table in (usage, latencies):
-                is_old = (table.c.step_s == step_s) & (table.c.start_s < now_s - kept_s)
-                yield from _delete(database, table, is_old)
+            is_old = (usage.c.step_s == step_s) & (usage.c.start_s < now_s - kept_s)
+            yield from _delete(database, usage, is_old)
         for period, kept_s in SPENDING_KEPT_S.items():
             is_old = (spending.c.period == period) & (spending.c.start_s < now_s - kept_s)
             yield from _delete(database, spending, is_old)
@@ -396,23 +396,15 @@ class UsageHistory:
                 yield None
         for step_s in STEPS_S:
             present = int(now_s) // step_s * step_s  # which is never deleted
+            is_past = (usage.c.step_s == step_s) & (usage.c.start_s < present)
             while excess > 0:
-                # Some of the oldest rows, with about three rows of `latencies` for each.
-                with database.read() as connection:
-                    is_past = (usage.c.step_s == step_s) & (usage.c.start_s < present)
-                    starts = select(usage.c.start_s).where(is_past).order_by(usage.c.start_s)
-                    some = starts.limit(max(1, min(excess, TIDY_ROWS) // 4)).subquery()
-                    last = connection.execute(select(func.max(some.c.start_s))).scalar_one()
-                if last is None:
+                # A row has about three rows of `latencies`.
+                most = max(1, min(excess // 4, TIDY_ROWS))
+                deleted = sum(_delete(database, usage, is_past, most))
+                yield None
+                if not deleted:
                     break
-                before = excess
-                for table in (latencies, usage):
-                    is_oldest = (table.c.step_s == step_s) & (table.c.start_s <= last)
-                    for deleted in _delete(database, table, is_oldest, excess):
-                        excess -= deleted
-                        yield None
-                if excess == before:
-                    return  # another process tidies
+                excess -= deleted
 
 
 def clean(name: str) -> str:
@@ -423,28 +415,38 @@ def clean(name: str) -> str:
 def _delete(
     database: Database, table: Table, condition: ColumnElement[bool], most: float = math.inf
 ) -> Iterator[int]:
-    """Delete rows that meet a condition, some in each transaction; yield the numbers.
+    """Delete rows that meet a condition, some in each transaction, and yield the numbers.
 
-    At most so many are deleted in all.
+    At most so many are deleted in all, the oldest first. Rows of `latencies` go with those of
+    `usage`, and are counted too.
     """
     key = list(table.primary_key)
-    is_row = and_(*(column == bindparam(f"key_{column.name}") for column in key))
+    statements = [delete(table).where(_has_key(table, key))]
+    if table is usage:
+        statements.append(delete(latencies).where(_has_key(latencies, key)))
+    names = [f"key_{column.name}" for column in key]
     while (limit := int(min(most, TIDY_ROWS))) > 0:
         with database.write() as connection:
             if database.is_postgresql:
                 query = select(func.pg_try_advisory_xact_lock(_TIDY_LOCK))
                 if not connection.execute(query).scalar_one():
                     return  # another process tidies
-            rows = connection.execute(select(*key).where(condition).limit(limit)).all()
-            deleted = len(rows)
+            query = select(*key).where(condition).limit(limit)
+            if table is usage:
+                query = query.order_by(usage.c.start_s)
+            rows = connection.execute(query).all()
+            deleted = 0
             if rows:
-                names = [f"key_{column.name}" for column in key]
                 values = [dict(zip(names, row, strict=True)) for row in rows]
-                connection.execute(delete(table).where(is_row), values)
+                deleted = sum(connection.execute(each, values).rowcount for each in statements)
         yield deleted
-        if deleted < limit:
+        if len(rows) < limit:
             return
-        most -= deleted
+        most -= len(rows)
+
+
+def _has_key(table: Table, key: Iterable[Column[Any]]) -> ColumnElement[bool]:
+    return and_(*(table.c[column.name] == bindparam(f"key_{column.name}") for column in key))
 
 
 def _count(database: Database, table: Table) -> Iterator[int]:

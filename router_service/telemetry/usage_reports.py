@@ -139,7 +139,7 @@ def read_biggest(
             .where(
                 spending.c.period == SPENDING_PERIODS[period],
                 spending.c.start_s == start_s,
-                _is_kind(spending.c.subject, kind),
+                *_scopes_of(spending.c.subject, kind),
             )
             .order_by(spending.c.spent_nusd.desc())
             .limit(MAX_BIGGEST)
@@ -218,14 +218,21 @@ class UsageQuery:
         found: list[ColumnElement[Any]] = [usage.c.scope] if has_scope else []
         return found + [named[group] for group in dict.fromkeys(self.by) if group in named]
 
-    def is_in_scope(self) -> ColumnElement[bool]:
-        """Return the condition for the scopes whose rows are added up."""
+    def is_in_scope(
+        self, lower: ColumnElement[bool] | None = None, upper: ColumnElement[bool] | None = None
+    ) -> ColumnElement[bool]:
+        """Return the condition for the scopes whose rows are added up.
+
+        `lower` and `upper` replace the bounds of the scopes of all keys or teams. SQLite finds rows
+        by one lower and one upper bound only.
+        """
         scope = usage.c.scope
         if self.kind is None:
             return scope == ALL
         if self.kind == "team" and self.team is not None:
             return scope == f"team:{clean(self.team)}"
-        found = _is_kind(scope, self.kind)
+        first, last = _scopes_of(scope, self.kind)
+        found = (first if lower is None else lower) & (last if upper is None else upper)
         if self.key is not None:
             found &= scope == f"key:{clean(self.key)}"
         if self.team is not None:
@@ -236,7 +243,9 @@ class UsageQuery:
     def is_in_time(self) -> ColumnElement[bool]:
         """Return the condition for the days whose rows are added up."""
         first_s, last_s = _midnight(self.first), _midnight(self.last)
-        return (usage.c.step_s == DAY_S) & usage.c.start_s.between(first_s, last_s)
+        # Plus zero, so that databases find rows by their scope first, and not by their time: a day
+        # has rows of all keys.
+        return (usage.c.step_s + 0 == DAY_S) & usage.c.start_s.between(first_s, last_s)
 
 
 Position = tuple[str | int, ...]
@@ -264,35 +273,32 @@ def read_rows(
     """
     columns, scope = query.columns, usage.c.scope
     has_scopes = columns[0] is scope
-
-    def follows(place: Position) -> ColumnElement[bool]:
-        is_later = tuple_(*columns) > tuple_(*place)
-        # The second condition says nothing new, but databases find rows by it faster.
-        return is_later & (scope >= place[0]) if has_scopes else is_later
-
-    is_left = true() if after is None else follows(after)
+    lower: ColumnElement[bool] | None = None
     while True:
-        is_wanted = query.is_in_scope() & is_left
+        is_left = true() if after is None else tuple_(*columns) > tuple_(*after)
+        if after is not None and has_scopes:
+            lower = scope >= after[0]  # by which the rows are found
         last: str | None = None
+        upper: ColumnElement[bool] | None = None
         with database.read() as connection:
             if has_scopes:
                 # All rows of a scope are added up together.
-                bound = select(scope).where(is_wanted).order_by(scope).offset(SCANNED_ROWS)
-                last = connection.execute(bound.limit(1)).scalar_one_or_none()
-                if last is not None:
-                    is_wanted &= scope <= last
-            selected = select(*columns, *_sums()).where(is_wanted, query.is_in_time())
+                bound = select(scope).where(query.is_in_scope(lower)).order_by(scope)
+                last = connection.execute(bound.offset(SCANNED_ROWS).limit(1)).scalar_one_or_none()
+                upper = None if last is None else scope <= last
+            is_wanted = query.is_in_scope(lower, upper) & query.is_in_time() & is_left
+            selected = select(*columns, *_sums()).where(is_wanted)
             selected = selected.group_by(*columns).order_by(*columns).limit(PAGE_ROWS)
             rows = connection.execute(selected).all()
             teams = _teams_of(connection, rows) if query.kind == "key" and has_scopes else {}
         for row in rows:
             yield _to_row(query, row, teams)
         if len(rows) == PAGE_ROWS:
-            is_left = follows(tuple(rows[-1][: len(columns)]))
+            after = tuple(rows[-1][: len(columns)])
         elif last is None:
             return
         else:
-            is_left = scope > last
+            after, lower = None, scope > last
 
 
 def write_csv(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[str]:
@@ -394,9 +400,11 @@ def _teams_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, str
     return {row.name: row.team for row in connection.execute(query)}
 
 
-def _is_kind(scope: ColumnElement[str], kind: str) -> ColumnElement[bool]:
-    """Return the condition for the scopes of keys or teams."""
-    return (scope >= f"{kind}:") & (scope < f"{kind}{_AFTER_COLON}")
+def _scopes_of(
+    scope: ColumnElement[str], kind: str
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Return the lower and the upper bound of the scopes of keys or teams."""
+    return scope >= f"{kind}:", scope < f"{kind}{_AFTER_COLON}"
 
 
 def _sums() -> list[ColumnElement[Any]]:

@@ -105,6 +105,7 @@ def replicas(
         keys={"admin": ADMIN},
         database={"url": url},
         server=server,
+        budgets={"cheaper_first": False},  # so that the budget ends halfway
         decision_log={"path": str(folder / "log"), "max_queued": 10_000},
     )
     database = Database(url)

@@ -14,7 +14,7 @@ from router_service.access.limits import LimitKind, RateLimits, TakenLimits, Usu
 from router_service.apis.rate_limits import write_duration
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import AdmissionError, StoreError
-from router_service.store.backends import Correction, Demand, open_backend
+from router_service.store.backends import Correction, LimitDemand, open_backend
 from router_service.store.memory import MemoryLimits
 from router_service.store.parent_process import serve_workers
 from router_service.store.shared_limits import SharedLimits
@@ -97,7 +97,7 @@ def test_keys_without_limits_take_nothing() -> None:
     """Neither a key without limits nor one with only a budget asks the store."""
 
     class Broken(MemoryLimits):
-        def take_now(self, holder: str, demands: Sequence[Demand]) -> list[int]:
+        def take_now(self, holder: str, demands: Sequence[LimitDemand]) -> list[int]:
             raise AssertionError(holder, demands)
 
     limits = RateLimits(SharedLimits(Broken(Clock()), pytest.fail))
@@ -240,7 +240,7 @@ class RemoteStore:
             raise StoreError("answer", "it is away")
         return self._kept
 
-    async def take(self, holder: str, demands: Sequence[Demand]) -> Sequence[int]:
+    async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take from the store."""
         return self._reach().take_now(holder, demands)
 
@@ -262,8 +262,8 @@ def test_limits_hold_in_the_process_while_the_store_is_away(
     """No request fails for it; it is logged once, counted, and the store is left alone a while."""
     clock, errors = Clock(), list[str]()
     store = RemoteStore(clock)
-    two = Demand("key:ci:requests", 30_000_000, 30_000_000)
-    slot = Demand("key:ci:parallel", 4, None)
+    two = LimitDemand("key:ci:requests", 30_000_000, 30_000_000)
+    slot = LimitDemand("key:ci:parallel", 4, None)
 
     async def run() -> None:
         limits = SharedLimits(store, errors.append, clock)
@@ -291,7 +291,7 @@ def test_limits_hold_in_the_process_while_the_store_is_away(
 
 def test_slots_are_renewed_while_requests_run() -> None:
     """A slot that the store has lost meanwhile is held again; a freed one is not."""
-    slot = Demand("key:ci:parallel", 4, None)
+    slot = LimitDemand("key:ci:parallel", 4, None)
 
     async def run() -> None:
         async with serve_workers(LIMITS) as directory:
@@ -301,7 +301,7 @@ def test_slots_are_renewed_while_requests_run() -> None:
             limits = SharedLimits(store, pytest.fail, renew_s=0.05)
 
             async def are_held(number: int) -> bool:
-                return list(await viewer.take("v", [Demand(slot.name, -1, None)])) == [number]
+                return list(await viewer.take("v", [LimitDemand(slot.name, -1, None)])) == [number]
 
             for holder in "abc":
                 await limits.take(holder, [slot])

@@ -18,7 +18,7 @@ from router_service.store.backends import (
     MINUTE_US,
     SLOT_TTL_S,
     Correction,
-    Demand,
+    LimitDemand,
     LimitStore,
     fits,
     open_backend,
@@ -42,18 +42,18 @@ class Clock:
         return self.now_s
 
 
-def rate(name: str, amount: int, limit: int) -> Demand:
+def rate(name: str, amount: int, limit: int) -> LimitDemand:
     """Return what takes an amount of a rate of `limit` a minute."""
     most = MINUTE_US - min(amount, limit) * MINUTE_US // limit
-    return Demand(name, most, amount * MINUTE_US // limit)
+    return LimitDemand(name, most, amount * MINUTE_US // limit)
 
 
-def slot(name: str, limit: int) -> Demand:
+def slot(name: str, limit: int) -> LimitDemand:
     """Return what takes a slot."""
-    return Demand(name, limit - 1, None)
+    return LimitDemand(name, limit - 1, None)
 
 
-async def takes(store: LimitStore, holder: str, *demands: Demand) -> bool:
+async def takes(store: LimitStore, holder: str, *demands: LimitDemand) -> bool:
     """Take all or nothing, and return whether all was taken."""
     return fits(demands, await store.take(holder, demands))
 
@@ -164,7 +164,9 @@ def test_a_request_takes_all_or_nothing(replicas: Run) -> None:
         assert await takes(one, "a", rate(mine, 1, 100), rate(ours, 60, 60), slot(slots, 1))
         assert not await takes(other, "b", rate(mine, 1, 100), rate(ours, 1, 60))
         assert not await takes(one, "c", rate(mine, 1, 100), slot(slots, 1))
-        used, in_use = await other.take("d", [Demand(mine, -1, 0), Demand(slots, -1, None)])
+        used, in_use = await other.take(
+            "d", [LimitDemand(mine, -1, 0), LimitDemand(slots, -1, None)]
+        )
         assert used <= MINUTE_US // 100, "two refused requests took nothing"
         assert in_use == 1
 
@@ -204,7 +206,7 @@ def test_what_is_given_back_can_be_taken_again(replicas: Run) -> None:
         assert await takes(other, "c", rate(name, 850, 1000), slot(slots, 1))
         assert not await takes(one, "d", rate(name, 500, 1000))
         await other.settle([Correction(name, 10 * MINUTE_US, "c")])
-        (used,) = await one.take("e", [Demand(name, -1, 0)])
+        (used,) = await one.take("e", [LimitDemand(name, -1, 0)])
         assert used > 10 * MINUTE_US
         await one.settle([Correction(name, -(10**12), "c")])
         assert await takes(one, "f", minute), "more than everything cannot be given back"
@@ -262,7 +264,7 @@ def test_all_backends_give_the_same_answers(
                         await store.settle([Correction(f"{name}s", None, holder)])
                 if kind == "take":
                     wanted = [
-                        Demand(name, 30 * MINUTE_US, amount * MINUTE_US),
+                        LimitDemand(name, 30 * MINUTE_US, amount * MINUTE_US),
                         slot(f"{name}s", 3),
                     ]
                     used = [await store.take(holder, wanted) for store in stores]

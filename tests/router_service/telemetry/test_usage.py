@@ -19,6 +19,7 @@ from router_service.database.engine import Database
 from router_service.database.schema import latencies, spending, state, usage
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import (
+    BATCH_ROWS,
     DAY_S,
     HOUR_S,
     LATENCY_RATIO,
@@ -54,7 +55,8 @@ def open_history(
 ) -> UsageHistory:
     """Return a history that writes and tidies when the test says so."""
     settings = UsageSettings(max_rows=max_rows, retention_days=days)
-    return UsageHistory(settings, DatabaseSettings(max_pending_rows=max_pending), clock)
+    database = DatabaseSettings(max_pending_rows=max_pending)
+    return UsageHistory(settings, database, clock, turn_s=60)
 
 
 def add(
@@ -351,12 +353,12 @@ def test_disabled_usage_is_not_written(database: Database, clock: Clock) -> None
 def test_last_write_leaves_nothing_behind(database: Database, clock: Clock) -> None:
     """It writes everything in one turn, and removes what only this process needed."""
     history = UsageHistory(UsageSettings(), DatabaseSettings(), clock, turn_s=0)
-    for number in range(1200):
+    for number in range(BATCH_ROWS * 2 + 1):
         add(history, f"model-{number}")
     history.write(database)
-    assert len(read(database, "model")) == 500
+    assert len(read(database, "model")) == BATCH_ROWS
     history.close()
     history.write(database)
-    assert len(read(database, "model")) == 1200
+    assert len(read(database, "model")) == BATCH_ROWS * 2 + 1
     with database.read() as connection:
         assert connection.execute(select(state.c.name)).scalars().all() == ["revision"]

@@ -7,6 +7,7 @@ import { budgetBar } from "./budgets.js";
 import { byId, errorNotice, facts, h, present, table } from "./dom.js";
 import { count, money } from "./format.js";
 import { isFuture, statusBadge, time } from "./limits.js";
+import { keepSignedIn } from "./session.js";
 
 /** @import { KeyView, Session, TeamView } from "../types" */
 /** @import { Child } from "./dom.js" */
@@ -186,6 +187,8 @@ export class AccountDialog {
       "Rotate",
       async () => {
         const rotated = await api.rotateKey(key.name, { overlap_s: Number(select.value) });
+        // Otherwise the next request would end the session, and the secret would be lost.
+        if (key.name === this.session.key) keepSignedIn(rotated.secret);
         this.onchanged(`Rotated the key ${key.name}.`, false);
         this.showSecret(rotated.key, rotated.secret);
       },

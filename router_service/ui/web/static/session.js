@@ -30,6 +30,10 @@ export function signOut(isExpired = false) {
   location.reload();
 }
 
+/** Continues the session with the new secret of its own key.
+ * @param {string} secret */
+export const keepSignedIn = (secret) => store(secret);
+
 /** Asks for a key until the gateway accepts one; a gateway without keys needs none.
  * @returns {Promise<Session>} */
 export async function signIn() {

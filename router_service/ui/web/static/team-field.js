@@ -8,7 +8,8 @@ const TYPING_MS = 150;
 
 export class TeamField {
   /** @param {string} id @param {string} placeholder @param {() => void} [onchange] */
-  constructor(id, placeholder, onchange) {
+  constructor(id, placeholder, onchange = () => {}) {
+    this.onchange = onchange;
     this.list = h("datalist", { id: `${id}-names` });
     this.input = h("input", {
       id,
@@ -35,6 +36,8 @@ export class TeamField {
   }
 
   typed() {
+    // Browsers do not report a suggestion that was chosen as a change before the focus moves.
+    if ([...this.list.options].some(({ value }) => value === this.input.value)) this.onchange();
     clearTimeout(this.typing);
     this.typing = setTimeout(() => this.suggest(), TYPING_MS);
   }
