@@ -49,9 +49,6 @@ def upgrade() -> None:
         ),
         sqlite_with_rowid=False,
     )
-    with op.batch_alter_table("latencies", schema=None) as batch_op:
-        batch_op.create_index("latencies_by_time", ["step_s", "start_s"], unique=False)
-
     op.create_table(
         "leases",
         sa.Column("subject", sa.String(length=205), nullable=False),
