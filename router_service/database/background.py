@@ -161,12 +161,11 @@ class DatabaseThread:
         if self._failing:
             self._failing.discard(job.name)
             if not self._failing:
-                seconds = self.unreachable_s
-                self._failure, self._failed_s = None, None
                 _log.warning(
                     "the database can be used again: place=%s after_s=%.1f",
-                    self.database.place, seconds,
+                    self.database.place, self.unreachable_s,
                 )  # fmt: skip
+                self._failure, self._failed_s = None, None
         return True
 
     def _note_failure(self, job: _Job, exc: DatabaseError, started_s: float) -> None:
