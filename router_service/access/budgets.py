@@ -57,26 +57,38 @@ KEY, TEAM = "key", "team"
 
 
 class _Ratios:
-    """The largest ratio of actual to expected costs among recent requests."""
+    """Ratios of actual to expected costs of recent requests."""
 
-    __slots__ = ("before", "count", "now")
+    __slots__ = ("before", "before_sum", "count", "now", "now_sum")
 
     def __init__(self) -> None:
         self.before = self.now = 0.0
+        self.before_sum = self.now_sum = 0.0
         self.count = 0
 
     def add(self, ratio: float) -> None:
         self.now = max(self.now, ratio)
+        self.now_sum += ratio
         self.count += 1
         if self.count % WINDOW == 0:
             self.before, self.now = self.now, 0.0
+            self.before_sum, self.now_sum = self.now_sum, 0.0
 
     @property
-    def largest(self) -> float | None:
-        """The largest ratio, at least 1; None if too few requests have ended."""
-        if self.count < LEAST_SAMPLES:
-            return None
+    def is_known(self) -> bool:
+        """Whether enough requests have ended."""
+        return self.count >= LEAST_SAMPLES
+
+    @property
+    def largest(self) -> float:
+        """The largest ratio, at least 1."""
         return min(MAX_RATIO, max(1.0, self.before, self.now))
+
+    @property
+    def mean(self) -> float:
+        """The mean ratio, at most 1."""
+        counted = self.count if self.count < WINDOW else WINDOW + self.count % WINDOW
+        return min(1.0, (self.before_sum + self.now_sum) / counted)
 
 
 @dataclass(slots=True, eq=False)
@@ -349,11 +361,11 @@ class Budgets:
     def _ask(self, key: Key, cost: ExpectedCost) -> _Ask:
         accounts = self._accounts_of(key)
         kind = accounts[0].id.subject, cost.kind
-        ratio: float | None = None
+        largest, mean = FIRST_RATIO, 1.0
         for name in (kind, ("", cost.kind)):
             ratios = self._ratios.get(name)
-            ratio = None if ratios is None else ratios.largest
-            if ratio is not None:
+            if ratios is not None and ratios.is_known:
+                largest, mean = ratios.largest, ratios.mean
                 break
         expected = to_nusd(cost.usd)
         return _Ask(
@@ -361,8 +373,9 @@ class Budgets:
             accounts=accounts,
             kind=kind,
             expected=expected,
-            least=min(expected, to_nusd(cost.least_usd)),
-            bound=math.ceil(expected * (ratio or FIRST_RATIO)),
+            # The expected costs come from a profile, and many users' requests are shorter.
+            least=min(expected, math.ceil(to_nusd(cost.least_usd) * mean)),
+            bound=math.ceil(expected * largest),
             started_s=time.monotonic(),
         )
 

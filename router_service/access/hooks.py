@@ -85,8 +85,9 @@ class AccessHooks(Protocol):
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve what an admitted request is expected to cost, and return the most it may cost.
 
-        The result is infinite, or lower than `cost.usd`, but at least `cost.least_usd`: then a
-        cheaper model has to answer. Raises AdmissionError if not even the cheapest one fits.
+        The result is infinite, or lower than `cost.usd`: then a cheaper model has to answer. It is
+        at least `cost.least_usd`, or what such requests have cost lately if that is less. Raises
+        AdmissionError if not even the cheapest model fits.
         """
 
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:

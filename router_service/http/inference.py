@@ -218,5 +218,6 @@ async def _within_budget(
     if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
         plan = plan.planner.within(plan, allowance_usd)
     if limits is not None and allowance_usd < limits.max_cost_usd:
-        limits = replace(limits, max_cost_usd=allowance_usd)
+        # The cheapest arm may always be asked.
+        limits = replace(limits, max_cost_usd=max(allowance_usd, cost.least_usd))
     return plan, limits

@@ -68,7 +68,7 @@ class Process:
         max_wait_s: float = 0.3,
         grace_s: float = 3600.0,
         clock: Callable[[], float] = time.time,
-        stale_s: float = 4.0,
+        stale_s: float = 60.0,
         idle_s: float = 60.0,
     ) -> None:
         settings = Settings(
@@ -120,7 +120,7 @@ class Shared:
         max_wait_s: float = 0.3,
         grace_s: float = 3600.0,
         clock: Callable[[], float] = time.time,
-        stale_s: float = 4.0,
+        stale_s: float = 60.0,
         idle_s: float = 60.0,
     ) -> AsyncIterator[Process]:
         """Run a process until the block ends, which ends it as SIGTERM does."""
