@@ -86,10 +86,9 @@ class Limit:
         cost_us = amount * MINUTE_US // self.size
         return LimitDemand(self.name, max(0, MINUTE_US - cost_us), cost_us)
 
-    def state(self, used_us: int) -> RateState:
+    def left(self, used_us: int) -> int:
         """Return what is left of a rate."""
-        remaining = max(0, (MINUTE_US - used_us) * self.size // MINUTE_US)
-        return RateState(self.unit, self.size, remaining, used_us / 1e6)
+        return max(0, (MINUTE_US - used_us) * self.size // MINUTE_US)
 
 
 class UsualTokens:
@@ -134,7 +133,6 @@ class KeyLimits:
     def of(cls, key: Key, usual: UsualTokens) -> KeyLimits:
         """Return the limits of a key."""
         found = [limit for subject, limits in key.limited for limit in _read(subject, limits)]
-        found.sort(key=lambda limit: limit.kind)  # `_headers` compares neighbours
         fixed = tuple(limit for limit in found if limit.kind is not LimitKind.TOKENS)
         demands = tuple(limit.demand() for limit in fixed)
         tokens = tuple(limit for limit in found if limit.kind is LimitKind.TOKENS)
@@ -248,7 +246,7 @@ class RateLimits:
                 " of them has ended."
             )
         else:
-            left = limit.state(used[limits.index(limit)]).remaining
+            left = limit.left(used[limits.index(limit)])
             problem = (
                 f"may use {limit.size} tokens a minute, of which {left} are left. This request is "
                 f"expected to use {tokens}. {again}"
@@ -282,19 +280,16 @@ def used_tokens(record: DecisionRecord | None) -> int | None:
 
 def _headers(path: str, limits: Sequence[Limit], used: Sequence[int]) -> tuple[RawHeader, ...]:
     """Return the headers about rates. Of two limits of a kind, the one with less left is shown."""
-    rates: list[RateState] = []
+    least: dict[bytes, tuple[Limit, int, int]] = {}
     for limit, use in zip(limits, used, strict=True):
-        if limit.kind is LimitKind.PARALLEL:
-            continue
-        state = limit.state(use)
-        if not rates or rates[-1].unit != state.unit:
-            rates.append(state)
-        elif state.remaining < rates[-1].remaining:
-            rates[-1] = state
-    if not rates:
-        return ()
-    api = APIS.below(path)
+        if limit.kind is not LimitKind.PARALLEL:
+            left = limit.left(use)
+            shown = least.get(limit.unit)
+            if shown is None or left < shown[2]:
+                least[limit.unit] = limit, use, left
+    api = APIS.below(path) if least else None
     headers: list[RawHeader] = []
-    for rate in rates:
+    for limit, use, left in least.values():
+        rate = RateState(limit.unit, limit.size, left, use / 1e6)
         headers += openai_headers(rate) if api is None else api.rate_headers(rate, time.time())
     return tuple(headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 HEADER_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-")
@@ -26,12 +27,17 @@ class RateState(NamedTuple):
 
 def openai_headers(rate: RateState) -> Sequence[RawHeader]:
     """Return the headers about one rate (OpenAI: "Rate limits in headers")."""
-    unit = rate.unit
+    limit, remaining, reset = _names(rate.unit)
     return (
-        (b"x-ratelimit-limit-" + unit, b"%d" % rate.limit),
-        (b"x-ratelimit-remaining-" + unit, b"%d" % rate.remaining),
-        (b"x-ratelimit-reset-" + unit, write_duration(rate.reset_s)),
+        (limit, b"%d" % rate.limit),
+        (remaining, b"%d" % rate.remaining),
+        (reset, write_duration(rate.reset_s)),
     )
+
+
+@cache
+def _names(unit: bytes) -> Sequence[bytes]:
+    return [b"x-ratelimit-%b-%b" % (name, unit) for name in (b"limit", b"remaining", b"reset")]
 
 
 def write_duration(seconds: float) -> bytes:
