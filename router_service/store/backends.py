@@ -165,12 +165,7 @@ class Correction(NamedTuple):
 
 def fits(demands: Iterable[LimitDemand], used: Iterable[int]) -> bool:
     """Return whether a request is admitted with what is in use of each limit."""
-    for demand, use in zip(
-        demands, used, strict=True
-    ):  # a generator would take three times as long
-        if use > demand[1]:
-            return False
-    return True
+    return all(use <= demand.most for demand, use in zip(demands, used, strict=True))
 
 
 class LimitStore(Protocol):
