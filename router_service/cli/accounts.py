@@ -27,8 +27,20 @@ if TYPE_CHECKING:
 
     S = TypeVar("S", bound=BaseModel)
 
-keys = App("keys", help="Create and change API keys in the gateway's database.")
-teams = App("teams", help="Create and change teams of keys, which share limits and a budget.")
+keys = App(
+    "keys",
+    help="""Create and change API keys in the gateway's database.
+
+    Example: `switchcraft keys create search-agent --budget 50/month`
+    """,
+)
+teams = App(
+    "teams",
+    help="""Create and change teams of keys, which share limits and a budget.
+
+    Example: `switchcraft teams create search --budget 500/month`
+    """,
+)
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
@@ -279,7 +291,7 @@ def rotate_key(
 ) -> None:
     """Give a key another secret, and print it on standard output.
 
-    Example: `KEY=$(switchcraft keys rotate search-agent --overlap 1h)`
+    Example: `switchcraft keys rotate search-agent --overlap 1h`
     """
     from router_service.access.specs import Rotation
 

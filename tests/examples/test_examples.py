@@ -22,7 +22,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 ARMS = ("gpt-5.2", "gpt-4.1-mini")
 LITELLM = ROOT / "tests" / "examples" / "litellm.txt"
-RUN_ELSEWHERE = {"retraining_job.py": "tests/training/test_own_traffic.py"}
+RUN_ELSEWHERE = {
+    "retraining_job.py": "tests/training/test_own_traffic.py",
+    "spend_a_budget.py": "tests/examples/test_walk_through.py",
+}
 """Examples that other test files run."""
 
 

@@ -1,4 +1,4 @@
-"""The walk-through of docs/accounts.md, followed literally."""
+"""The walk-through of docs/accounts.md, which runs "spend_a_budget.py", followed literally."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ def test_status_without_publication(http: httpx.Client) -> None:
         "tried": [],
         "open_circuits": [],
         "shared_state": "up",
+        "database": {"place": "memory", "state": "up", "unreachable_s": 0.0, "cause": None},
         "last_refusal": None,
     }
 
