@@ -36,7 +36,7 @@ class Access:
     async def admit(self, request: IncomingRequest) -> Grant:
         """Count the request towards its limits, and say which policies its budgets allow."""
         if not request.key.limited:
-            return AccountGrant()
+            return AccountGrant(reserves=False)
         self._alerts.note(request.key)
         allowance = self._pacing.allowance(request.key)
         taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost

@@ -44,6 +44,8 @@ class Grant:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Headers of the response, such as those about rate limits. They replace those that the
     upstream has sent."""
+    reserves: bool = True
+    """Whether the cost has to be reserved; if not, the second hook is not called."""
     allowance: Allowance | None = None
     """What the budgets of the key and its team allow; None without a budget."""
 

@@ -157,7 +157,8 @@ class RoutedAnswer(Response):
                     if plan.verified is not None:
                         limits = read_limits(info.headers, verification)
                         check_limits(plan, limits)
-                    plan, limits = await _within_budget(request, receive, plan, limits)
+                    if grant.reserves:
+                        plan, limits = await _within_budget(request, receive, plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, scope, exc)(scope, receive, send)
                 return
