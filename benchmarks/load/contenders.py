@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -17,10 +17,7 @@ import yaml
 
 from benchmarks.load.bodies import MODEL, ROUTED
 from benchmarks.load.processes import Program, free_port
-from router_service.access.accounts import Accounts
-from router_service.access.specs import BudgetSpec, NewKey, NewTeam
 from router_service.artifact import SHIPPED, Artifact
-from router_service.database.engine import Database
 
 KEY = "sk-none"
 PRICE = {"input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7}
@@ -68,28 +65,12 @@ def direct(place: Place) -> Contender:
     return Contender("direct", "", place.program("direct", place.upstream_port, *module))
 
 
-def switchcraft(place: Place) -> Contender:
-    """Return this gateway: the shipped artifact, one worker, defaults for everything else."""
-    return _switchcraft(place, "switchcraft", Path(__file__).parents[2])
+def switchcraft(place: Place, **sections: Mapping[str, object]) -> Contender:
+    """Return this gateway: the shipped artifact, one worker, defaults for everything else.
 
-
-def limited(place: Place) -> Contender:
-    """Return this gateway with a key of its database: rate limits and a budget, and a team's."""
-    url = f"sqlite:///{place.folder}/limited.db"
-    database = Database(url)
-    database.prepare()
-    accounts = Accounts(database)
-    limits = {
-        "requests_per_minute": 10_000_000,
-        "tokens_per_minute": 2_000_000_000,
-        "parallel_requests": 10_000,
-        "budget": BudgetSpec(usd=1_000_000),
-    }
-    accounts.create_team(NewTeam(name="team", **limits))
-    created = accounts.create_key(NewKey(name="key", team="team", is_admin=True, **limits))
-    tree = Path(__file__).parents[2]
-    contender = _switchcraft(place, "limited", tree, database={"url": url})
-    return replace(contender, headers={"authorization": f"Bearer {created.secret}"})
+    `sections` are further sections of its configuration.
+    """
+    return _switchcraft(place, "switchcraft", Path(__file__).parents[2], **sections)
 
 
 def with_workers(place: Place, workers: int, decision_threads: int) -> Contender:
@@ -221,7 +202,6 @@ target = "upstream"
 
 GATEWAYS: Mapping[str, Callable[[Place], Contender | None]] = {
     "switchcraft": switchcraft,
-    "limited": limited,
     "before": before,
     "portkey": portkey,
     "litellm": litellm,

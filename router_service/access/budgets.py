@@ -27,7 +27,14 @@ from datetime import UTC, datetime
 
 from router_service.access.hooks import ExpectedCost
 from router_service.access.key import Budget, BudgetPeriod, Key
-from router_service.access.ledger import LEASE_S, BudgetId, Order, State, delete_forgotten, exchange
+from router_service.access.ledger import (
+    LEASE_S,
+    BudgetId,
+    Order,
+    LedgerState,
+    delete_forgotten,
+    exchange,
+)
 from router_service.core.errors import AdmissionError, DatabaseError
 from router_service.core.money import NANO, to_nusd
 from router_service.database.background import DatabaseThread
@@ -659,7 +666,7 @@ class Budgets:
         )
 
     @staticmethod
-    def _take(account: _Account, order: Order, state: State, now_s: float) -> None:
+    def _take(account: _Account, order: Order, state: LedgerState, now_s: float) -> None:
         account.is_known = True
         account.doubtful.clear()
         account.unwritten -= order.spent_nusd

@@ -64,7 +64,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LedgerState:
     """A budget after an order."""
 
     spent_nusd: int
@@ -83,7 +83,7 @@ class State:
 
 def exchange(
     connection: Connection, holder: str, now_s: float, orders: Sequence[Order]
-) -> Sequence[State]:
+) -> Sequence[LedgerState]:
     """Write what a process has spent, and return what it may spend; the orders must be sorted.
 
     The rows of `spending` are locked in the same order by all processes, before any lease changes.
@@ -95,7 +95,7 @@ def exchange(
     if missing:  # somebody has deleted them
         _create(connection, missing)
         by_id |= _lock(connection, missing)
-    found: list[State] = []
+    found: list[LedgerState] = []
     changes = _Changes()
     for part in _parts(orders):
         held: dict[tuple[str, str, int], list[Any]] = {}
@@ -120,7 +120,7 @@ def _settle(
     holder: str,
     now_s: float,
     changes: _Changes,
-) -> State:
+) -> LedgerState:
     def is_valid(lease: Any) -> bool:  # noqa: ANN401
         # A lease that expires too late was made by a clock that was ahead.
         return bool(now_s < lease.expires_s <= now_s + 2 * LEASE_S)
@@ -171,7 +171,7 @@ def _settle(
         or not is_valid(own)
     ):
         changes.renewed.append(lease)
-    return State(
+    return LedgerState(
         spent,
         amount,
         is_exhausted=is_exhausted,
