@@ -30,8 +30,8 @@ from router_service.access.key import Budget, BudgetPeriod, Key
 from router_service.access.ledger import (
     LEASE_S,
     BudgetId,
-    Order,
     LedgerState,
+    Order,
     delete_forgotten,
     exchange,
 )
