@@ -59,8 +59,8 @@ KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 class Accounts:
     """The keys and teams of a database. Each change is a transaction of its own.
 
-    All methods raise DatabaseError if the database cannot be used. Those with the name of a key or
-    a team raise UnknownAccountError if there is none.
+    All methods raise DatabaseError if the database cannot be used. Methods that take the name of a
+    key or a team raise UnknownAccountError if no key or team has that name.
     """
 
     def __init__(

@@ -35,13 +35,15 @@ class Access:
 
     async def admit(self, request: IncomingRequest) -> Grant:
         """Count the request towards its limits, and say which policies its budgets allow."""
-        if not request.key.limited:
-            return AccountGrant(reserves=False)
-        self._alerts.note(request.key)
-        allowance = self._pacing.allowance(request.key)
+        key, allowance = request.key, None
+        if key.has_budget:
+            self._alerts.note(key)
+            allowance = self._pacing.allowance(key)
         taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost
         headers = () if taken is None else taken.headers
-        return AccountGrant(headers=headers, allowance=allowance, limits=taken)
+        return AccountGrant(
+            headers=headers, reserves=key.has_budget, allowance=allowance, limits=taken
+        )
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve the request's expected cost in the budgets of its key and its team."""

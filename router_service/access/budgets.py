@@ -60,8 +60,6 @@ WINDOW = 200
 MAX_RATIOS = 10_000
 """Kinds of requests whose ratios are kept, 200 bytes each."""
 
-KEY, TEAM = "key", "team"
-
 
 class _Ratios:
     """Ratios of actual to expected costs of recent requests."""
@@ -271,7 +269,7 @@ class Budgets:
 
     def states(self, key: Key) -> Sequence[BudgetBalance]:
         """Return what is left of the budgets of a key and its team."""
-        if not _has_budget(key):
+        if not key.has_budget:
             return ()
         with self._lock:
             return [
@@ -292,7 +290,7 @@ class Budgets:
         If the rest of a budget is reserved, wait until other requests return some of it. Raises
         AdmissionError.
         """
-        if not _has_budget(key):
+        if not key.has_budget:
             return None
         with self._lock:
             ask = self._ask(key, cost)
@@ -683,11 +681,6 @@ class Budgets:
     def _serve_all(self, accounts: Sequence[_Account]) -> None:
         for account in accounts:
             self._serve(account)
-
-
-def _has_budget(key: Key) -> bool:
-    team = key.team
-    return key.limits.budget is not None or (team is not None and team.limits.budget is not None)
 
 
 def _spent_error(account: _Account, now_s: float) -> AdmissionError:

@@ -114,6 +114,8 @@ class Key:
     """Unix time after which the key is not valid."""
     limited: tuple[tuple[str, Limits], ...] = field(init=False, repr=False, compare=False)
     """The key and its team, those that have limits, each as `key:NAME` or `team:NAME`."""
+    has_budget: bool = field(init=False, repr=False, compare=False)
+    """Whether the key or its team has a budget."""
 
     def __post_init__(self) -> None:
         """Collect the limits once, because every request asks for them."""
@@ -123,6 +125,8 @@ class Key:
         if self.team is not None and self.team.limits is not NO_LIMITS:
             found.append((f"team:{self.team.name}", self.team.limits))
         object.__setattr__(self, "limited", tuple(found))
+        has_budget = any(limits.budget is not None for _, limits in found)
+        object.__setattr__(self, "has_budget", has_budget)
 
     @property
     def is_admin(self) -> bool:

@@ -90,7 +90,7 @@ class BudgetSpec(_Spec):
 
 class _LimitFields(_Spec):
     owner: Owner | None = None
-    """Who is responsible, such as an e-mail address."""
+    """The responsible person or group, for example an e-mail address."""
     requests_per_minute: Limit | None = None
     tokens_per_minute: Limit | None = None
     """Tokens of requests and answers together."""

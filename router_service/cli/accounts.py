@@ -102,7 +102,7 @@ class LimitOptions:
     """Options of keys and teams; those that are None are not given."""
 
     owner: Annotated[
-        str | None, Parameter(help="who is responsible, such as an e-mail address")
+        str | None, Parameter(help="responsible person or group, for example an e-mail address")
     ] = None
     budget: Annotated[
         dict[str, object] | None,

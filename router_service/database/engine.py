@@ -115,9 +115,9 @@ class Database:
             if url is not None:
                 check_database_address(url)
             self.path = _sqlite_path(url)
+            """The SQLite file; None for PostgreSQL and in memory."""
         except (ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user without a home
             raise ConfigError("the configuration", SETTING, str(exc)) from None
-        """The SQLite file; None for PostgreSQL and in memory."""
         self.is_postgresql = url is not None and self.path is None
         # One connection is all that a database in memory has, so its users take turns.
         self._turn = threading.RLock() if url is None else nullcontext()
@@ -208,7 +208,7 @@ class Database:
         """Raise DatabaseError if there is no database yet, which only a gateway creates."""
         if self.is_postgresql or (self.path is not None and self.path.exists()):
             return
-        problem = "there is none yet; a gateway creates it when it starts"
+        problem = "the file does not exist; start the gateway once, which creates it"
         if self.path is None:
             problem = "it is in the memory of the gateway; set database.url"
         raise DatabaseError("read", self.place, problem)

@@ -20,7 +20,7 @@ _VERSION = table("alembic_version", column("version_num"))
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the version of the tables, or None if there are none."""
+    """Return the version of the tables, or None if the database has no tables yet."""
     if not inspect(connection).has_table(_VERSION.name):
         return None
     return connection.execute(select(_VERSION.c.version_num)).scalar_one_or_none()

@@ -105,7 +105,7 @@ class UsageReport(BaseModel):
 
     rows: tuple[ReportedUsage, ...]
     next: str | None
-    """Value of `after` for the next rows; null if there are none."""
+    """Value of `after` for the next page; null on the last page."""
 
 
 class ReportParameters(BaseModel):

@@ -83,7 +83,7 @@ class PolicyHeaders:
     verified_goals: bool = False
     """Whether a goal may choose a verified policy."""
     is_granted: bool = False
-    """Whether admission has chosen the policy, and not the client."""
+    """Whether admission chose the policy. If false, the client chose it."""
     key: Key = NO_KEY
     """The key, if it may use only some models or policies."""
     allowance: Allowance | None = None

@@ -767,7 +767,8 @@ class UsageSettings(Frozen):
     """Time in days that daily sums are kept. Sums for minutes are kept for 2 hours, and those for
     hours for 2 days."""
     max_rows: Count = 1_000_000
-    """Largest number of rows in the database, 200 bytes each. Beyond it, the oldest ones are
+    """Largest number of rows in the database, about 100 bytes each: those of sums, and those of
+    latency histograms, of which a row of sums has one to three. At the limit, the oldest rows are
     deleted."""
 
 

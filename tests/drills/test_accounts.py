@@ -13,7 +13,7 @@ import pytest
 from router_service.core.keys import new_key
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import GatewayProcess, gateway, write_config
-from tests.drills.test_workers import alone, two_workers
+from tests.drills.test_workers import only_worker, two_workers
 from tests.postgresql import PostgreSQLServer
 from tests.serving import Sandbox
 
@@ -72,7 +72,7 @@ def workers(
         found = []
         for pid in two_workers(served):
             # Only this worker can accept the connection, which stays with it.
-            with alone(pid, served):
+            with only_worker(pid, served):
                 found.append(Process(served.url))
             stack.callback(found[-1].http.close)
         yield found[0], found[1]

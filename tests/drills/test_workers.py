@@ -79,7 +79,7 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def alone(pid: int, served: GatewayProcess) -> Iterator[httpx.Client]:
+def only_worker(pid: int, served: GatewayProcess) -> Iterator[httpx.Client]:
     """Stop the other workers, and yield a client that this worker must answer."""
     others = workers(served) - {pid}
     for other in others:
@@ -117,16 +117,16 @@ def test_every_worker_shows_the_metrics_of_all_workers(served: GatewayProcess) -
         before = decisions(http)
     first, second = two_workers(served)
     for pid in (first, second):
-        with alone(pid, served) as http:
+        with only_worker(pid, served) as http:
             assert ask(http) == {200}
     for pid in (first, second):
-        with alone(pid, served) as http:
+        with only_worker(pid, served) as http:
             shown = wait_for_decisions(http, before + 2 * REQUESTS)
             assert 'switchcraft_stage_seconds_count{stage="classify"}' in shown
             assert shown.count("switchcraft_build_info{") == 1
     os.kill(first, signal.SIGKILL)
     (new,) = set(two_workers(served, without=first)) - {second}
-    with alone(new, served) as http:
+    with only_worker(new, served) as http:
         assert ask(http) == {200}
         wait_for_decisions(http, before + 3 * REQUESTS)
 
@@ -137,11 +137,11 @@ def test_overview_has_the_requests_of_all_workers(served: GatewayProcess) -> Non
     with httpx.Client(base_url=served.url) as http:
         before = http.get(counted).json()["total"]["requests"]
     for pid in two_workers(served):
-        with alone(pid, served) as http:
+        with only_worker(pid, served) as http:
             assert ask(http) == {200}
 
     def all_are_shown() -> bool:
-        with alone(pid, served) as http:
+        with only_worker(pid, served) as http:
             total = http.get(counted).json()["total"]["requests"]
             return bool(total >= before + 2 * REQUESTS)  # requests of earlier tests may be late
 
@@ -159,12 +159,12 @@ def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
 def test_decisions_outlive_the_worker_that_made_them(served: GatewayProcess) -> None:
     """A decision can be read from every worker, also after its worker was killed."""
     killed, _ = two_workers(served)
-    with alone(killed, served) as http:
+    with only_worker(killed, served) as http:
         path = "/v1/decisions/" + http.post(CHAT, json=BODY).headers["x-switchcraft-decision-id"]
         wait_until(lambda: http.get(path).status_code == 200, "the decision is kept")
     os.kill(killed, signal.SIGKILL)
     for pid in two_workers(served, without=killed):
-        with alone(pid, served) as http:
+        with only_worker(pid, served) as http:
             assert http.get(path).json()["id"] in path
             assert http.get("/admin/status").json()["shared_state"] == "up"
 
@@ -176,7 +176,7 @@ def test_circuit_opened_by_one_worker_is_open_on_the_others(
     model = ARMS[0]
     killed, other = two_workers(served)
     sandbox.set_faults(model, "status=500")
-    with alone(killed, served) as http:
+    with only_worker(killed, served) as http:
         while ask(http, 1, model=model) != {503}:
             pass
     sandbox.set_faults(model, "")
@@ -190,7 +190,9 @@ def wait_until_unavailable(pid: int, served: GatewayProcess, model: str) -> None
     """Wait until a worker refuses requests for a model because its circuit is open."""
 
     def refuses() -> bool:
-        with alone(pid, served) as http:  # stops the others only briefly: they share their state
+        with only_worker(
+            pid, served
+        ) as http:  # stops the others only briefly: they share their state
             return ask(http, 1, model=model) == {503}
 
     wait_until(refuses, f"{pid} knows the open circuit")
@@ -222,7 +224,7 @@ def test_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> No
 
 def answers_to(pid: int, served: GatewayProcess, name: str) -> None:
     """Wait until a worker routes requests for this model name."""
-    with alone(pid, served) as http:
+    with only_worker(pid, served) as http:
         wait_until(lambda: ask(http, 1, model=name) == {200}, f"{pid} answers to {name}")
 
 
@@ -275,7 +277,7 @@ def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, tempo
         served = GatewayProcess(str(http.base_url), process, log, http)
         try:
             for pid in two_workers(served):
-                with alone(pid, served) as one:
+                with only_worker(pid, served) as one:
                     assert ask(one, 1) == {200}
         finally:
             process.kill()

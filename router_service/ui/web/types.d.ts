@@ -326,7 +326,7 @@ export interface KeyPage {
 
 /** A key, without its secret. */
 export interface KeyView {
-  /** Who is responsible, such as an e-mail address. */
+  /** The responsible person or group, for example an e-mail address. */
   owner: string | null;
   requests_per_minute: number | null;
   /** Tokens of requests and answers together. */
@@ -530,7 +530,7 @@ export interface TeamPage {
 
 /** A team. */
 export interface TeamView {
-  /** Who is responsible, such as an e-mail address. */
+  /** The responsible person or group, for example an e-mail address. */
   owner: string | null;
   requests_per_minute: number | null;
   /** Tokens of requests and answers together. */

@@ -32,7 +32,9 @@ from router_service.settings import (
 )
 from router_service.store.records import UpstreamObject
 from tests.fakes import FakeRouter
-from tests.serving import served, wait_for
+from tests.keyed_gateways import keyed_gateway
+from tests.serving import Sandbox, served, wait_for
+from tests.stored_keys import bearer
 
 KEYS = {name: new_key() for name in ("team-a", "team-b", "admin")}
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -480,3 +482,25 @@ def test_own_objects_are_available_without_redis(provider: Provider) -> None:
         assert made.a.status("GET", f"/files/{file}") == 200
         assert made.b.status("GET", f"/files/{file}") == 404
         assert made.b.status("GET", "/files/file-0A") == 503
+
+
+def test_keys_of_the_database_cannot_use_each_others_files(
+    sandbox: Sandbox, provider: Provider
+) -> None:
+    """A file is private to its key also if the configuration has no client key."""
+    deployment = Deployment(upstream_model="m", base_url=provider.url)
+    price = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
+    models = tuple(
+        Model(name=arm, deployments=(deployment,), price=price)
+        for arm in FakeRouter().probabilities
+    )
+    settings = Settings(models=models, router=RouterSettings(pass_through="large"))
+    with keyed_gateway(sandbox, settings) as gateway:
+        owner, other = gateway.add_key("owner"), gateway.add_key("other")
+        made = gateway.post(owner, "/v1/files", {}).json()["id"]
+        content = [{"type": "input_file", "file_id": made}]
+        body = {"model": "large", "input": [{"role": "user", "content": content}]}
+        assert gateway.post(owner, "/v1/responses", body).status_code == 200
+        assert gateway.post(other, "/v1/responses", body).status_code == 404
+        read = gateway.http.get(f"/v1/files/{made}", headers=bearer(other))
+        assert read.status_code == 404
