@@ -24,13 +24,13 @@ locked = $(if $(filter yes,$(LOCKED)),$(BIN)/pip install --quiet --no-deps --req
 INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-isolation)
 
 # Extras of a gateway, as in the images, beside its runtime `cpu` or `gpu`; and of a checkout.
-SERVING := redis,postgres,otlp
+SERVING := redis,postgres,aws,google,azure,otlp
 CHECKOUT := cpu,$(SERVING),train,review,ray
 
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-fast test-lowest test-agents check-hostile pytest check lint format types docs train lock audit sbom clean
+.PHONY: serve test test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -49,6 +49,12 @@ pytest: $(VENV)/.dev
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
+
+## walks: what the documents tell new users to do, with screenshots of each step in walks/
+walks: $(VENV)/.dev
+	.ci/debian-packages $(VENV)/debian
+	rm -rf walks
+	WALK_SCREENSHOTS=$(CURDIR)/walks OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest -p no:schemathesis tests/walks
 
 # For all fuzz targets together.
 FUZZ_SECONDS ?= 1800

@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import certifi
 import hypothesis
@@ -19,7 +20,14 @@ from tests.debian import program
 from tests.postgresql import PostgreSQLServer
 from tests.serving import Sandbox, wait_for
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 DATA = "bfcl-2024-08"
+
+BROWSER_FLAGS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-dev-shm-usage".split()
+)
 
 # On a busy machine, an example that usually takes milliseconds may take seconds.
 hypothesis.settings.register_profile(
@@ -170,6 +178,18 @@ def promtool() -> Path:
 def chromium() -> Path:
     """Return the browser's path for Playwright's `executable_path`; skip if it is missing."""
     return program("chromium", "chromium")
+
+
+# Not for the whole session: while it is open, `asyncio.run` fails in this thread.
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """Yield a headless Chromium."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - most tests need no browser
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        yield launched
+        launched.close()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from router_service.artifact import SHIPPED
 from router_service.router import Router
@@ -19,7 +19,6 @@ from tests.serving import Sandbox, served
 
 MANIFEST = Path(__file__).parent / "node" / "package.json"
 INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
-FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-dev-shm-usage".split()
 
 
 @pytest.fixture(scope="package")
@@ -36,16 +35,6 @@ def origin(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
     settings = settings.model_copy(update={"router": router})
     with served(create_app(settings, shipped)) as url:
         yield url
-
-
-# Not for the whole session: while it is open, `asyncio.run` fails in this thread.
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """Yield a headless Chromium."""
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
