@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import ConfigProblem
+from router_service.settings.deployments import is_served
 from router_service.settings.litellm import Fallbacks, File, ModelInfo, Params, Section
 
 _UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"
 _NOT_SENT = f"{_UNSUPPORTED}. If it is a parameter of the provider's requests, set it in extra_body"
 _FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all deployments"
-_NO_BUDGETS = "budgets are not enforced; limit the spending at the provider"
+_NO_BUDGETS = (
+    "it is not enforced; give keys and teams a budget (`switchcraft keys create --budget`), or"
+    " limit the spending at the provider"
+)
 _KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
 _NO_CREDENTIALS = "it has no effect; set api_key in each entry"
 _ALL_RETRIED = "it has no effect; every retryable failure is retried up to num_retries times"
@@ -20,8 +24,11 @@ _POLICY_REFUSALS = "it has no effect; a refusal by a provider's content policy i
 _NO_CALLBACKS = (
     "no callback is called; use tracing.otlp_endpoint, /metrics, or the files of decision_log"
 )
-_NO_DATABASE = "there is no database; models and keys are those of this file"
-_NO_CACHE = "answers are not cached; providers still cache prompts"
+_NO_DATABASE = "LiteLLM's tables are not read; set database.url, and create the keys again"
+_NO_CACHE = (
+    "answers are not cached, because a repeated request may need another call; providers cache"
+    " prompts, and router.conversations takes these caches into account"
+)
 _NO_HEALTH_CHECKS = "it has no effect; upstreams.breaker judges deployments by their answers"
 _NOT_A_LIMIT = "it is the deployment's share of the requests and is not enforced as a limit"
 
@@ -119,8 +126,11 @@ _INFORMATION = frozenset(
 or because routing does not depend on them."""
 
 
-def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
-    """Yield each setting that has a different effect here than in LiteLLM, with the consequence."""
+def unsupported_settings(file: File, positions: Sequence[int]) -> Iterator[ConfigProblem]:
+    """Yield each setting that has a different effect here than in LiteLLM, with the consequence.
+
+    `positions` has the place of each entry in the file's `model_list`.
+    """
     sections = {
         "router_settings": file.router_settings,
         "litellm_settings": file.litellm_settings,
@@ -132,11 +142,8 @@ def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
     for name, section in sections.items():
         yield from _undeclared(name, section)
     yield from _missing_models(file)
-    for index, entry in enumerate(file.model_list):
+    for index, entry in zip(positions, file.model_list, strict=True):
         where = f"model_list.{index}"
-        if entry.is_wildcard:
-            yield ConfigProblem(where, "wildcards are not served; list each model")
-            continue
         yield from _undeclared(where, entry)
         params = entry.litellm_params
         for limit in ("rpm", "tpm"):
@@ -155,6 +162,10 @@ def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
 def _missing_models(file: File) -> Iterator[ConfigProblem]:
     """Yield each fallback and alias whose model the file does not list."""
     known = {entry.model_name for entry in file.model_list} | file.router_settings.aliases().keys()
+
+    def is_missing(name: str) -> bool:
+        return name != "*" and not is_served(name, known) and name not in known
+
     for name, reliability in (
         ("router_settings", file.router_settings),
         ("litellm_settings", file.litellm_settings),
@@ -166,7 +177,7 @@ def _missing_models(file: File) -> Iterator[ConfigProblem]:
         }
         for field, rules in named.items():
             models = {each for rule in rules for key in rule for each in (key, *rule[key])}
-            for missing in sorted(models - known - {"*"}):
+            for missing in sorted(filter(is_missing, models)):
                 yield ConfigProblem(
                     f"{name}.{field}",
                     f"{missing!r} is not in model_list and is ignored; add it there or correct the"
@@ -178,7 +189,7 @@ def _missing_models(file: File) -> Iterator[ConfigProblem]:
                 "they are tried after the other fallbacks, whatever the failure was",
             )
     for alias, model in file.router_settings.aliases().items():
-        if model not in known:
+        if is_missing(model):
             yield ConfigProblem(
                 f"router_settings.model_group_alias.{alias}",
                 "its model is not in model_list, so the alias is ignored; add the model or correct"
