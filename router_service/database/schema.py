@@ -242,6 +242,8 @@ recent_requests = Table(
     # Number of candidate answers; NULL if the policy is not `verified`.
     Column("candidates", Integer),
     Column("unverified", String(30)),
+    # Equal for all requests of a conversation; NULL if conversations are not followed.
+    Column("conversation", String(MAX_NAME)),
     # By which the list of one key is read.
     Index("recent_requests_by_key", "key", "ended_us", "id"),
     Index("recent_requests_by_id", "id"),

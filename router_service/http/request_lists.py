@@ -74,6 +74,8 @@ class ListedRequest(BaseModel):
     """Number of candidate answers; null if the policy is not `verified`."""
     unverified: str | None
     """Why the answer was not verified, although the policy asked for verification."""
+    conversation: str | None
+    """Equal for all requests of a conversation; null if conversations are not followed."""
 
     @classmethod
     def of(cls, row: RecentRequest) -> ListedRequest:
@@ -119,6 +121,8 @@ class RequestParameters(BaseModel):
     """Only requests that were answered for this reason, such as `drift` or `fallback`."""
     outcome: RequestOutcome | None = None
     """Only requests that ended in this way."""
+    conversation: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests of this conversation."""
     search: Annotated[str | None, Field(max_length=MAX_SEARCH)] = None
     """Only requests whose id, or whose header `x-request-id`, contains this text."""
     before: Annotated[str | None, Field(max_length=MAX_POSITION)] = None
@@ -138,6 +142,7 @@ class RequestParameters(BaseModel):
             policy=self.policy,
             reason=self.reason,
             outcome=self.outcome,
+            conversation=self.conversation,
             search=self.search,
         )
 

@@ -123,14 +123,7 @@ class Recorder:
             budget=plan.budget,
         )
         self._store.save(record)
-        error = accepted.error
-        self._list(
-            info,
-            exchange.status,
-            exchange.ending,
-            error=None if error is None else error.failure,
-            record=record,
-        )
+        self._list_answered(exchange, record)
         sent = [candidate for candidate in exchange.candidates if candidate.was_asked]
         self._usage.add(
             info.api_key,
@@ -147,12 +140,12 @@ class Recorder:
         )
         for candidate in exchange.candidates:
             candidate.opened = None  # the log may keep the exchange for a while, without bodies
-            cause: BaseException | None = candidate.error
-            while cause is not None:
+            error: BaseException | None = candidate.error
+            while error is not None:
                 # A traceback refers to frames with what was read of the answer, and these to the
                 # error. Only a full garbage collection would free them.
-                cause.__traceback__ = None
-                cause = cause.__cause__ or cause.__context__
+                error.__traceback__ = None
+                error = error.__cause__ or error.__context__
         self._on_ended(exchange)
         if info.trace.trace_id is not None:
             is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
@@ -200,9 +193,7 @@ class Recorder:
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
         self._usage.add(info.api_key, model, NO_POLICY, is_error=is_error(status, ending))
-        self._list(
-            info, status, ending, model=model, error=None if error is None else error.failure
-        )
+        self._list(info, status, ending, model, error)
         fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
         fields |= {"status": status, "ending": ending}
         if error is not None:
@@ -215,7 +206,7 @@ class Recorder:
         self._usage.add(
             info.api_key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE)
         )
-        self._list(info, status, Ending.COMPLETE, error=info.refusal)
+        self._list(info, status, Ending.COMPLETE)
         _log(info, {"status": status})
 
     def shed(self, reason: str) -> None:
@@ -232,63 +223,20 @@ class Recorder:
         if not info.is_logged:
             if path.startswith(API_PREFIX) and status in {429, 503}:  # refused without a slot
                 self._usage.add(info.api_key, NO_MODEL, NO_POLICY, is_error=True)
-                self._list(info, status, Ending.COMPLETE, error=info.refusal)
+                self._list(info, status, Ending.COMPLETE)
             is_quiet = path in QUIET_PATHS and status < 400
             fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
             _log(info, {**fields, "status": status}, is_quiet=is_quiet)
 
-    def _list(
-        self,
-        info: RequestInfo,
-        status: int,
-        ending: Ending,
-        *,
-        model: str | None = None,
-        error: str | None = None,
-        record: DecisionRecord | None = None,
-    ) -> None:
-        """Add a request to the list of recent ones.
-
-        `model` is that of a request without a record; None if no model was asked.
-        """
-        has_left = status == CLIENT_LEFT or ending is Ending.CLIENT_LEFT
-        outcome = RequestOutcome.LEFT if has_left else RequestOutcome.ANSWERED
-        if is_error(status, ending):
-            is_refusal = model is None and record is None
-            outcome = RequestOutcome.REFUSED if is_refusal else RequestOutcome.FAILED
-        request_id = None if info.request_id == info.decision_id else info.request_id
-        if record is None:
-            request = RecentRequest(
-                ended_us=int(time.time() * MICRO),
-                id=info.decision_id,
-                request_id=request_id,
-                key=info.key,
-                team=info.team,
-                path=info.path,
-                model=model,
-                deployment=None,
-                arm=None,
-                policy=None,
-                reason=None if model is None else Reason.PASSED,
-                outcome=outcome,
-                status=status,
-                ending=Ending.CLIENT_LEFT if has_left else ending,
-                error=error,
-                attempts=0,
-                latency_s=time.perf_counter() - info.started_s,
-                first_byte_s=None,
-                cost_nusd=None,
-                prompt_tokens=None,
-                completion_tokens=None,
-                candidates=None,
-                unverified=None,
-            )
-        else:
-            cost_usd = record.actual_cost_usd
-            request = RecentRequest(
+    def _list_answered(self, exchange: Exchange, record: DecisionRecord) -> None:
+        """Add a request that was sent to a model to the list of recent ones."""
+        info, error, cost_usd = exchange.info, exchange.accepted.error, record.actual_cost_usd
+        conversation = exchange.plan.conversation
+        self._recent.add(
+            RecentRequest(
                 ended_us=int(record.created * MICRO),
                 id=record.id,
-                request_id=request_id,
+                request_id=_clients_id(info),
                 key=record.key,
                 team=record.team,
                 path=info.path,
@@ -297,10 +245,10 @@ class Recorder:
                 arm=record.arm,
                 policy=record.policy_label,
                 reason=record.reason,
-                outcome=outcome,
-                status=status,
-                ending=ending,
-                error=error,
+                outcome=outcome_of(exchange.status, exchange.ending),
+                status=exchange.status,
+                ending=exchange.ending,
+                error=None if error is None else error.failure,
                 attempts=record.attempts,
                 latency_s=record.latency_s,
                 first_byte_s=record.first_byte_s,
@@ -309,8 +257,47 @@ class Recorder:
                 completion_tokens=record.completion_tokens,
                 candidates=None if record.candidates is None else len(record.candidates),
                 unverified=record.unverified,
+                conversation=None if conversation is None else conversation.state.id,
             )
-        self._recent.add(request)
+        )
+
+    def _list(
+        self,
+        info: RequestInfo,
+        status: int,
+        ending: Ending,
+        model: str | None = None,
+        error: UpstreamError | None = None,
+    ) -> None:
+        """Add a request without a record to the list; without a model, none was asked."""
+        self._recent.add(
+            RecentRequest(
+                ended_us=int(time.time() * MICRO),
+                id=info.decision_id,
+                request_id=_clients_id(info),
+                key=info.key,
+                team=info.team,
+                path=info.path,
+                model=model,
+                deployment=None,
+                arm=None,
+                policy=None,
+                reason=None if model is None else Reason.PASSED,
+                outcome=outcome_of(status, ending, is_refusal=model is None),
+                status=status,
+                ending=Ending.CLIENT_LEFT if status == CLIENT_LEFT else ending,
+                error=info.refusal if error is None else error.failure,
+                attempts=0,
+                latency_s=time.perf_counter() - info.started_s,
+                first_byte_s=None,
+                cost_nusd=None,
+                prompt_tokens=None,
+                completion_tokens=None,
+                candidates=None,
+                unverified=None,
+                conversation=None,
+            )
+        )
 
     def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
         """Update the metrics of every answer: status, times, attempts, tokens, cost."""
@@ -424,6 +411,14 @@ def is_error(status: int, ending: Ending) -> bool:
     return (status >= 400 and status != CLIENT_LEFT) or ending in {Ending.FAILED, Ending.BROKEN}
 
 
+def outcome_of(status: int, ending: Ending, *, is_refusal: bool = False) -> RequestOutcome:
+    """Return what became of a request; `is_refusal` tells whether an error came from no model."""
+    if is_error(status, ending):
+        return RequestOutcome.REFUSED if is_refusal else RequestOutcome.FAILED
+    has_left = status == CLIENT_LEFT or ending is Ending.CLIENT_LEFT
+    return RequestOutcome.LEFT if has_left else RequestOutcome.ANSWERED
+
+
 def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> CandidateRecord:
     """Return what the decision record says about the candidate of an arm that was asked."""
     usage, answer = candidate.usage, candidate.answer
@@ -441,6 +436,11 @@ def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> Ca
         failure=candidate.failure,
         calls=len(answer.calls) if answer else None,
     )
+
+
+def _clients_id(info: RequestInfo) -> str | None:
+    """Return the id that the client has sent, if any."""
+    return None if info.request_id == info.decision_id else info.request_id
 
 
 def _log(

@@ -77,9 +77,10 @@ class RecentRequest(NamedTuple):
     completion_tokens: int | None
     candidates: int | None
     unverified: str | None
+    conversation: str | None
 
 
-_NAMES = frozenset(("request_id", "key", "team", "path", "model", "deployment", "arm", "policy"))
+_NAMES = frozenset("request_id key team path model deployment arm policy conversation".split())
 """Columns whose values are names that people or programs choose."""
 _WORDS = frozenset(("reason", "outcome", "ending", "error", "unverified"))
 """Columns whose values may be members of enumerations, which psycopg would write by their names."""

@@ -34,13 +34,14 @@ class RequestFilter:
     policy: str | None = None
     reason: str | None = None
     outcome: str | None = None
+    conversation: str | None = None
     search: str | None = None
     """A part of the id, or of the id that the client has sent."""
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Return the conditions for the rows of `recent_requests`."""
         found: list[ColumnElement[bool]] = []
-        for name in ("key", "team", "model", "policy", "reason", "outcome"):
+        for name in ("key", "team", "model", "policy", "reason", "outcome", "conversation"):
             value: str | None = getattr(self, name)
             column = recent_requests.c[name]
             if value is not None:

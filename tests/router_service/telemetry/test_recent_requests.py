@@ -56,8 +56,9 @@ def make(number: int, **changes: object) -> RecentRequest:
         completion_tokens=20,
         candidates=None,
         unverified=None,
+        conversation=None,
     )
-    return request._replace(**changes)
+    return request._replace(**changes)  # type: ignore[arg-type]
 
 
 def refused(number: int, **changes: object) -> RecentRequest:
@@ -167,7 +168,7 @@ def test_filters(database: Database) -> None:
     write(
         database,
         make(1),
-        make(2, key="bob", team=None),
+        make(2, key="bob", team=None, conversation="conv"),
         make(3, model="large", policy="drift=0.05", reason=Reason.DRIFT),
         make(4, outcome=RequestOutcome.FAILED, status=502, error="timeout"),
         make(5, policy=None, reason=Reason.PINNED, request_id="client-7_%"),
@@ -187,6 +188,7 @@ def test_filters(database: Database) -> None:
         (RequestFilter(reason="pinned"), [5]),
         (RequestFilter(outcome=RequestOutcome.FAILED), [4]),
         (RequestFilter(outcome=RequestOutcome.REFUSED, key="anna"), [6]),
+        (RequestFilter(conversation="conv"), [2]),
         (RequestFilter(search="00003"), [3]),
         (RequestFilter(search="client-7"), [5]),
         (RequestFilter(search="7_%"), [5]),

@@ -54,6 +54,7 @@ def upgrade() -> None:
         sa.Column("completion_tokens", sa.BigInteger(), nullable=True),
         sa.Column("candidates", sa.Integer(), nullable=True),
         sa.Column("unverified", sa.String(length=30), nullable=True),
+        sa.Column("conversation", sa.String(length=200), nullable=True),
         sa.PrimaryKeyConstraint("ended_us", "id", name=op.f("pk_recent_requests")),
         sqlite_with_rowid=False,
     )
