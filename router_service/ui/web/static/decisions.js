@@ -48,8 +48,9 @@ const MISTAKES = /^(empty|too_many|duplicate|schema|nested|integer|unknown|mutua
 /** Failures that only this list needs words for.
  * @type {Record<string, string>} */
 const UPSTREAM_FAILURES = {
+  status: "error of the upstream",
   timeout: "no answer in time",
-  refused: "request refused by the upstream",
+  refused: "refused by the upstream",
 };
 
 /** @type {Record<RequestOutcome, string>} */
@@ -87,7 +88,7 @@ export function outcomeText({ outcome, ending, status }) {
 }
 
 /** @param {ListedRequest} request @returns {string} why it was refused, failed or answered */
-export function causeText({ outcome, reason, error, candidates, status }) {
+export function causeText({ outcome, reason, error, candidates, status, ending }) {
   if (reason === null) {
     if (outcome === "left") return "before a model was chosen";
     if (error === null) return status === 503 ? "gateway not available" : "no details";
@@ -98,9 +99,12 @@ export function causeText({ outcome, reason, error, candidates, status }) {
   const asked =
     candidates === null ? "" : `, ${candidates} ${candidates === 1 ? "model" : "models"} asked`;
   const text = reasonText(reason) + asked;
-  return outcome === "failed" && error !== null ? `${text}; ${failureText(error)}` : text;
+  return outcome === "failed" ? `${failureText(error, ending)}; ${text}` : text;
 }
 
-/** @param {string} kind of an upstream's failure */
-const failureText = (kind) =>
-  UPSTREAM_FAILURES[kind] ?? FAILURES[kind] ?? kind.replaceAll("_", " ");
+/** @param {string | null} kind of an upstream's failure; null if its error was passed on
+ * @param {string} ending */
+function failureText(kind, ending) {
+  if (kind === null) return ending === "broken" ? "incomplete answer" : "error of the upstream";
+  return UPSTREAM_FAILURES[kind] ?? FAILURES[kind] ?? kind.replaceAll("_", " ");
+}

@@ -17,9 +17,10 @@ import { whyUnverified } from "./steps.js";
 const EVERY_MS = 2000;
 const EMPTY_EVERY_MS = 1000; // so that the first request appears soon
 const TYPING_MS = 250;
+const NOTHING = "–"; // as in the lists of the overview
 
 /** Rows of a page. Rows on a phone are higher, so there are fewer of them. */
-const PAGE = { wide: 25, narrow: 12 };
+const PAGE = { wide: 25, narrow: 10 };
 const NARROW = matchMedia("(max-width: 640px)");
 
 /** @type {Record<Choice, string>} */
@@ -116,7 +117,7 @@ export class LiveTraffic {
   start() {
     const { is_admin, key } = this.session;
     byId("live-lead").textContent =
-      `${is_admin ? "All requests" : `All requests with the key ${key}`}, newest first, with refused ones. Prompts and answers are not stored.`;
+      `${is_admin ? "All requests to this gateway" : `All requests with the key ${key}`}, of all workers and replicas, refused ones included. Prompts and answers are not stored.`;
     this.filterBox.append(
       h(
         "div",
@@ -360,7 +361,7 @@ export class LiveTraffic {
   row(request) {
     const { id, time, model, policy, key, latency_s, cost_usd } = request;
     const cell = (/** @type {string} */ name, /** @type {string | HTMLElement} */ value) =>
-      h("td", { "data-name": name }, value);
+      h("td", { "data-name": name, class: value === NOTHING ? "nothing" : null }, value);
     const open = h(
       "button",
       { type: "button", class: "link", onclick: () => this.details.show(id) },
@@ -371,12 +372,12 @@ export class LiveTraffic {
       "tr",
       { class: isFailed(request) ? "failed" : "", "data-id": id },
       h("th", { scope: "row" }, open),
-      cell("Model", model ?? "no model"),
+      cell("Model", shortened(model ?? "no model")),
       cell("Reason", cause(request)),
-      cell("Policy", policy ?? (model === null ? "–" : "not routed")),
+      cell("Policy", model === null ? NOTHING : shortened(policy ?? "not routed")),
       this.showsKeys && cell("Key", key === null ? "none" : shortened(key)),
       cell("Latency", duration(latency_s)),
-      cell("Cost", cost_usd !== null ? usd(cost_usd) : model === null ? "–" : "unknown"),
+      cell("Cost", cost_usd !== null ? usd(cost_usd) : isFailed(request) ? NOTHING : "unknown"),
       cell("Outcome", outcomeText(request)),
     );
     this.rows.set(id, row);
