@@ -13,17 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, delete, select
 
 from router_service.database.engine import Database
-from router_service.database.schema import recent_requests
+from router_service.database.schema import MAX_NAME, recent_requests
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import DAY_S, TURN_S, clean
-
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql, sqlite
 
 MICRO = 1_000_000
 """Microseconds in a second."""
@@ -80,12 +77,6 @@ class RecentRequest(NamedTuple):
     conversation: str | None
 
 
-_NAMES = frozenset("request_id key team path model deployment arm policy conversation".split())
-"""Columns whose values are names that people or programs choose."""
-_WORDS = frozenset(("reason", "outcome", "ending", "error", "unverified"))
-"""Columns whose values may be members of enumerations, which psycopg would write by their names."""
-
-
 class RecentRequests:
     """Collects this process's requests, writes them to the database, and deletes old ones."""
 
@@ -112,7 +103,7 @@ class RecentRequests:
         self._dropped = 0
         self._batch: list[RecentRequest] = []
         """What is being written, or could not be written yet."""
-        self._insert: postgresql.Insert | sqlite.Insert | None = None
+        self._insert: str | None = None
         self._is_closing = False
         self._uncounted = max(1, self.limit)
         """Rows that this process has written since it last looked for too many of them."""
@@ -144,10 +135,10 @@ class RecentRequests:
             if not self._batch:
                 size = min(len(self._pending), BATCH_ROWS)
                 self._batch = [self._pending.popleft() for _ in range(size)]
-            if self._insert is None:
-                self._insert = _insert_new(is_postgresql=database.is_postgresql)
+            rows = [_to_row(request) for request in self._batch]
             with database.write() as connection:
-                connection.execute(self._insert, [_to_row(each) for each in self._batch])
+                self._insert = self._insert or _insert_new(connection)
+                connection.exec_driver_sql(self._insert, rows)
             self._uncounted += len(self._batch)
             self._batch = []
             if time.monotonic() > ends_s and not self._is_closing:
@@ -189,24 +180,29 @@ class RecentRequests:
         self._tidy_next_s = time.monotonic() + TIDY_EVERY_S
 
 
-def _to_row(request: RecentRequest) -> dict[str, object]:
-    row = request._asdict()
-    for names, write in ((_NAMES, clean), (_WORDS, str)):
-        for name in names:
-            value = row[name]
-            if value is not None:
-                row[name] = write(value)
-    return row
+def _to_row(request: RecentRequest) -> tuple[object, ...]:
+    return tuple([_storable(value) if isinstance(value, str) else value for value in request])
 
 
-def _insert_new(*, is_postgresql: bool) -> postgresql.Insert | sqlite.Insert:
-    """Return the statement that inserts a row, unless an attempt that failed has inserted it."""
+def _storable(text: str) -> str:
+    """Return a text, which may be a member of an enumeration, as both databases can store it."""
+    is_plain = type(text) is str and len(text) <= MAX_NAME and text.isprintable()
+    return text if is_plain else clean(str(text))
+
+
+def _insert_new(connection: Connection) -> str:
+    """Return the driver's statement that inserts a row, unless an earlier attempt has inserted it.
+
+    Executed by SQLAlchemy itself, it would take 14 µs more for each row, and not 11 µs in all.
+    """
     # Imported here, so that only the dialect in use is loaded.
-    if is_postgresql:
+    if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
     else:
         from sqlalchemy.dialects.sqlite import (  # type: ignore[assignment]  # noqa: PLC0415
             insert,
         )
 
-    return insert(recent_requests).on_conflict_do_nothing()
+    statement = insert(recent_requests).on_conflict_do_nothing()
+    paramstyle = "format" if connection.dialect.name == "postgresql" else "qmark"
+    return str(statement.compile(dialect=type(connection.dialect)(paramstyle=paramstyle)))

@@ -59,5 +59,4 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     with op.batch_alter_table("recent_requests", schema=None) as batch_op:
-        batch_op.create_index("recent_requests_by_id", ["id"], unique=False)
         batch_op.create_index("recent_requests_by_key", ["key", "ended_us", "id"], unique=False)
