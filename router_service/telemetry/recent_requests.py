@@ -1,6 +1,6 @@
 """The latest requests: one row for each, without its content.
 
-A request appends a tuple to a buffer in memory, which takes about 2 µs. The database's thread
+A request appends a tuple to a buffer in memory, which takes about 4 µs. The database's thread
 writes these tuples every second, so that all workers and replicas share them. If the database does
 not take them fast enough, requests are not listed; nothing waits for it. `request_lists` reads the
 rows.
