@@ -198,11 +198,15 @@ def _insert_new(connection: Connection) -> str:
     # Imported here, so that only the dialect in use is loaded.
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
-    else:
-        from sqlalchemy.dialects.sqlite import (  # type: ignore[assignment]  # noqa: PLC0415
-            insert,
-        )
+        from sqlalchemy.dialects.postgresql.base import PGDialect  # noqa: PLC0415
 
-    statement = insert(recent_requests).on_conflict_do_nothing()
-    paramstyle = "format" if connection.dialect.name == "postgresql" else "qmark"
-    return str(statement.compile(dialect=type(connection.dialect)(paramstyle=paramstyle)))
+        statement = insert(recent_requests).on_conflict_do_nothing()
+        dialect = PGDialect(paramstyle="format")  # type: ignore[no-untyped-call]
+        return str(statement.compile(dialect=dialect))
+    from sqlalchemy.dialects.sqlite import insert as insert_in_sqlite  # noqa: PLC0415
+
+    return str(
+        insert_in_sqlite(recent_requests)
+        .on_conflict_do_nothing()
+        .compile(dialect=connection.dialect)
+    )
