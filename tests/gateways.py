@@ -62,7 +62,8 @@ def listed_requests(http: httpx.Client, count: int = 1) -> list[dict[str, Any]]:
     """Return the page's list of requests, newest first, once it has this many."""
 
     def read() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = http.get("/ui/api/traffic/requests").json()["requests"]
+        answer = http.get("/ui/api/traffic/requests").json()
+        found: list[dict[str, Any]] = answer.get("requests", [])  # none while the database is busy
         return found
 
     wait_for(lambda: len(read()) >= count, "the requests have ended and are listed")
