@@ -165,11 +165,12 @@ def why_missing(listed: ListedRequest, server: ServerSettings, *, is_reachable: 
         return "The gateway passed the request on without reading it, so there is no decision."
     if not is_reachable:
         return "The rest of the decision cannot be read, because its store does not answer."
-    hours = f"{server.decision_ttl_s / HOUR_S:g} hours (server.decision_ttl_s)"
+    hours = server.decision_ttl_s / HOUR_S
+    kept = f"{hours:g} {'hour' if hours == 1 else 'hours'} (server.decision_ttl_s)"
     if server.shared_store is not None:
-        return f"The rest of the decision is no longer there: it is kept for {hours}."
+        return f"The rest of the decision is no longer there: it is kept for {kept}."
     return (
-        f"The rest of the decision is not there. It is kept for {hours}, in the memory of the "
+        f"The rest of the decision is not there. It is kept for {kept}, in the memory of the "
         "gateway that answered, which a restart empties and other replicas cannot read without "
         "server.redis_url."
     )

@@ -206,7 +206,7 @@ def test_missing_decision_is_explained(sandbox: Sandbox, tmp_path: Path) -> None
         (row,) = rows(url)
         details = get(url, f"{PAGE}/{row['id']}").json()
         assert (details["request"], details["decision"]) == (row, None)
-        assert "kept for 1 hours (server.decision_ttl_s)" in details["missing"]
+        assert "kept for 1 hour (server.decision_ttl_s)" in details["missing"]
         assert get(url, f"/v1/decisions/{row['id']}").status_code == 404
 
 
