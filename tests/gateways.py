@@ -58,6 +58,18 @@ def record_of(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
     return record
 
 
+def listed_requests(http: httpx.Client, count: int = 1) -> list[dict[str, Any]]:
+    """Return the page's list of requests, newest first, once it has this many."""
+
+    def read() -> list[dict[str, Any]]:
+        answer = http.get("/ui/api/traffic/requests").json()
+        found: list[dict[str, Any]] = answer.get("requests", [])  # none while the database is busy
+        return found
+
+    wait_for(lambda: len(read()) >= count, "the requests have ended and are listed")
+    return read()
+
+
 def metric(http: httpx.Client, beginning: str) -> float:
     """Return the sum of all series that begin with this text, or 0 without such a series."""
     lines = http.get("/metrics").text.splitlines()

@@ -679,10 +679,17 @@ class StoreError(SwitchcraftError):
 
 
 class UsageDisabledError(SwitchcraftError):
-    """Usage that is not recorded, because the configuration says so."""
+    """Usage, or a list of requests, that is not recorded. `setting` is the setting that says so."""
 
-    def __init__(self) -> None:
-        super().__init__("Usage is not recorded. Ask the operator to set usage.enabled: true.")
+    def __init__(self, setting: str = "usage.enabled") -> None:
+        is_list = setting == "usage.recent_requests"
+        super().__init__(
+            "Requests are not listed. Ask the operator to set usage.recent_requests to a positive "
+            "number."
+            if is_list
+            else "Usage is not recorded. Ask the operator to set usage.enabled: true."
+        )
+        self.setting = setting
 
 
 class DataError(SwitchcraftError):

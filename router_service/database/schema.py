@@ -21,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration; a new database starts with it."""
 
 MAX_NAME = 200
@@ -208,3 +208,46 @@ latencies = Table(
     sqlite_with_rowid=False,
 )
 """Histograms of latencies, for the same groups as `usage`; only bins that have a request."""
+
+recent_requests = Table(
+    "recent_requests",
+    metadata,
+    # When the answer ended, in microseconds.
+    Column("ended_us", BigInteger, primary_key=True, autoincrement=False),
+    # That of the decision, if there is one.
+    Column("id", _name(40), primary_key=True),
+    # The id that the client has sent; NULL if it has sent none.
+    Column("request_id", String(MAX_NAME)),
+    Column("key", _name()),
+    Column("team", _name()),
+    Column("path", String(MAX_NAME), nullable=False),
+    # NULL if the request was refused before a model was chosen.
+    Column("model", _name()),
+    Column("deployment", String(MAX_NAME)),
+    Column("arm", String(MAX_NAME)),
+    # NULL if the request was not routed.
+    Column("policy", _name()),
+    Column("reason", String(20)),
+    Column("outcome", String(10), nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("ending", String(12), nullable=False),
+    # The error's code if the gateway refused the request, or the kind of an upstream's failure.
+    Column("error", String(60)),
+    Column("attempts", Integer, nullable=False),
+    Column("latency_s", Float, nullable=False),
+    Column("first_byte_s", Float),
+    Column("cost_nusd", BigInteger),
+    Column("prompt_tokens", BigInteger),
+    Column("completion_tokens", BigInteger),
+    # Number of candidate answers; NULL if the policy is not `verified`.
+    Column("candidates", Integer),
+    Column("unverified", String(30)),
+    # Equal for all requests of a conversation; NULL if conversations are not followed.
+    Column("conversation", String(MAX_NAME)),
+    # By which the list of one key is read. An index of the ids would double the time for a row, and
+    # only the details of a request look for an id.
+    Index("recent_requests_by_key", "key", "ended_us", "id"),
+    sqlite_with_rowid=False,
+)
+"""The latest requests, without their content. Rows are kept in the order of time, so that the
+newest ones are read, and the oldest ones deleted, together."""

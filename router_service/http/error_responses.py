@@ -243,6 +243,7 @@ def refuse(recorder: Recorder, scope: Scope, exc: SwitchcraftError | ClientDisco
         return Response(status_code=CLIENT_LEFT)
     if isinstance(exc, OverloadedError):
         recorder.shed(exc.reason)
+    info.refusal = code_of(exc)
     recorder.refused(info, status_of(exc))
     return error_response(exc, scope)
 

@@ -163,6 +163,7 @@ class RoutedAnswer(Response):
                 await refuse(gateway.recorder, scope, exc)(scope, receive, send)
                 return
             except Exception:
+                info.refusal = "internal_error"
                 gateway.recorder.refused(info, 500)
                 raise
 

@@ -80,7 +80,12 @@ class Accounting:
         if self._tracer is not None and path.startswith(TRACED_PREFIX):
             trace = Trace(self._tracer, path, headers)
         info = RequestInfo(
-            decision_id, request_id, time.perf_counter(), trace=trace, headers=headers
+            decision_id,
+            request_id,
+            time.perf_counter(),
+            path=path,
+            trace=trace,
+            headers=headers,
         )
         scope.setdefault("state", {})[INFO] = info
         status: int | None = None
@@ -167,13 +172,14 @@ class Admission:
             await send(message)
 
         last = send_and_close if self._drain.has_begun else send
+        info: RequestInfo = scope["state"][INFO]
         try:
             self._drain.check()
-            info: RequestInfo = scope["state"][INFO]
             with self._slots.slot(info.key) as slot:
                 info.hold_memory = slot.hold
                 await self._app(scope, receive, last)
         except OverloadedError as exc:
+            info.refusal = exc.reason
             status = status_label(status_of(exc))
             self._metrics.shed_requests.labels(exc.reason).inc()
             self._metrics.requests.labels(NO_MODEL, "none", status).inc()

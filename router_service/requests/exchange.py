@@ -53,11 +53,15 @@ class RequestInfo:
     started_s: float
     """Arrival, by the clock of `time.perf_counter`."""
     api_key: Key = NO_KEY
+    path: str = ""
+    """The request's path, without its query."""
     trace: Trace = UNTRACED
     hold_memory: ReserveMemory = unlimited
     """Counts bytes towards the request's slot until it ends; raises OverloadedError."""
     is_logged: bool = False
     """Whether the request's log line has been written; each request has one."""
+    refusal: str | None = None
+    """Code of the error with which the gateway has refused the request; None if it has not."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """The first value of each header, by its name in lower case. Starlette's `Headers` decodes and
     compares every header for each look-up."""

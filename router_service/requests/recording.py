@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
+from router_service.core.money import to_nusd
 from router_service.core.reasons import Reason
 from router_service.policies.explanations import explain_record
 from router_service.requests.candidates import Candidate, answer_cost_usd
@@ -17,6 +16,12 @@ from router_service.router import Decision
 from router_service.store.records import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
+from router_service.telemetry.recent_requests import (
+    MICRO,
+    RecentRequest,
+    RecentRequests,
+    RequestOutcome,
+)
 from router_service.telemetry.usage import NO_POLICY, UsageHistory
 from router_service.tracing import AttributeValue, ResponseInfo
 
@@ -27,12 +32,9 @@ MAX_PATH = 200
 
 QUIET_PATHS = frozenset(
     "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics "
-    "/ui/api/traffic/recent /ui/api/traffic/overview".split()
+    "/ui/api/traffic/requests /ui/api/traffic/overview".split()
 )
 """Paths that are polled every few seconds; logged at level debug."""
-
-MAX_RECENT = 200
-"""Maximum number of decisions that the web page shows; each takes about 2 KB."""
 
 _LOGGED = (
     "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
@@ -51,13 +53,13 @@ class Recorder:
         self,
         metrics: Metrics,
         store: GuardedStore[DecisionRecord],
-        recent: RecentRecords,
         usage: UsageHistory,
+        recent: RecentRequests,
         on_ended: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         """Store the parameters; `on_ended` gets each recorded exchange, and must not block."""
-        self._recent = recent
         self._usage = usage
+        self._recent = recent
         self._metrics = metrics
         self._store = store
         self._on_ended = on_ended
@@ -121,7 +123,7 @@ class Recorder:
             budget=plan.budget,
         )
         self._store.save(record)
-        self._recent.add(record)
+        self._list_answered(exchange, record)
         sent = [candidate for candidate in exchange.candidates if candidate.was_asked]
         self._usage.add(
             info.api_key,
@@ -191,6 +193,7 @@ class Recorder:
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
         self._usage.add(info.api_key, model, NO_POLICY, is_error=is_error(status, ending))
+        self._list(info, status, ending, model, error)
         fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
         fields |= {"status": status, "ending": ending}
         if error is not None:
@@ -203,6 +206,7 @@ class Recorder:
         self._usage.add(
             info.api_key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE)
         )
+        self._list(info, status, Ending.COMPLETE)
         _log(info, {"status": status})
 
     def shed(self, reason: str) -> None:
@@ -219,9 +223,81 @@ class Recorder:
         if not info.is_logged:
             if path.startswith(API_PREFIX) and status in {429, 503}:  # refused without a slot
                 self._usage.add(info.api_key, NO_MODEL, NO_POLICY, is_error=True)
+                self._list(info, status, Ending.COMPLETE)
             is_quiet = path in QUIET_PATHS and status < 400
             fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
             _log(info, {**fields, "status": status}, is_quiet=is_quiet)
+
+    def _list_answered(self, exchange: Exchange, record: DecisionRecord) -> None:
+        """Add a request that was sent to a model to the list of recent ones."""
+        info, error, cost_usd = exchange.info, exchange.accepted.error, record.actual_cost_usd
+        conversation = exchange.plan.conversation
+        self._recent.add(
+            RecentRequest(
+                ended_us=int(record.created * MICRO),
+                id=record.id,
+                request_id=_clients_id(info),
+                key=record.key,
+                team=record.team,
+                path=info.path,
+                model=record.model,
+                deployment=record.deployment,
+                arm=record.arm,
+                policy=record.policy_label,
+                reason=record.reason,
+                outcome=outcome_of(exchange.status, exchange.ending),
+                status=exchange.status,
+                ending=exchange.ending,
+                error=None if error is None else error.failure,
+                attempts=record.attempts,
+                latency_s=record.latency_s,
+                first_byte_s=record.first_byte_s,
+                cost_nusd=None if cost_usd is None else to_nusd(cost_usd),
+                prompt_tokens=record.prompt_tokens,
+                completion_tokens=record.completion_tokens,
+                candidates=None if record.candidates is None else len(record.candidates),
+                unverified=record.unverified,
+                conversation=None if conversation is None else conversation.state.id,
+            )
+        )
+
+    def _list(
+        self,
+        info: RequestInfo,
+        status: int,
+        ending: Ending,
+        model: str | None = None,
+        error: UpstreamError | None = None,
+    ) -> None:
+        """Add a request without a record to the list; without a model, none was asked."""
+        self._recent.add(
+            RecentRequest(
+                ended_us=int(time.time() * MICRO),
+                id=info.decision_id,
+                request_id=_clients_id(info),
+                key=info.key,
+                team=info.team,
+                path=info.path,
+                model=model,
+                deployment=None,
+                arm=None,
+                policy=None,
+                reason=None if model is None else Reason.PASSED,
+                outcome=outcome_of(status, ending, is_refusal=model is None),
+                status=status,
+                ending=Ending.CLIENT_LEFT if status == CLIENT_LEFT else ending,
+                error=info.refusal if error is None else error.failure,
+                attempts=0,
+                latency_s=time.perf_counter() - info.started_s,
+                first_byte_s=None,
+                cost_nusd=None,
+                prompt_tokens=None,
+                completion_tokens=None,
+                candidates=None,
+                unverified=None,
+                conversation=None,
+            )
+        )
 
     def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
         """Update the metrics of every answer: status, times, attempts, tokens, cost."""
@@ -335,6 +411,14 @@ def is_error(status: int, ending: Ending) -> bool:
     return (status >= 400 and status != CLIENT_LEFT) or ending in {Ending.FAILED, Ending.BROKEN}
 
 
+def outcome_of(status: int, ending: Ending, *, is_refusal: bool = False) -> RequestOutcome:
+    """Return what became of a request; `is_refusal` tells whether an error came from no model."""
+    if is_error(status, ending):
+        return RequestOutcome.REFUSED if is_refusal else RequestOutcome.FAILED
+    has_left = status == CLIENT_LEFT or ending is Ending.CLIENT_LEFT
+    return RequestOutcome.LEFT if has_left else RequestOutcome.ANSWERED
+
+
 def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> CandidateRecord:
     """Return what the decision record says about the candidate of an arm that was asked."""
     usage, answer = candidate.usage, candidate.answer
@@ -354,32 +438,9 @@ def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> Ca
     )
 
 
-class RecentRecords:
-    """The last decisions of this process, for the web page; used only on the event loop."""
-
-    def __init__(self, max_records: int = MAX_RECENT) -> None:
-        """Start empty."""
-        self._records: deque[DecisionRecord] = deque(maxlen=max_records)
-        self._process = secrets.token_hex(4)
-        self._added = 0
-
-    @property
-    def version(self) -> str:
-        """A string that changes with each decision, and differs between processes."""
-        return f"{self._process}-{self._added}"
-
-    def add(self, record: DecisionRecord) -> None:
-        """Add a decision, and drop the oldest one if there are too many."""
-        self._records.append(record)
-        self._added += 1
-
-    def newest_first(self) -> tuple[DecisionRecord, ...]:
-        """Return the kept decisions, the newest one first."""
-        return tuple(reversed(self._records))
-
-    def get(self, decision_id: str) -> DecisionRecord | None:
-        """Return one decision, or None if it is no longer kept."""
-        return next((record for record in self._records if record.id == decision_id), None)
+def _clients_id(info: RequestInfo) -> str | None:
+    """Return the id that the client has sent, if any."""
+    return None if info.request_id == info.decision_id else info.request_id
 
 
 def _log(

@@ -30,7 +30,7 @@ from router_service.requests.feedback import BackgroundLog, Feedback, WeakEviden
 from router_service.requests.limits import DecisionQueue, Drain, Slots
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
 from router_service.requests.planning import DecidingRouter
-from router_service.requests.recording import RecentRecords, Recorder
+from router_service.requests.recording import Recorder
 from router_service.runtime.engine import Engine
 from router_service.runtime.gauges import Gauges
 from router_service.runtime.reloading import Reloader, ReloadSource
@@ -47,6 +47,7 @@ from router_service.store.records import (
 )
 from router_service.store.shared_limits import SharedLimits
 from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.recent_requests import RecentRequests
 from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S, UsageHistory
 from router_service.upstream.breaker import CircuitBreakers
 
@@ -128,7 +129,6 @@ class Gateway:
         self.conversations = Conversations(
             memory.records(ConversationState), records_of_others(ConversationState), self.metrics
         )
-        self.recent = RecentRecords()
         log = settings.decision_log
         evidence = WeakEvidence(
             records(RememberedCall), records(EvidenceMark), keeps_names=log.content
@@ -142,7 +142,14 @@ class Gateway:
         self.usage = UsageHistory(settings.usage, settings.database)
         self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
         self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)
-        self.recorder = Recorder(self.metrics, self.store, self.recent, self.usage, on_ended)
+        self.recent_requests = RecentRequests(
+            settings.usage, settings.database, self.metrics.unlisted_requests.inc
+        )
+        self.database.every(WRITE_EVERY_S, "requests", self.recent_requests.write)
+        self.database.every(CONTINUE_TIDYING_S, "old requests", self.recent_requests.tidy)
+        self.recorder = Recorder(
+            self.metrics, self.store, self.usage, self.recent_requests, on_ended
+        )
         self.feedback = Feedback(self.store, records(FeedbackMark), self.background, self.metrics)
         self.tracing: OtlpExport | None = None
         if settings.tracing.otlp_endpoint is not None:
@@ -268,6 +275,7 @@ class Gateway:
         await self.engine.retire()
         await self.background.aclose()
         self.usage.close()
+        self.recent_requests.close()
         await self.hooks.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()

@@ -12,7 +12,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
 from router_service.access.hooks import AccessHooks
-from router_service.http import accounts, counting, inference, passing, schemas, usage
+from router_service.http import (
+    accounts,
+    counting,
+    inference,
+    passing,
+    request_lists,
+    schemas,
+    usage,
+)
 from router_service.http import error_responses as errors
 from router_service.http import management as resources
 from router_service.http.auth import UI_PATH, Authentication
@@ -21,7 +29,7 @@ from router_service.requests.planning import DecidingRouter
 from router_service.runtime.gateway import Gateway
 from router_service.runtime.reloading import ReloadSource
 from router_service.settings import Settings
-from router_service.ui import pages, traffic
+from router_service.ui import pages, requests, traffic
 
 
 class _App(FastAPI):
@@ -89,7 +97,7 @@ def create_app(
     app.entry = Accounting(entry, gateway.recorder, gateway.drain, gateway.hooks, tracer)
     for each in routers:
         app.include_router(each)
-    for module in (passing, resources, accounts, usage, pages, traffic):
+    for module in (passing, resources, request_lists, accounts, usage, pages, traffic, requests):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)

@@ -792,10 +792,13 @@ class DatabaseSettings(Frozen):
 
 
 class UsageSettings(Frozen):
-    """Sums of requests, tokens, costs and errors by time, model, policy, key and team."""
+    """Sums of requests, tokens, costs and errors by time, model, policy, key and team.
+
+    The section also has the limits of the list of recent requests.
+    """
 
     enabled: bool = True
-    """Whether to keep them; budgets work without."""
+    """Whether to keep both; budgets work without."""
     retention_days: Count = 400
     """Time in days that daily sums are kept. Sums for minutes are kept for 2 hours, and those for
     hours for 2 days."""
@@ -803,6 +806,12 @@ class UsageSettings(Frozen):
     """Largest number of rows in the database, about 100 bytes each: those of sums, and those of
     latency histograms, of which a row of sums has one to three. At the limit, the oldest rows are
     deleted."""
+    recent_requests: Annotated[int, Field(ge=0)] = 100_000
+    """Number of requests that live traffic and `GET /v1/requests` list, about 500 bytes each: their
+    models, costs and endings, but nothing of their content. Older requests are deleted; 0 lists
+    none."""
+    recent_days: Count = 7
+    """Time in days that a request is listed."""
 
 
 class BudgetSettings(Frozen):

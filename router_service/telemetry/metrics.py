@@ -481,6 +481,10 @@ class Metrics:
         "operation",
         starts=[_each(("open", "read", "write", "migrate"))],
     )
+    unlisted_requests = _counter(
+        "unlisted_requests",
+        "Requests that live traffic does not list, because the database did not take them in time.",
+    )
     database_unreachable_seconds = _gauge(
         "database_unreachable_seconds",
         "For how long the database has been unreachable; 0 while it can be used.",

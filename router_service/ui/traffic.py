@@ -1,4 +1,4 @@
-"""The page's views of traffic: usage over time, and the latest decisions.
+"""The page's views of traffic: who uses it, the account, and usage over time.
 
 Every key may use them. Only the admin key sees the traffic of other keys.
 """
@@ -7,34 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
-from urllib.parse import quote
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
 
 from router_service import __version__
 from router_service.access.accounts import Accounts
 from router_service.access.specs import KeyView
-from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import (
     DatabaseError,
-    NotFoundError,
     UnknownAccountError,
     UsageDisabledError,
 )
 from router_service.core.reasons import Reason
 from router_service.database.engine import Database
 from router_service.http.auth import CLIENTS_UI_PREFIX
+from router_service.http.request_lists import visible_key
 from router_service.http.transfer import gateway_of, info_of
 from router_service.http.usage import readable_usage
-from router_service.policies.explanations import ExplainedDecision, explain_record
-from router_service.requests.recording import MAX_RECENT
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageSums
 from router_service.telemetry.usage_reports import UsageFilter, read_biggest, read_sums
 
@@ -51,8 +46,6 @@ class Session(BaseModel):
     """Name of the key; None if the gateway has no keys."""
     is_admin: bool
     """Whether the whole page may be used, and not only the views of the key's own traffic."""
-    workers: int
-    """Number of processes; each lists only the decisions that it has made itself."""
     is_sandbox: bool
     """Whether a sandbox answers for every model, because no models are configured."""
     reasons: Mapping[str, str] = {reason: reason.label for reason in Reason}
@@ -144,39 +137,6 @@ class UnavailableOverview(BaseModel):
     unavailable: str
 
 
-class RecentDecision(BaseModel):
-    """One row of the list of decisions; contains no part of the request's content."""
-
-    id: str
-    created: float
-    key: str | None
-    model: str
-    arm: str | None
-    reason: str
-    policy: Annotated[str | None, Field(validation_alias="policy_label")]
-    """How the policy is shown: its name, if it has one, and its rule."""
-    status: int
-    ending: str
-    latency_s: float
-    first_byte_s: float | None
-    actual_cost_usd: float | None
-    unverified: str | None
-    candidates: int | None
-    """Number of candidate answers; None if the policy is not `verified`."""
-
-    @field_validator("candidates", mode="before")
-    @classmethod
-    def _count(cls, candidates: Sequence[CandidateRecord] | None) -> int | None:
-        return None if candidates is None else len(candidates)
-
-
-class RecentDecisions(BaseModel):
-    """The last decisions of one process, newest first."""
-
-    limit: int
-    decisions: tuple[RecentDecision, ...]
-
-
 @routes.get("/session")
 async def session(request: Request) -> Session:
     """Return who the caller is; refused with 401 without a valid key."""
@@ -184,7 +144,6 @@ async def session(request: Request) -> Session:
     return Session(
         key=info_of(request).key,
         is_admin=visible_key(request) is None,
-        workers=gateway.server.workers,
         is_sandbox=gateway.engine.settings.is_sandbox,
     )
 
@@ -238,47 +197,18 @@ async def overview(
             baseline_model,
             sees_all=own_key is None,
         )
-    except UsageDisabledError as exc:
-        return UnavailableOverview(unavailable=str(exc))
-    except DatabaseError as exc:
-        text = "Usage is not available. Ask the operator."
-        # The cause contains a path of this machine.
-        shown = f"Usage is not available: the gateway {exc}." if own_key is None else text
-        return UnavailableOverview(unavailable=shown)
+    except (UsageDisabledError, DatabaseError) as exc:
+        text = why_unavailable("Usage is not available", exc, sees_all=own_key is None)
+        return UnavailableOverview(unavailable=text)
 
 
-@routes.get("/recent", response_model=RecentDecisions)
-async def recent(request: Request, response: Response) -> RecentDecisions | Response:
-    """List this process's last decisions, or return 304 if none is new (RFC 9110, 13.1.2)."""
-    kept, own_key = gateway_of(request).recent, visible_key(request)
-    # With the key's name, so that the browser's cache does not show one key's list to another key.
-    tag = f'"{kept.version}-{quote(info_of(request).key or "")}"'
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={"etag": tag})
-    response.headers["etag"] = tag
-    rows = (
-        RecentDecision.model_validate(record, from_attributes=True)
-        for record in kept.newest_first()
-        if own_key is None or record.key == own_key
-    )
-    return RecentDecisions(limit=MAX_RECENT, decisions=tuple(rows))
-
-
-@routes.get("/recent/{decision_id}")
-async def recent_decision(request: Request, decision_id: str) -> ExplainedDecision:
-    """Return a decision from this process's recent ones, or from the store."""
-    gateway, own_key = gateway_of(request), visible_key(request)
-    record: DecisionRecord | None = gateway.recent.get(decision_id)
-    record = record or await gateway.store.get(decision_id[:100])
-    if record is None or (own_key is not None and record.key != own_key):
-        raise NotFoundError("decision", decision_id[:100])
-    return explain_record(record, gateway.engine.pool.labels)
-
-
-def visible_key(request: Request) -> str | None:
-    """Return the name of the key whose traffic the caller may see; None means all traffic."""
-    key = info_of(request).api_key
-    return None if key.is_admin else key.name
+def why_unavailable(
+    problem: str, exc: UsageDisabledError | DatabaseError, *, sees_all: bool
+) -> str:
+    """Return what the page says instead of data; only the admin sees a path of this machine."""
+    if isinstance(exc, UsageDisabledError):
+        return str(exc)
+    return f"{problem}: the gateway {exc}." if sees_all else f"{problem}. Ask the operator."
 
 
 def read_overview(

@@ -26,6 +26,7 @@ from tests.fakes import VerifyingRouter
 from tests.gateways import (
     VERIFIED,
     VerifyingGateway,
+    listed_requests,
     metric,
     sandbox_settings,
     verifying,
@@ -35,10 +36,8 @@ from tests.serving import Sandbox, scripted, served, wait_for
 
 def last_record(gateway: VerifyingGateway) -> dict[str, Any]:
     """Return the record of a gateway's only request, once it has ended."""
-    recent = "/ui/api/traffic/recent"
-    wait_for(lambda: gateway.http.get(recent).json()["decisions"], "the request has ended")
-    (row,) = gateway.http.get(recent).json()["decisions"]
-    record: dict[str, Any] = gateway.http.get(f"{recent}/{row['id']}").json()
+    (row,) = listed_requests(gateway.http)
+    record: dict[str, Any] = gateway.http.get(f"/v1/decisions/{row['id']}").json()
     return record
 
 

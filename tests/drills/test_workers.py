@@ -312,3 +312,27 @@ def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) ->
     last = ended.stderr.decode().splitlines()[-1]
     assert last.startswith("switchcraft: ")
     assert "router.default_policy" in last
+
+
+def test_every_worker_lists_the_requests_of_all(
+    served: GatewayProcess, config: Path, sandbox: Sandbox
+) -> None:
+    """Each connection sees the same list, with refused requests, and every decision."""
+    del config, sandbox
+    statuses = []
+    for number in range(REQUESTS * 2):  # each on a connection of its own, so that both serve
+        body = {**BODY, "messages": BODY["messages"] if number % 5 else []}
+        headers = {"x-request-id": f"listed-{number}"}
+        statuses.append(httpx.post(served.url + CHAT, json=body, headers=headers).status_code)
+    path = f"{served.url}/v1/requests?search=listed-"
+
+    def lists() -> list[list[dict[str, object]]]:
+        return [httpx.get(path).json()["requests"] for _ in range(REQUESTS)]
+
+    wait_until(lambda: all(len(each) == len(statuses) for each in lists()), "all are listed")
+    rows = lists()[0]
+    assert sorted(str(row["status"]) for row in rows) == sorted(map(str, statuses))
+    assert sum(row["outcome"] == "refused" for row in rows) == statuses.count(400) == 4
+    for row in rows:
+        details = httpx.get(f"{served.url}/ui/api/traffic/requests/{row['id']}").json()
+        assert (details["decision"] is None) == (row["outcome"] == "refused")

@@ -778,7 +778,7 @@ KEYS = [
     sends(
         "keys-basic",
         [
-            request("GET", "/ui/api/traffic/recent", {"authorization": "Basic " + v})
+            request("GET", "/ui/api/traffic/requests", {"authorization": "Basic " + v})
             for v in ("%%", "QQ==", "A" * 20_000, "\xff", "=")
         ],
         *[{401}] * 5,

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from router_service.access.specs import CreatedKey, KeyPage, Rotation, TeamPage
-from router_service.ui import pages, traffic
+from router_service.ui import pages, requests, traffic
 from router_service.ui.verified_steps import CandidateView
 
 FILE = pages.FOLDER / "types.d.ts"
@@ -37,7 +37,7 @@ Schema = Mapping[str, Any]
 
 def declarations() -> str:
     """Return the declarations of everything that the page's routes return as JSON."""
-    routes = (*pages.routes.routes, *traffic.routes.routes)
+    routes = (*pages.routes.routes, *traffic.routes.routes, *requests.routes.routes)
     models = [route.response_model for route in routes if isinstance(route, APIRoute)]
     _, schemas = TypeAdapter.json_schemas(
         (number, "serialization", TypeAdapter(model))

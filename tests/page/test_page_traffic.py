@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ from playwright.sync_api import Browser, Page, expect
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
+from router_service.database.engine import Database
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import DatabaseSettings, KeySettings, Settings
+from router_service.settings import DatabaseSettings, KeySettings, Settings, UsageSettings
+from router_service.telemetry.recent_requests import MICRO, RecentRequest, RecentRequests
 from tests.bodies import BODY, CHAT
+from tests.clients.installed import INSTALL_S
 from tests.page.watching import Problems
 from tests.serving import WAIT_S, Sandbox, served
 
@@ -29,6 +33,8 @@ IN_ONE_LINE = """cells => cells.every(cell => {
     range.selectNodeContents(cell.firstChild);
     return range.getClientRects().length === 1;
 })"""
+
+FIRST_TEXT = "element => element.firstChild.textContent"
 
 
 @dataclass(frozen=True)
@@ -159,19 +165,164 @@ def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
     """Filters by reason and by key leave the rows that match; a row's details explain it."""
     sign_in(tab, ADMIN)
     tab.get_by_role("tab", name="Live traffic").click()
-    visible = tab.locator("#log tbody tr:visible")
-    expect(visible).to_have_count(3)
+    rows = tab.locator("#log tbody tr")
+    expect(rows).to_have_count(3)
     expect(tab.locator("#live .decision")).to_have_count(3)
     tab.get_by_label("Reason").select_option("no tools in the request")
-    expect(visible).to_have_count(1)
-    expect(visible).to_have_attribute("data-id", busy.chat_a)
+    expect(rows).to_have_count(1)
+    expect(rows).to_have_attribute("data-id", busy.chat_a)
     tab.get_by_label("Key", exact=True).select_option("team-b")
-    expect(tab.locator("#live .empty")).to_contain_text("No decision matches")
+    expect(tab.locator("#live .empty")).to_contain_text("No request matches")
     tab.get_by_label("Reason").select_option("")
-    expect(visible).to_have_attribute("data-id", busy.routed_b)
-    visible.get_by_role("button").click()
+    expect(rows).to_have_attribute("data-id", busy.routed_b)
+    assert tab.url.endswith("#live?key=team-b")
+    rows.get_by_role("button").click()
     expect(tab.get_by_role("dialog").locator(".explanation")).to_contain_text("90%")
     tab.keyboard.press("Escape")
+    tab.get_by_label("Key", exact=True).select_option("all")
+    tab.get_by_label("Search").fill(busy.routed_a[-12:])
+    expect(rows).to_have_count(1)
+    tab.reload()
+    expect(rows).to_have_count(1)
+    expect(rows).to_have_attribute("data-id", busy.routed_a)
+
+
+@pytest.fixture(scope="module")
+def crowded(
+    sandbox: Sandbox, shipped: Router, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Serve a gateway whose database has 60 requests of other workers; yield its address."""
+    address = f"sqlite:///{tmp_path_factory.mktemp('requests') / 'switchcraft.db'}"
+    database = Database(address)
+    database.prepare()
+    others = RecentRequests(UsageSettings(), DatabaseSettings())
+    for number in range(60):
+        others.add(listed(number))
+    others.write(database)
+    database.close()
+    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    changes = {"keys": KEYS, "database": DatabaseSettings(url=SecretStr(address))}
+    with served(create_app(settings.model_copy(update=changes), shipped)) as url:
+        yield url
+
+
+def listed(number: int) -> RecentRequest:
+    """Return a request, of which every fifth is refused, with names that are hard to show."""
+    is_refused = number % 5 == 0
+    return RecentRequest(
+        ended_us=int((time.time() - 600 + number) * MICRO),
+        id=f"dec_{number:024}",
+        request_id=None,
+        key="<img src=x onerror=alert(1)>" if number % 2 else "k" * 200,
+        team=None,
+        path="/v1/chat/completions",
+        model=None if is_refused else "a-model-with-a-long-name/" + "m" * 60,
+        deployment=None,
+        arm=None,
+        policy=None if is_refused else "economy (verified=0.00531)",
+        reason=None if is_refused else "verified",
+        outcome="refused" if is_refused else "answered",
+        status=429 if is_refused else 200,
+        ending="complete",
+        error="insufficient_quota" if is_refused else None,
+        attempts=0 if is_refused else 2,
+        latency_s=0.001 if is_refused else 1.5,
+        first_byte_s=None,
+        cost_nusd=None if is_refused else 12_345,
+        prompt_tokens=None,
+        completion_tokens=None,
+        candidates=None if is_refused else 2,
+        unverified=None,
+        conversation=None,
+    )
+
+
+def open_list(page: Page) -> None:
+    """Open live traffic, and sign in as the admin."""
+    page.goto("/ui#live")
+    page.get_by_label("Key of this gateway").fill(ADMIN)
+    page.keyboard.press("Enter")
+    expect(page.locator("#log tbody tr").first).to_be_visible()
+
+
+def numbers(page: Page) -> list[int]:
+    """Return the numbers of the requests that are shown."""
+    ids = page.locator("#log tbody tr").evaluate_all("rows => rows.map(row => row.dataset.id)")
+    return [int(each.removeprefix("dec_")) for each in ids]
+
+
+def test_list_is_read_a_page_at_a_time(browser: Browser, crowded: str) -> None:
+    """Older and newer requests are on pages of their own, which the address names."""
+    with browser.new_context(base_url=crowded, viewport={"width": 1440, "height": 900}) as context:
+        page = context.new_page()
+        open_list(page)
+        problems = Problems(page)
+        live, rows = page.locator("#live"), page.locator("#log tbody tr")
+        expect(rows).to_have_count(25)
+        assert numbers(page) == [*range(59, 34, -1)]
+        expect(page.get_by_role("button", name="Newer")).to_be_disabled()
+        page.get_by_role("button", name="Older").press("Enter")
+        expect(rows.first).to_have_attribute("data-id", f"dec_{34:024}")
+        assert numbers(page) == [*range(34, 9, -1)]
+        expect(page.get_by_role("button", name="Pause")).to_be_hidden()
+        page.reload()
+        expect(rows.first).to_have_attribute("data-id", f"dec_{34:024}")
+        page.get_by_role("button", name="Older").click()
+        expect(rows).to_have_count(10)
+        expect(page.get_by_role("button", name="Older")).to_be_disabled()
+        page.get_by_role("button", name="Newer").click()
+        expect(rows.last).to_have_attribute("data-id", f"dec_{10:024}")
+        page.get_by_role("button", name="Newest").click()
+        expect(live).to_have_attribute("data-shown", "newest")
+        expect(page.get_by_role("button", name="Pause")).to_be_visible()
+        assert page.url.endswith("#live")
+        page.get_by_label("Outcome").select_option("refused")
+        expect(rows).to_have_count(12)
+        assert page.url.endswith("#live?outcome=refused")
+        expect(rows.first).to_contain_text("budget spent")
+        rows.first.get_by_role("button").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("refused this request with status 429: budget spent")
+        expect(dialog).to_contain_text("there is no decision")
+        assert problems.found == []
+
+
+@pytest.mark.timeout(INSTALL_S)
+@pytest.mark.parametrize(("width", "scheme", "count"), [(1440, "light", 25), (390, "dark", 10)])
+def test_page_of_the_list_is_short_and_accessible(
+    browser: Browser, crowded: str, axe: str, width: int, scheme: str, count: int
+) -> None:
+    """A page is at most 2,000 px high, also with long names; nothing overflows, axe is content."""
+    with browser.new_context(
+        base_url=crowded,
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if scheme == "dark" else "light",
+        bypass_csp=True,  # which would block axe itself
+    ) as context:
+        page = context.new_page()
+        open_list(page)
+        expect(page.locator("#log tbody tr")).to_have_count(count)
+        assert page.evaluate("document.documentElement.scrollHeight") <= 2000
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if width == 390:
+            page.get_by_text("Filters", exact=True).click()
+        expect(page.get_by_label("Outcome")).to_be_visible()
+        page.evaluate(axe)
+        found = page.evaluate("axe.run()")
+        assert [each["id"] for each in found["violations"]] == []
+
+
+def test_figures_are_those_of_the_overview(tab: Page) -> None:
+    """Requests, errors and spend of the last hour are equal in both views."""
+    sign_in(tab, ADMIN)
+    expect(tab.locator("#overview")).to_have_attribute("data-requests", "3")
+    tab.get_by_role("tab", name="Live traffic").click()
+    expect(tab.locator("#log tbody tr")).to_have_count(3)
+    for name in ("Requests", "Spend"):
+        term = tab.locator("#live .tiles dt").get_by_text(name, exact=True)
+        value = term.locator("xpath=following-sibling::dd/span").evaluate(FIRST_TEXT)
+        term = tab.locator("#overview .tiles dt").get_by_text(name, exact=True)
+        assert value == term.locator("xpath=following-sibling::dd/span").evaluate(FIRST_TEXT)
 
 
 def test_policies_are_not_broken_into_lines(tab: Page) -> None:
@@ -203,4 +354,4 @@ def test_missing_usage_is_announced(
         notice = page.locator("#overview .notice", has_text="Usage is not available")
         expect(notice).to_contain_text(str(path), timeout=15_000)
         page.get_by_role("tab", name="Live traffic").click()
-        expect(page.locator("#log tbody tr")).to_have_count(1)
+        expect(page.locator("#live .notice:visible")).to_contain_text(str(path))

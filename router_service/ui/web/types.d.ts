@@ -353,6 +353,52 @@ export interface KeyView {
   team_budget_state: BudgetView | null;
 }
 
+/** A request that has ended; contains nothing of its content. */
+export interface ListedRequest {
+  id: string;
+  request_id: string | null;
+  time: number;
+  key: string | null;
+  team: string | null;
+  path: string;
+  model: string | null;
+  deployment: string | null;
+  arm: string | null;
+  policy: string | null;
+  reason: string | null;
+  outcome: RequestOutcome;
+  status: number;
+  ending: string;
+  error: string | null;
+  attempts: number;
+  latency_s: number;
+  first_byte_s: number | null;
+  cost_usd: number | null;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  candidates: number | null;
+  unverified: string | null;
+  conversation: string | null;
+}
+
+/** Sums over the requests of the last hour, as the overview has them. */
+export interface LiveFigures {
+  requests: number;
+  failed: number;
+  refused: number;
+  cost_usd: number;
+  p50_s: number | null;
+  p95_s: number | null;
+}
+
+/** A page of the list, and the figures of the last hour. */
+export interface LiveTraffic {
+  requests: Array<ListedRequest>;
+  newer: string | null;
+  older: string | null;
+  figures: LiveFigures | null;
+}
+
 /** A tool call with its arguments decoded. */
 export interface LoggedCall {
   name: string;
@@ -468,30 +514,6 @@ export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "
   "unfamiliar" | "explored" | "sticky" | "switched" | "budget" | "pinned" | "chat" | "fallback" |
   "undecided" | "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
 
-/** One row of the list of decisions; contains no part of the request's content. */
-export interface RecentDecision {
-  id: string;
-  created: number;
-  key: string | null;
-  model: string;
-  arm: string | null;
-  reason: string;
-  policy: string | null;
-  status: number;
-  ending: string;
-  latency_s: number;
-  first_byte_s: number | null;
-  actual_cost_usd: number | null;
-  unverified: string | null;
-  candidates: number | null;
-}
-
-/** The last decisions of one process, newest first. */
-export interface RecentDecisions {
-  limit: number;
-  decisions: Array<RecentDecision>;
-}
-
 /** The pool and the rule to use for a number of models. */
 export interface Recommendation {
   kind: "once" | "verified";
@@ -503,6 +525,30 @@ export interface Recommendation {
   unseen_difference: Measure;
 }
 
+/** What is known of one request: its row in the list, and its decision. */
+export interface RequestDetails {
+  request: ListedRequest | null;
+  decision: ExplainedDecision | null;
+  missing: string | null;
+}
+
+/**
+ * Names that occur in the newest requests, the most frequent ones first.
+ *
+ * As in filters, `none` is for requests without a model or a policy, and the empty name is for
+ * those without a key or a team.
+ */
+export interface RequestNames {
+  models: Array<string>;
+  policies: Array<string>;
+  reasons: Array<string>;
+  keys: Array<string>;
+  teams: Array<string>;
+}
+
+/** What became of a request, in one word. */
+export type RequestOutcome = "answered" | "failed" | "refused" | "left";
+
 /** How a key is rotated. */
 export interface Rotation {
   /** Time in seconds that the old secret stays valid. */
@@ -513,7 +559,6 @@ export interface Rotation {
 export interface Session {
   key: string | null;
   is_admin: boolean;
-  workers: number;
   is_sandbox: boolean;
   reasons: Record<string, string>;
   version: string;
@@ -589,6 +634,11 @@ export interface TrafficPoint {
 
 /** Why there is no usage to show. */
 export interface UnavailableOverview {
+  unavailable: string;
+}
+
+/** Why there are no requests to list. */
+export interface UnavailableRequests {
   unavailable: string;
 }
 

@@ -77,6 +77,7 @@ def bearer(key: str) -> dict[str, str]:
         ("POST", CHAT),
         ("GET", "/v1/models"),
         ("GET", "/v1/decisions/x"),
+        ("GET", "/v1/requests"),
         ("GET", "/metrics"),
         ("GET", "/openapi.json"),
         ("GET", "/admin/status"),

@@ -17,6 +17,7 @@ from tests.fakes import POLICIES, VerifyingRouter
 from tests.gateways import (
     VERIFIED,
     VerifyingGateway,
+    listed_requests,
     metric,
     sandbox_settings,
     verifying,
@@ -294,8 +295,7 @@ def test_names_and_default_of_an_artifact_that_verifies(
     before = metric(http, series)
     verified_by_default.record(http.post(CHAT, json=BODY | {"model": "switchcraft:fast"}))
     assert metric(http, series) == before + 1
-    shown = http.get("/ui/api/traffic/recent").json()["decisions"][0]["policy"]
-    assert shown == "fast (theta=0.2)"
+    assert listed_requests(http)[0]["policy"] == "fast (theta=0.2)"
 
 
 def test_default_policy_fast_turns_verification_off() -> None:

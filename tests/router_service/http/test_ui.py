@@ -12,7 +12,6 @@ from pydantic import SecretStr
 
 from router_service.artifact import SHIPPED
 from router_service.core.keys import new_key
-from router_service.requests.recording import MAX_RECENT
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
@@ -20,10 +19,11 @@ from router_service.ui.pages import FOLDER
 from router_service.ui.verified_steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
+from tests.gateways import listed_requests
 from tests.serving import Sandbox, served, wait_for
 
 EXPLAIN = "/ui/api/explain"
-RECENT = "/ui/api/traffic/recent"
+REQUESTS = "/ui/api/traffic/requests"
 
 
 @pytest.fixture(scope="module")
@@ -247,45 +247,40 @@ def test_explain_refuses_unknown_policy(real: httpx.Client) -> None:
     )
 
 
-def test_recent_decisions_contain_no_content(real: httpx.Client) -> None:
+def test_listed_requests_contain_no_content(real: httpx.Client) -> None:
     """A request is the first in the list, with details, and without its text."""
     answer = real.post(CHAT, json=BODY)
     decision_id = answer.headers["x-switchcraft-decision-id"]
-
-    def newest() -> str:
-        return str(real.get(RECENT).json()["decisions"][0]["id"])
-
-    wait_for(lambda: newest() == decision_id, "the decision is there")
-    details = real.get(f"{RECENT}/{decision_id}")
-    assert sum(details.json()["probabilities"].values()) > 0
+    wait_for(lambda: listed_requests(real)[0]["id"] == decision_id, "the request is listed")
+    details = real.get(f"{REQUESTS}/{decision_id}")
+    assert sum(details.json()["decision"]["probabilities"].values()) > 0
     said = BODY["messages"][-1]["content"]
-    assert said not in details.text + real.get(RECENT).text
+    assert said not in details.text + real.get(REQUESTS).text
 
 
-def test_recent_decisions_support_etag(real: httpx.Client) -> None:
-    """An unchanged list is 304; the next decision changes the tag."""
-    wait_for(lambda: real.get(RECENT).json()["decisions"], "there is one")
-    tag = real.get(RECENT).headers["etag"]
-    same = {"if-none-match": tag}
-    assert real.get(RECENT, headers=same).status_code == 304
+def test_listed_requests_support_etag(real: httpx.Client) -> None:
+    """An unchanged list is 304; the next request changes the tag."""
     real.post(CHAT, json=BODY)
-    wait_for(lambda: real.get(RECENT, headers=same).status_code == 200, "it is another")
+    listed_requests(real)
+
+    def is_same() -> bool:
+        tag = real.get(REQUESTS).headers["etag"]
+        return real.get(REQUESTS, headers={"if-none-match": tag}).status_code == 304
+
+    # Only a request that is written between the two, or the end of a minute, changes the list.
+    wait_for(is_same, "the list stays the same")
+    tag = real.get(REQUESTS).headers["etag"]
+    real.post(CHAT, json=BODY)
+    wait_for(
+        lambda: real.get(REQUESTS, headers={"if-none-match": tag}).status_code == 200,
+        "it is another",
+    )
 
 
 def test_unknown_decision_gets_404(http: httpx.Client) -> None:
     """The 404 has an error body."""
-    response = http.get(f"{RECENT}/dec_unknown")
+    response = http.get(f"{REQUESTS}/dec_unknown")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
-
-
-def test_recent_decisions_are_bounded(http: httpx.Client) -> None:
-    """Only the newest decisions are kept."""
-    for _ in range(MAX_RECENT + 5):
-        http.post(CHAT, json={**BODY, "tools": None})
-    wait_for(
-        lambda: len(http.get(RECENT).json()["decisions"]) == MAX_RECENT,
-        "it is full",
-    )
 
 
 def test_ask_is_routed_like_an_api_request(real: httpx.Client) -> None:
@@ -321,7 +316,7 @@ def test_page_without_data_is_public(keyed: str, path: str) -> None:
     assert httpx.get(keyed + path).status_code in {200, 308, 404}
 
 
-@pytest.mark.parametrize("path", ["artifact", "traffic/session", "traffic/recent", "none"])
+@pytest.mark.parametrize("path", ["artifact", "traffic/session", "traffic/requests", "none"])
 def test_pages_data_needs_a_key(keyed: str, path: str) -> None:
     """Without a valid key there are no data, and the browser does not ask for a password."""
     for headers in ({}, bearer("wrong"), {"authorization": f"Basic {ADMIN}"}):
@@ -347,14 +342,14 @@ FOLLOWED = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
-        (RECENT, {"sec-fetch-site": "same-origin"}, 200),
-        (RECENT, {"sec-fetch-site": "none"}, 200),
-        (RECENT, {"sec-fetch-site": "cross-site"}, 403),
-        (RECENT, {"sec-fetch-site": "same-site"}, 403),
-        (RECENT, {"origin": "https://evil.example"}, 403),
-        (RECENT, {"origin": "null"}, 403),
-        (RECENT, {"origin": "http://[::"}, 403),
-        (RECENT, FOLLOWED | {"sec-fetch-dest": "document"}, 403),
+        (REQUESTS, {"sec-fetch-site": "same-origin"}, 200),
+        (REQUESTS, {"sec-fetch-site": "none"}, 200),
+        (REQUESTS, {"sec-fetch-site": "cross-site"}, 403),
+        (REQUESTS, {"sec-fetch-site": "same-site"}, 403),
+        (REQUESTS, {"origin": "https://evil.example"}, 403),
+        (REQUESTS, {"origin": "null"}, 403),
+        (REQUESTS, {"origin": "http://[::"}, 403),
+        (REQUESTS, FOLLOWED | {"sec-fetch-dest": "document"}, 403),
         ("/ui", FOLLOWED | {"sec-fetch-dest": "document"}, 200),
         ("/ui", FOLLOWED | {"sec-fetch-dest": "iframe"}, 403),
         ("/ui", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, 403),
@@ -400,11 +395,10 @@ def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
     answer = ask_verified(verifying, CHAT, BODY)
     assert STEPS_HEADER not in answer.headers
     decision_id = answer.headers["x-switchcraft-decision-id"]
-    path = f"{RECENT}/{decision_id}"
+    path = f"{REQUESTS}/{decision_id}"
     wait_for(lambda: verifying.get(path).is_success, "the decision is there")
-    recent = verifying.get(RECENT)
-    assert recent.json()["decisions"][0]["candidates"] == 3
-    assert "get_weather" not in verifying.get(path).text + recent.text
+    assert listed_requests(verifying)[0]["candidates"] == 3
+    assert "get_weather" not in verifying.get(path).text + verifying.get(REQUESTS).text
 
 
 @pytest.mark.parametrize("text", ["x" * 3_000, "\N{SNOWMAN}\x7f\r\n" * 1_000])

@@ -118,18 +118,23 @@ def test_client_sees_its_own_traffic_only(busy: str) -> None:
     overview = get(busy, "overview", TEAM_B, key="team-a")
     assert (overview["total"]["requests"], overview["keys"]) == (1, [])
     mine, theirs = ask(busy, TEAM_A), ask(busy, TEAM_B)
-    wait_for(lambda: len(get(busy, "recent")["decisions"]) == 2, "both are recorded")
-    assert [row["id"] for row in get(busy, "recent", TEAM_A)["decisions"]] == [mine]
-    assert get(busy, f"recent/{mine}", TEAM_A)["explanation"]
-    other = httpx.get(f"{busy}{API}/recent/{theirs}", headers={"x-api-key": TEAM_A})
+    wait_for(lambda: theirs in ids(get(busy, "requests")), "both are listed")
+    for caller, filters in ((TEAM_A, {}), (TEAM_A, {"key": "team-b", "search": mine})):
+        rows = get(busy, "requests", caller, **filters)["requests"]
+        assert rows[0]["id"] == mine
+        assert {row["key"] for row in rows} == {"team-a"}
+    assert get(busy, "requests", TEAM_A, search=theirs)["requests"] == []
+    assert get(busy, "requests/names", TEAM_A)["keys"] == ["team-a"]
+    assert get(busy, f"requests/{mine}", TEAM_A)["decision"]["explanation"]
+    other = httpx.get(f"{busy}{API}/requests/{theirs}", headers={"x-api-key": TEAM_A})
     assert other.status_code == 404
-    assert get(busy, f"recent/{theirs}")["key"] == "team-b"
+    assert get(busy, f"requests/{theirs}")["decision"]["key"] == "team-b"
 
 
 def test_cached_list_of_one_key_is_not_shown_to_another(busy: str) -> None:
     """The tag differs between keys, so a browser with the list of one key gets another list."""
     tags = {
-        httpx.get(f"{busy}{API}/recent", headers={"x-api-key": key}).headers["etag"]
+        httpx.get(f"{busy}{API}/requests", headers={"x-api-key": key}).headers["etag"]
         for key in (ADMIN, TEAM_A, TEAM_B)
     }
     assert len(tags) == 3
@@ -163,9 +168,16 @@ def test_teams_and_their_keys(sandbox: Sandbox, tmp_path: Path) -> None:
         assert get(url, "overview", team="red", key="red-2")["total"]["requests"] == 1
         own = get(url, "overview", secrets["red-2"], team="blue")
         assert (own["total"]["requests"], own["keys"], own["teams"]) == (1, [], [])
-        assert get(url, f"recent/{decision}")["team"] is None
+        assert get(url, f"requests/{decision}")["decision"]["team"] is None
         decision = ask(url, secrets["blue-1"])
-        assert get(url, f"recent/{decision}")["team"] == "blue"
+        assert get(url, f"requests/{decision}")["decision"]["team"] == "blue"
+        wait_for(lambda: len(get(url, "requests", team="blue")["requests"]) == 2, "it is listed")
+        assert len(get(url, "requests", team="red", key="red-1")["requests"]) == 2
+
+
+def ids(listed: dict[str, Any]) -> list[str]:
+    """Return the ids of the listed requests."""
+    return [row["id"] for row in listed["requests"]]
 
 
 def requests_by_name(rows: list[dict[str, Any]]) -> dict[str, int]:

@@ -25,6 +25,7 @@ from tests.fakes import VerifyingRouter
 from tests.gateways import (
     NO_RETRIES,
     VerifyingGateway,
+    listed_requests,
     metric,
     sandbox_settings,
     verifying,
@@ -250,10 +251,8 @@ def test_request_that_waits_for_a_connection_when_its_client_leaves_is_not_bille
     with one_connection(router) as gateway, request_in_flight(gateway, policy, "medium"):
         with request_in_flight(gateway, policy, "switchcraft" if policy == "verified" else "large"):
             pass
-        recent = "/ui/api/traffic/recent"
-        wait_for(lambda: gateway.http.get(recent).json()["decisions"], "the request has ended")
-        (row,) = gateway.http.get(recent).json()["decisions"]
-        record = gateway.http.get(f"{recent}/{row['id']}").json()
+        (row,) = listed_requests(gateway.http)
+        record = gateway.http.get(f"/v1/decisions/{row['id']}").json()
         assert (record["ending"], record["attempts"]) == ("client_left", 0)
         assert not record["candidates"]
         assert record["actual_cost_usd"] is None

@@ -16,12 +16,13 @@ from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.exchange import Ending, Exchange, RequestInfo
 from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
-from router_service.requests.recording import RecentRecords, Recorder
+from router_service.requests.recording import Recorder
 from router_service.runtime.engine import make_planner
 from router_service.settings import DatabaseSettings, Deployment, Model, Settings, UsageSettings
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
 from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.recent_requests import RecentRequests
 from router_service.telemetry.usage import UsageHistory
 from tests.bodies import BODY
 from tests.endpoints import CHAT
@@ -100,7 +101,8 @@ def test_release_is_not_judged_by_the_clients_errors(
         exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
         exchange.end(status, ending)
         usage = UsageHistory(UsageSettings(), DatabaseSettings())
-        Recorder(metrics, store, RecentRecords(), usage).answered(exchange)
+        recent = RecentRequests(UsageSettings(), DatabaseSettings())
+        Recorder(metrics, store, usage, recent).answered(exchange)
         await store.aclose()
 
     asyncio.run(record())

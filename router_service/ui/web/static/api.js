@@ -4,8 +4,9 @@ import { keyHeader, signOut } from "./session.js";
 
 /**
  * @import {
- *   Advice, ArtifactCard, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, Overview,
- *   RecentDecisions, Rotation, TeamPage, TeamView, UnavailableOverview,
+ *   Advice, ArtifactCard, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, LiveTraffic,
+ *   Overview, RequestDetails, RequestNames, Rotation, TeamPage, TeamView, UnavailableOverview,
+ *   UnavailableRequests,
  * } from "../types"
  */
 
@@ -29,11 +30,22 @@ export const overview = (query) => json(`ui/api/traffic/overview?${new URLSearch
 /** @returns {Promise<KeyView | null>} the caller's own key; null if it is not in the database */
 export const account = () => json("ui/api/traffic/account");
 
-/** @returns {Promise<RecentDecisions>} */
-export const recent = () => json("ui/api/traffic/recent");
+/** @param {Record<string, string>} query the filters, the place and the number of requests
+ * @returns {Promise<LiveTraffic | UnavailableRequests>} */
+export const requests = (query) => json(`ui/api/traffic/requests?${new URLSearchParams(query)}`);
+
+/** @returns {Promise<RequestNames | UnavailableRequests>} the names that filters offer */
+export const requestNames = () => json("ui/api/traffic/requests/names");
+
+/** @param {string} id @returns {Promise<RequestDetails>} */
+export const request = (id) => json(`ui/api/traffic/requests/${encodeURIComponent(id)}`);
 
 /** @param {string} id @returns {Promise<ExplainedDecision>} */
-export const decision = (id) => json(`ui/api/traffic/recent/${encodeURIComponent(id)}`);
+export async function decision(id) {
+  const { decision, missing } = await request(id);
+  if (decision === null) throw new Error(missing ?? "There is no decision.");
+  return decision;
+}
 
 /** @returns {Promise<any>} the OpenAPI description of the gateway */
 export const description = () => json("ui/openapi.json");

@@ -18,20 +18,21 @@ const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
 const overview = new TrafficOverview(session);
 const accounts = new Accounts(session);
+const live = new LiveTraffic(session);
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
 const starts = {
   overview: () => overview.start(),
   keys: () => accounts.start(),
-  live: () => new LiveTraffic(session).start(),
+  live: () => live.start(),
   playground: () => new Playground().start(),
   router: startRouter,
   api: startReference,
 };
 
 /** Views whose filters are in the page's address.
- * @type {Record<string, TrafficOverview | Accounts>} */
-const filtered = { overview, keys: accounts };
+ * @type {Record<string, TrafficOverview | Accounts | LiveTraffic>} */
+const filtered = { overview, keys: accounts, live };
 
 /** @param {string} name @param {Record<string, string>} filters */
 function select(name, filters) {

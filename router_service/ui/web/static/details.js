@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { reasonText } from "./decisions.js";
 import { byId, errorNotice, facts, h, present, table } from "./dom.js";
 import { duration, percent, usd, usdPer1k } from "./format.js";
+import { requestFacts } from "./request-facts.js";
 import { steps } from "./steps.js";
 
 /** @import { BudgetChange, ExplainedDecision } from "../types" */
@@ -25,14 +26,16 @@ export class DecisionDialog {
       h(
         "header",
         {},
-        h("h2", { id: "details-title" }, "Decision ", h("code", {}, id)),
+        h("h2", { id: "details-title" }, "Request ", h("code", {}, id)),
         h("button", { type: "button", class: "quiet", onclick: close }, "Close"),
       ),
       body,
     );
     this.element.showModal();
     try {
-      body.replaceChildren(...described(await api.decision(id)));
+      const { request, decision, missing } = await api.request(id);
+      const known = decision ? described(decision) : request ? requestFacts(request, missing) : [];
+      body.replaceChildren(...known);
     } catch (error) {
       body.replaceChildren(errorNotice(error));
     }

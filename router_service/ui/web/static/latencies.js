@@ -1,11 +1,11 @@
-/** Plot of decisions: a dot for each, to the right by time, and upwards by latency. */
+/** Plot of requests: a dot for each, to the right by time, and upwards by latency. */
 
-import { isFailed, outcome } from "./decisions.js";
+import { isFailed, outcomeText } from "./decisions.js";
 import { s } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { brief } from "./timeseries.js";
 
-/** @import { RecentDecision } from "../types" */
+/** @import { ListedRequest } from "../types" */
 
 const MARGIN = { left: 52, right: 12, top: 10, bottom: 26 };
 const HEIGHT = 146;
@@ -13,29 +13,29 @@ const HEIGHT = 146;
 /** Latencies below this one are drawn here, because a log scale has no 0. */
 const LEAST_S = 0.0001;
 
-/** @param {RecentDecision[]} decisions at least one @param {number} width
- * @param {(id: string) => void} open called with the id of a clicked decision */
-export function latencyPlot(decisions, width, open) {
+/** @param {ListedRequest[]} requests at least one @param {number} width
+ * @param {(id: string) => void} open called with the id of a clicked request */
+export function latencyPlot(requests, width, open) {
   const [left, right] = [MARGIN.left, width - MARGIN.right];
   const [top, bottom] = [MARGIN.top, HEIGHT - MARGIN.bottom];
-  const logOf = (/** @type {RecentDecision} */ { latency_s }) =>
+  const logOf = (/** @type {ListedRequest} */ { latency_s }) =>
     Math.log10(Math.max(latency_s, LEAST_S));
-  const times = decisions.map(({ created }) => created);
+  const times = requests.map(({ time }) => time);
   const [from, to] = [Math.min(...times), Math.max(...times)];
-  const logs = decisions.map(logOf);
+  const logs = requests.map(logOf);
   const low = Math.floor(Math.min(...logs) * 2) / 2;
   const high = Math.ceil(Math.max(...logs) * 2 + 0.01) / 2;
   const x = (/** @type {number} */ at) =>
     to > from ? left + 6 + ((at - from) / (to - from)) * (right - left - 12) : (left + right) / 2;
   const y = (/** @type {number} */ log) => bottom - ((log - low) / (high - low)) * (bottom - top);
-  const failed = decisions.filter(isFailed).length;
+  const failed = requests.filter(isFailed).length;
   return s(
     "svg",
     {
       class: "timeseries",
       viewBox: `0 0 ${width} ${HEIGHT}`,
       role: "img",
-      "aria-label": `Latency of ${decisions.length} decisions between ${clock(from)} and ${clock(to)}, of which ${failed} failed. The table below has the same decisions.`,
+      "aria-label": `Latency of ${requests.length} requests between ${clock(from)} and ${clock(to)}, of which ${failed} failed. The table below has the same requests.`,
     },
     ...decades(low, high).map((log) =>
       s(
@@ -49,23 +49,23 @@ export function latencyPlot(decisions, width, open) {
     ...ticks(from, to, width).map(({ at, anchor }) =>
       s("text", { x: x(at), y: bottom + 18, "text-anchor": anchor }, clock(at)),
     ),
-    // Failed decisions come last, so that no other dot covers them.
-    ...[...decisions]
+    // Failed requests come last, so that no other dot covers them.
+    ...[...requests]
       .sort((a, b) => Number(isFailed(a)) - Number(isFailed(b)))
-      .map((decision) =>
+      .map((request) =>
         s(
           "circle",
           {
-            class: isFailed(decision) ? "decision bad" : "decision",
-            cx: x(decision.created),
-            cy: y(logOf(decision)),
+            class: isFailed(request) ? "decision bad" : "decision",
+            cx: x(request.time),
+            cy: y(logOf(request)),
             r: 4,
-            onclick: () => open(decision.id),
+            onclick: () => open(request.id),
           },
           s(
             "title",
             {},
-            `${clock(decision.created)}, ${decision.model}: ${duration(decision.latency_s)}, ${outcome(decision)}`,
+            `${clock(request.time)}, ${request.model}: ${duration(request.latency_s)}, ${outcomeText(request)}`,
           ),
         ),
       ),

@@ -1,101 +1,206 @@
-/** Live traffic: the latest decisions of the gateway process, read every two seconds. */
+/** Live traffic: the latest requests of all workers and replicas, a page at a time. The first page is
+ * read again every two seconds. */
 
+import { keepFilters } from "./address.js";
 import * as api from "./api.js";
-import { isFailed, outcome, reasonText } from "./decisions.js";
+import { causeText, isFailed, nameText, OUTCOMES, outcomeText, reasonText } from "./decisions.js";
 import { DecisionDialog } from "./details.js";
 import { byId, facts, h, shortened, showError, spoken } from "./dom.js";
-import { clock, count, duration, percent, usd, usdPer1k } from "./format.js";
+import { clock, count, duration, money, percent, usd, usdPer1k } from "./format.js";
 import { latencyPlot } from "./latencies.js";
 import { whyUnverified } from "./steps.js";
 
-/** @import { RecentDecision, Session } from "../types" */
+/** @import { ListedRequest, LiveFigures, LiveTraffic as Listed, Session } from "../types" */
 
-/** @typedef {"model" | "policy" | "status" | "reason" | "key"} Filter */
+/** @typedef {"outcome" | "model" | "policy" | "reason" | "key" | "team"} Choice */
 
 const EVERY_MS = 2000;
+const EMPTY_EVERY_MS = 1000; // so that the first request appears soon
+const TYPING_MS = 250;
+const NOTHING = "–"; // as in the lists of the overview
 
-/** Names of the filters, and the value that a decision has for each.
- * @type {Record<Filter, {name: string, of: (decision: RecentDecision) => string}>} */
-const FILTERS = {
-  model: { name: "Model", of: ({ model }) => model },
-  policy: { name: "Policy", of: ({ policy }) => policy ?? "not routed" },
-  reason: { name: "Reason", of: ({ reason }) => reasonText(reason) },
-  status: { name: "Status", of: outcome },
-  key: { name: "Key", of: ({ key }) => key ?? "without a key" },
+/** Rows of a page. Rows on a phone are higher, so there are fewer of them. */
+const PAGE = { wide: 25, narrow: 10 };
+const NARROW = matchMedia("(max-width: 640px)");
+
+/** @type {Record<Choice, string>} */
+const CHOICES = {
+  outcome: "Outcome",
+  model: "Model",
+  policy: "Policy",
+  reason: "Reason",
+  key: "Key",
+  team: "Team",
 };
+/** What the address may have: the filters, and the place of a page that is not the first one. */
+const IN_ADDRESS = [...Object.keys(CHOICES), "search", "before", "after"];
 
 export class LiveTraffic {
-  /** Decisions of all processes that have answered so far, by id; each process lists its own.
-   * @type {Map<string, RecentDecision>} */
-  known = new Map();
+  /** The filters and the position, as the page's address has them.
+   * @type {Record<string, string>} */
+  chosen = {};
+  /** What is shown; undefined before the first answer.
+   * @type {Listed | undefined} */
+  shown;
   /** Table rows by id, kept in place so that they keep the focus.
    * @type {Map<string, HTMLElement>} */
   rows = new Map();
-  /** The chosen value of each filter that is set.
-   * @type {Partial<Record<Filter, string>>} */
-  chosen = {};
-  /** The decisions that match the filters, newest first.
-   * @type {RecentDecision[]} */
-  matching = [];
-  /** How many decisions a process keeps; 0 before the first answer. */
-  limit = 0;
+  /** Names that filters offer.
+   * @type {Record<Choice, Set<string>>} */
+  names = {
+    outcome: new Set(Object.keys(OUTCOMES)),
+    model: new Set(),
+    policy: new Set(),
+    reason: new Set(),
+    key: new Set(),
+    team: new Set(),
+  };
+  asked = 0;
   isPaused = false;
+  /** The timer of the search; a filter is set once the user pauses.
+   * @type {number | undefined} */
+  typing;
 
   details = new DecisionDialog();
   pause = byId("pause");
   summary = h("div", { class: "summary" });
-  filters = h("div", { class: "filters", role: "group", "aria-label": "Filters" });
+  search = h("input", {
+    type: "search",
+    id: "live-search",
+    class: "control",
+    placeholder: "Part of an id",
+    autocomplete: "off",
+    spellcheck: "false",
+    oninput: () => this.typed(),
+  });
+  filterTitle = h("summary", {}, "Filters");
+  filterBox = h("details", { class: "filter-box", open: !NARROW.matches }, this.filterTitle);
   plot = h("div", { class: "plot" });
   chart = h(
     "section",
     { class: "card live-axis" },
-    h("h3", { class: "eyebrow" }, "Latency over time"),
+    h("h3", { class: "eyebrow" }, "Latency of the requests on this page"),
     this.plot,
   );
-  empty = h("p", { class: "empty" });
+  notice = h("p", { class: "notice", hidden: true });
+  empty = h("p", { class: "empty", hidden: true });
   tbody = h("tbody");
+  range = h("span", { class: "hint", role: "status" });
+  newestButton = this.turner("Newest", () => ({}));
+  newerButton = this.turner("Newer", ({ newer }) => newer && { after: newer });
+  olderButton = this.turner("Older", ({ older }) => older && { before: older });
+  pager = h(
+    "nav",
+    { class: "pager", "aria-label": "Pages", hidden: true },
+    this.range,
+    this.newestButton,
+    this.newerButton,
+    this.olderButton,
+  );
 
   /** @param {Session} session */
   constructor(session) {
     this.session = session;
     this.showsKeys = session.is_admin && session.key !== null;
-    const names = /** @type {Filter[]} */ (Object.keys(FILTERS));
-    this.selects = names
-      .filter((name) => name !== "key" || this.showsKeys)
+    const choices = /** @type {Choice[]} */ (Object.keys(CHOICES));
+    this.selects = choices
+      .filter((name) => this.showsKeys || (name !== "key" && name !== "team"))
       .map((name) => {
         const onchange = () => this.choose(name, select.value);
         const select = h("select", { id: `live-${name}`, class: "control", onchange });
-        return { name, select };
+        return { name, select, field: filterField(CHOICES[name], select) };
       });
     this.log = this.table();
   }
 
   /** Shows the view, and keeps it up to date. */
   start() {
-    const { workers, is_admin, key } = this.session;
-    const place =
-      workers > 1 ? `the worker process that answers this page, one of ${workers}` : "this gateway";
+    const { is_admin, key } = this.session;
     byId("live-lead").textContent =
-      `The latest decisions of ${place}${is_admin ? "" : `, for the key ${key}`}. Prompts and answers are not shown.`;
-    for (const { name, select } of this.selects)
-      this.filters.append(
-        h("span", { class: "filter" }, h("label", { for: select.id }, FILTERS[name].name), select),
-      );
-    byId("live-body").append(this.summary, this.filters, this.chart, this.empty, this.log);
+      `${is_admin ? "All requests to this gateway" : `All requests with the key ${key}`}, of all workers and replicas, refused ones included. Prompts and answers are not stored.`;
+    this.filterBox.append(
+      h(
+        "div",
+        { class: "filters", role: "group", "aria-label": "Filters" },
+        ...this.selects.map(({ field }) => field),
+        filterField("Search", this.search),
+      ),
+    );
+    NARROW.addEventListener("change", () => {
+      this.filterBox.open = !NARROW.matches;
+      this.refresh();
+    });
+    byId("live-body").append(
+      this.notice,
+      this.summary,
+      this.filterBox,
+      this.chart,
+      this.empty,
+      this.log,
+      this.pager,
+    );
     this.pause.addEventListener("click", () => this.toggle());
     new ResizeObserver(() => this.draw()).observe(this.plot);
-    this.show();
-    this.poll();
+    this.readNames();
+    setTimeout(() => this.poll(), EVERY_MS);
+  }
+
+  /** @returns {Record<string, string>} the filters and the place, as the page's address has them */
+  filters() {
+    return this.chosen;
+  }
+
+  /** Shows a page of the list with filters, as the page's address has them.
+   * @param {Record<string, string>} filters */
+  filterBy(filters) {
+    const known = Object.entries(filters).filter(([name]) => IN_ADDRESS.includes(name));
+    this.chosen = Object.fromEntries(known);
+    this.search.value = this.chosen.search ?? "";
+    return this.refresh();
+  }
+
+  /** Sets a filter, and returns to the first page.
+   * @param {string} name @param {string} value `=` and a name; empty for all */
+  choose(name, value) {
+    const { before, after, [name]: _, ...kept } = this.chosen;
+    return this.changed(value ? { ...kept, [name]: value.slice(1) } : kept);
+  }
+
+  typed() {
+    clearTimeout(this.typing);
+    const text = () => this.search.value.trim();
+    this.typing = setTimeout(() => this.choose("search", text() && `=${text()}`), TYPING_MS);
+  }
+
+  /** @param {Record<string, string>} chosen */
+  changed(chosen) {
+    this.chosen = chosen;
+    keepFilters("live", chosen);
+    return this.refresh();
+  }
+
+  /** A button that turns to another page.
+   * @param {string} name
+   * @param {(shown: Listed) => Record<string, string> | "" | null} place of that page */
+  turner(name, place) {
+    const onclick = async () => {
+      const target = this.shown && place(this.shown);
+      if (!target) return;
+      const { before, after, ...filters } = this.chosen;
+      await this.changed({ ...filters, ...target });
+      this.filterBox.scrollIntoView({ block: "start" });
+    };
+    return h("button", { type: "button", onclick }, name);
   }
 
   table() {
-    const names = ["Time", "Model", "Reason", "Policy", "Key", "Latency", "Cost", "Status"].filter(
+    const names = ["Time", "Model", "Reason", "Policy", "Key", "Latency", "Cost", "Outcome"].filter(
       (name) => name !== "Key" || this.showsKeys,
     );
     return h(
       "table",
       { class: "log", id: "log", hidden: true },
-      h("caption", { class: "spoken" }, "Newest decisions first"),
+      h("caption", { class: "spoken" }, "Newest requests first"),
       h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name)))),
       this.tbody,
     );
@@ -107,167 +212,234 @@ export class LiveTraffic {
     this.pause.textContent = this.isPaused ? "Resume" : "Pause";
   }
 
+  /** Whether new requests can appear: only on the first page. */
+  get isLive() {
+    return !("before" in this.chosen || "after" in this.chosen);
+  }
+
   async poll() {
-    if (!this.isPaused && !document.hidden && !byId("live").hidden) await this.refresh();
-    setTimeout(() => this.poll(), EVERY_MS);
+    const isSeen = !document.hidden && !byId("live").hidden;
+    if (this.isLive && !this.isPaused && isSeen) await this.refresh();
+    setTimeout(() => this.poll(), this.empty.hidden ? EVERY_MS : EMPTY_EVERY_MS);
   }
 
   async refresh() {
+    const asked = ++this.asked;
+    const limit = String(NARROW.matches ? PAGE.narrow : PAGE.wide);
     try {
-      const { limit, decisions } = await api.recent();
+      const found = await api.requests({ ...this.chosen, limit });
+      if (asked !== this.asked) return; // another filter or page was chosen meanwhile
       showError("live-error");
-      this.limit = limit;
-      for (const decision of decisions) this.known.set(decision.id, decision);
-      this.show();
+      this.show(found);
     } catch (error) {
-      showError("live-error", error);
+      if (asked === this.asked) showError("live-error", error);
     }
   }
 
-  /** @param {Filter} name @param {string} value empty for all */
-  choose(name, value) {
-    if (value) this.chosen[name] = value;
-    else delete this.chosen[name];
-    this.show();
+  /** Reads the names that filters offer; names of listed requests are added later. */
+  async readNames() {
+    const found = await api.requestNames().catch(() => null); // the list shows the error
+    if (found === null || "unavailable" in found) return;
+    const { models, policies, reasons, keys, teams } = found;
+    this.offer({ model: models, policy: policies, reason: reasons, key: keys, team: teams });
   }
 
-  /** Shows the known decisions, and forgets those beyond the limit. */
-  show() {
-    const newest = [...this.known.values()].sort((a, b) => b.created - a.created);
-    for (const { id } of newest.splice(this.limit || newest.length)) this.forget(id);
-    this.matching = newest.filter((decision) =>
-      this.selects.every(
-        ({ name }) =>
-          this.chosen[name] === undefined || FILTERS[name].of(decision) === this.chosen[name],
-      ),
-    );
-    const isEmpty = this.matching.length === 0;
-    this.log.hidden = this.chart.hidden = this.summary.hidden = isEmpty;
-    this.empty.hidden = !isEmpty;
-    this.empty.textContent =
-      newest.length > 0
-        ? "No decision matches these filters."
-        : "No decisions yet. They appear here as soon as this gateway answers a request.";
-    this.filters.hidden = newest.length === 0;
-    for (const { name, select } of this.selects) this.fill(select, name, newest);
-    if (!isEmpty) this.summary.replaceChildren(summarize(this.matching, newest.length, this.limit));
-    this.place(newest);
-    this.draw();
-  }
-
-  /** @param {string} id */
-  forget(id) {
-    this.rows.get(id)?.remove();
-    this.rows.delete(id);
-    this.known.delete(id);
-  }
-
-  /** Fills a filter with the values that occur, and the number of decisions that have each.
-   * @param {HTMLSelectElement} select @param {Filter} name @param {RecentDecision[]} decisions */
-  fill(select, name, decisions) {
-    /** @type {Map<string, number>} */
-    const counts = new Map();
-    for (const decision of decisions) {
-      const value = FILTERS[name].of(decision);
-      counts.set(value, (counts.get(value) ?? 0) + 1);
+  /** @param {Partial<Record<Choice, string[]>>} names */
+  offer(names) {
+    for (const [name, values] of Object.entries(names))
+      for (const value of values) this.names[/** @type {Choice} */ (name)].add(value);
+    for (const { name, select, field } of this.selects) {
+      this.fill(select, name);
+      // Without any team, the filter would be of no use.
+      field.hidden = name === "team" && ![...this.names.team].some(Boolean);
     }
+  }
+
+  /** Fills a filter with the names that it offers.
+   * @param {HTMLSelectElement} select @param {Choice} name */
+  fill(select, name) {
     const chosen = this.chosen[name];
-    if (chosen !== undefined && !counts.has(chosen)) counts.set(chosen, 0);
+    const names = [...this.names[name]];
+    if (chosen !== undefined && !this.names[name].has(chosen)) names.push(chosen);
+    const text = (/** @type {string} */ value) =>
+      name === "outcome"
+        ? (OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (value)] ?? value)
+        : name === "reason"
+          ? reasonText(value)
+          : nameText(name, value);
     const options = [
       h("option", { value: "" }, "all"),
-      ...[...counts]
-        .sort((a, b) => b[1] - a[1])
-        .map(([value, number]) =>
-          h("option", { value, selected: value === chosen }, `${value} (${number})`),
-        ),
+      ...names.map((value) => h("option", { value: `=${value}` }, text(value))),
     ];
     // An open list would close if its options were replaced by the same ones.
     if (select.textContent !== options.map(({ textContent }) => textContent).join(""))
       select.replaceChildren(...options);
+    select.value = chosen === undefined ? "" : `=${chosen}`;
   }
 
-  /** Puts the rows of these decisions in order, and shows those that match.
-   * @param {RecentDecision[]} newest */
-  place(newest) {
-    const wanted = new Set(this.matching);
-    for (const [at, decision] of newest.entries()) {
-      const row = this.rows.get(decision.id) ?? this.row(decision);
-      row.hidden = !wanted.has(decision);
+  /** @param {Listed | {unavailable: string}} found */
+  show(found) {
+    const isMissing = "unavailable" in found;
+    this.notice.hidden = !isMissing;
+    this.filterBox.hidden = isMissing;
+    if (isMissing) {
+      this.notice.textContent = `${found.unavailable} Requests are answered as usual.`;
+      for (const part of [this.summary, this.chart, this.empty, this.log, this.pager])
+        part.hidden = true;
+      return;
+    }
+    this.shown = found;
+    const { requests, newer, older, figures } = found;
+    if (newer === null && !this.isLive) {
+      // There were too few newer requests, so these are the newest ones.
+      const { before, after, ...filters } = this.chosen;
+      this.chosen = filters;
+      keepFilters("live", filters);
+    }
+    const isEmpty = requests.length === 0;
+    const filters = Object.keys(this.chosen).filter((name) => name in CHOICES || name === "search");
+    const isFiltered = filters.length > 0;
+    this.log.hidden = isEmpty;
+    this.empty.hidden = !isEmpty;
+    this.empty.textContent = isFiltered
+      ? "No request matches these filters."
+      : "No requests yet. They appear here about a second after they end.";
+    this.filterTitle.textContent = isFiltered ? `Filters (${filters.length})` : "Filters";
+    this.pause.hidden = !this.isLive;
+    this.summary.hidden = figures === null || (isEmpty && !isFiltered);
+    if (figures !== null) this.summary.replaceChildren(totals(figures));
+    this.offerNamesOf(requests);
+    this.turnPages(requests, newer, older);
+    this.place(requests);
+    this.draw();
+  }
+
+  /** @param {ListedRequest[]} requests */
+  offerNamesOf(requests) {
+    this.offer({
+      model: requests.map(({ model }) => model ?? "none"),
+      policy: requests.map(({ policy }) => policy ?? "none"),
+      reason: requests.flatMap(({ reason }) => reason ?? []),
+      key: requests.map(({ key }) => key ?? ""),
+      team: requests.map(({ team }) => team ?? ""),
+    });
+  }
+
+  /** @param {ListedRequest[]} requests @param {string | null} newer @param {string | null} older */
+  turnPages(requests, newer, older) {
+    const isFirst = newer === null;
+    this.pager.hidden = isFirst && older === null;
+    this.newestButton.hidden = isFirst;
+    /** @type {HTMLButtonElement} */ (this.newerButton).disabled = isFirst;
+    /** @type {HTMLButtonElement} */ (this.olderButton).disabled = older === null;
+    const [first, last] = [requests.at(0), requests.at(-1)];
+    this.range.textContent = isFirst
+      ? `The newest ${count(requests.length)} requests`
+      : first && last
+        ? `${moment(first.time)} to ${moment(last.time)}`
+        : "";
+    byId("live").dataset.shown = isFirst ? "newest" : (last?.id ?? "");
+  }
+
+  /** Puts the rows of these requests in order, and removes all others.
+   * @param {ListedRequest[]} requests */
+  place(requests) {
+    const ids = new Set(requests.map(({ id }) => id));
+    for (const [id, row] of this.rows) {
+      if (ids.has(id)) continue;
+      row.remove();
+      this.rows.delete(id);
+    }
+    for (const [at, request] of requests.entries()) {
+      const row = this.rows.get(request.id) ?? this.row(request);
       const present = this.tbody.children[at];
       if (present !== row) this.tbody.insertBefore(row, present ?? null);
     }
   }
 
-  /** @param {RecentDecision} decision */
-  row(decision) {
-    const { id, created, model, policy, key, latency_s, actual_cost_usd } = decision;
+  /** @param {ListedRequest} request */
+  row(request) {
+    const { id, time, model, policy, key, latency_s, cost_usd } = request;
     const cell = (/** @type {string} */ name, /** @type {string | HTMLElement} */ value) =>
-      h("td", { "data-name": name }, value);
+      h("td", { "data-name": name, class: value === NOTHING ? "nothing" : null }, value);
     const open = h(
       "button",
       { type: "button", class: "link", onclick: () => this.details.show(id) },
-      clock(created),
+      moment(time),
       spoken(`, details of ${id}`),
     );
     const row = h(
       "tr",
-      { class: isFailed(decision) ? "failed" : "", "data-id": id },
+      { class: isFailed(request) ? "failed" : "", "data-id": id },
       h("th", { scope: "row" }, open),
-      cell("Model", model),
-      cell("Reason", reason(decision)),
-      cell("Policy", policy ?? "not routed"),
+      cell("Model", shortened(model ?? "no model")),
+      cell("Reason", cause(request)),
+      cell("Policy", model === null ? NOTHING : shortened(policy ?? "not routed")),
       this.showsKeys && cell("Key", key === null ? "none" : shortened(key)),
       cell("Latency", duration(latency_s)),
-      cell("Cost", actual_cost_usd === null ? "unknown" : usd(actual_cost_usd)),
-      cell("Status", outcome(decision)),
+      cell("Cost", cost_usd !== null ? usd(cost_usd) : isFailed(request) ? NOTHING : "unknown"),
+      cell("Outcome", outcomeText(request)),
     );
     this.rows.set(id, row);
     return row;
   }
 
   draw() {
+    // Refused requests take no time worth plotting.
+    const plotted = (this.shown?.requests ?? []).filter(({ model }) => model !== null);
+    this.chart.hidden = plotted.length === 0;
     const width = this.plot.clientWidth;
-    if (!width || this.matching.length === 0) return;
+    if (!width || plotted.length === 0) return;
     const open = (/** @type {string} */ id) => this.details.show(id);
-    this.plot.replaceChildren(latencyPlot(this.matching, width, open));
+    this.plot.replaceChildren(latencyPlot(plotted, width, open));
   }
 }
 
 /** Why the model answered, how many models were asked, and whether the answer was verified.
- * @param {RecentDecision} decision */
-function reason({ reason, candidates, unverified }) {
-  const asked =
-    candidates === null ? "" : `, ${candidates} ${candidates === 1 ? "model" : "models"} asked`;
-  const text = reasonText(reason) + asked;
+ * @param {ListedRequest} request */
+function cause(request) {
+  const { reason, unverified } = request;
+  const text = causeText(request);
   return unverified === null || reason === "chat"
     ? text
     : h("span", { title: whyUnverified(unverified) }, `${text}, not verified`);
 }
 
-/** @param {RecentDecision[]} decisions at least one @param {number} all before the filters
- * @param {number} limit of decisions that a process keeps */
-function summarize(decisions, all, limit) {
-  const latencies = decisions.map((decision) => decision.latency_s).sort((a, b) => a - b);
-  const costs = decisions
-    .map((decision) => decision.actual_cost_usd)
-    .filter((cost) => cost !== null);
-  const failed = decisions.filter(isFailed).length;
-  const at = (/** @type {number} */ share) =>
-    duration(latencies[Math.min(latencies.length - 1, Math.floor(share * latencies.length))]);
-  const note = decisions.length < all ? ` of ${count(all)}` : all === limit ? " (the latest)" : "";
+/** The time, with the day if it is not today.
+ * @param {number} unix_s */
+function moment(unix_s) {
+  const date = new Date(unix_s * 1000);
+  const isToday = date.toDateString() === new Date().toDateString();
+  const day = date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+  return isToday ? clock(unix_s) : `${day}, ${clock(unix_s)}`;
+}
+
+/** The figures of the last hour, which are those of the overview.
+ * @param {LiveFigures} figures */
+function totals({ requests, failed, refused, cost_usd, p50_s, p95_s }) {
+  const note = (/** @type {string} */ value, /** @type {string} */ text) =>
+    h("span", {}, value, h("small", {}, text));
+  const share = (/** @type {number} */ part) =>
+    requests > 0 ? `${percent(part / requests)} of the requests` : "of no requests";
   return facts(
     [
-      ["Decisions", h("span", {}, count(decisions.length), note && h("small", {}, note))],
-      ["Median latency", at(0.5)],
-      ["95th percentile", at(0.95)],
+      ["Requests", note(count(requests), "in the last hour")],
+      ["Failed", note(count(failed), share(failed))],
+      ["Refused", note(count(refused), share(refused))],
       [
-        "Cost per 1,000 requests",
-        costs.length
-          ? usdPer1k(costs.reduce((sum, cost) => sum + cost, 0) / costs.length)
-          : "unknown",
+        "Spend",
+        note(
+          money(cost_usd),
+          requests > 0 ? `${usdPer1k(cost_usd / requests)} per 1,000` : "at list prices",
+        ),
       ],
-      ["Failed", percent(failed / decisions.length)],
+      ["Median latency", note(p50_s === null ? "none" : duration(p50_s), "half are faster")],
+      ["95th percentile", note(p95_s === null ? "none" : duration(p95_s), "95% are faster")],
     ],
     "facts tiles",
   );
 }
+
+/** @param {string} name @param {HTMLElement} control */
+const filterField = (name, control) =>
+  h("span", { class: "filter" }, h("label", { for: control.id }, name), control);

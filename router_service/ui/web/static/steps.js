@@ -29,7 +29,7 @@ const UNVERIFIED = {
 
 /** Kinds of failures of models.
  * @type {Record<string, string>} */
-const FAILURES = {
+export const FAILURES = {
   unreachable: "not reachable",
   broken: "the connection broke",
   status: "error status",

@@ -1,0 +1,206 @@
+"""The list of recent requests: `GET /v1/requests`, and what the page's list shares with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from router_service.core.errors import InvalidRequestError, UsageDisabledError
+from router_service.core.money import NANO
+from router_service.database.engine import Database
+from router_service.database.schema import MAX_NAME
+from router_service.http.schemas import DECISIONS
+from router_service.http.transfer import gateway_of, info_of
+from router_service.runtime.gateway import Gateway
+from router_service.telemetry.recent_requests import MICRO, RecentRequest, RequestOutcome
+from router_service.telemetry.request_lists import (
+    ListPage,
+    RequestFilter,
+    RequestPosition,
+    read_page,
+)
+
+MAX_LISTED = 1_000
+"""Largest number of requests in one answer."""
+MAX_SEARCH = 200
+MAX_POSITION = 80
+
+routes = APIRouter()
+
+
+class ListedRequest(BaseModel):
+    """A request that has ended; contains nothing of its content."""
+
+    id: str
+    """The decision's id, with which `GET /v1/decisions/{id}` returns the whole decision."""
+    request_id: str | None
+    """The header `x-request-id` of the request; null without it."""
+    time: float
+    """When the answer ended, in Unix seconds."""
+    key: str | None
+    team: str | None
+    path: str
+    model: str | None
+    """The model that answered, or was tried last; null if the gateway refused the request."""
+    deployment: str | None
+    arm: str | None
+    policy: str | None
+    """How the policy is shown: its name, if it has one, and its rule. Null if the request was not
+    routed."""
+    reason: str | None
+    """Why the model answered; null if the gateway refused the request."""
+    outcome: RequestOutcome
+    """`answered`; `failed`, if the model's answer is an error or incomplete; `refused`, if the
+    gateway asked no model; `left`, if the client closed its connection."""
+    status: int
+    """HTTP status, or 499 if the client left before the answer."""
+    ending: str
+    """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
+    error: str | None
+    """The code of the error if the gateway refused the request, or the kind of the upstream's
+    failure."""
+    attempts: int
+    latency_s: float
+    first_byte_s: float | None
+    cost_usd: float | None
+    """Cost at list price of all candidates; null if it is unknown."""
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    candidates: int | None
+    """Number of candidate answers; null if the policy is not `verified`."""
+    unverified: str | None
+    """Why the answer was not verified, although the policy asked for verification."""
+    conversation: str | None
+    """Equal for all requests of a conversation; null if conversations are not followed."""
+
+    @classmethod
+    def of(cls, row: RecentRequest) -> ListedRequest:
+        """Return a row as people read it."""
+        cost_usd = None if row.cost_nusd is None else row.cost_nusd / NANO
+        times = {"time": row.ended_us / MICRO, "cost_usd": cost_usd}
+        return cls.model_validate({**row._asdict(), **times})
+
+
+class RequestList(BaseModel):
+    """Requests that follow each other, newest first."""
+
+    requests: tuple[ListedRequest, ...]
+    newer: str | None
+    """Value of `after` for the requests that are newer; null if these are the newest ones."""
+    older: str | None
+    """Value of `before` for the requests that are older; null if there are none."""
+
+    @classmethod
+    def of(cls, page: ListPage) -> RequestList:
+        """Return a page as the API writes it."""
+        return cls(
+            requests=tuple(ListedRequest.of(row) for row in page.requests),
+            newer=None if page.newer is None else str(page.newer),
+            older=None if page.older is None else str(page.older),
+        )
+
+
+class RequestParameters(BaseModel):
+    """Which requests are listed."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    key: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests with this key; empty for those without a key."""
+    team: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests of this team, to which the key belonged at that time."""
+    model: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests that this model answered, or `none` for refused ones."""
+    policy: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests with this policy, or `none` for those that were not routed."""
+    reason: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests that were answered for this reason, such as `drift` or `fallback`."""
+    outcome: RequestOutcome | None = None
+    """Only requests that ended in this way."""
+    conversation: Annotated[str | None, Field(max_length=MAX_NAME)] = None
+    """Only requests of this conversation."""
+    search: Annotated[str | None, Field(max_length=MAX_SEARCH)] = None
+    """Only requests whose id, or whose header `x-request-id`, contains this text."""
+    before: Annotated[str | None, Field(max_length=MAX_POSITION)] = None
+    """`older` of another answer, for the requests that are older."""
+    after: Annotated[str | None, Field(max_length=MAX_POSITION)] = None
+    """`newer` of another answer, for the requests that are newer. If fewer than `limit` are, the
+    newest ones follow."""
+    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 100
+    """Largest number of requests in the answer."""
+
+    def wanted(self, own_key: str | None) -> RequestFilter:
+        """Return the filter; a client's key selects its own requests."""
+        return RequestFilter(
+            key=self.key if own_key is None else own_key,
+            team=self.team if own_key is None else None,
+            model=self.model,
+            policy=self.policy,
+            reason=self.reason,
+            outcome=self.outcome,
+            conversation=self.conversation,
+            search=self.search,
+        )
+
+    def read(self, database: Database, own_key: str | None) -> ListPage:
+        """Return the page of requests; raises InvalidRequestError and DatabaseError."""
+        if self.before is not None and self.after is not None:
+            raise InvalidRequestError(
+                "Send only one of 'before' and 'after'.", param="after", code="invalid_value"
+            )
+        return read_page(
+            database,
+            self.wanted(own_key),
+            self.limit,
+            before=_position("before", self.before),
+            after=_position("after", self.after),
+        )
+
+
+@routes.get("/v1/requests", tags=[DECISIONS], summary="List recent requests")
+async def list_requests(
+    request: Request, asked: Annotated[RequestParameters, Query()]
+) -> RequestList:
+    """List requests of all workers and replicas, also those that were refused, newest first.
+
+    An API key lists only its own requests; the admin key lists all. A request appears about a
+    second after its end.
+    """
+    database, own_key = readable_requests(gateway_of(request)), visible_key(request)
+    return RequestList.of(await asyncio.to_thread(asked.read, database, own_key))
+
+
+def visible_key(request: Request) -> str | None:
+    """Return the name of the key whose traffic the caller may see; None means all traffic."""
+    key = info_of(request).api_key
+    return None if key.is_admin else key.name
+
+
+def readable_requests(gateway: Gateway) -> Database:
+    """Return the database, unless it lists no requests.
+
+    Raises UsageDisabledError or DatabaseError.
+    """
+    if gateway.recent_requests.limit == 0:
+        is_enabled = gateway.engine.settings.usage.enabled
+        raise UsageDisabledError("usage.recent_requests" if is_enabled else "usage.enabled")
+    failure = gateway.database.failure
+    if failure is not None:  # a new attempt would take seconds
+        raise failure
+    return gateway.database.database
+
+
+def _position(param: str, text: str | None) -> RequestPosition | None:
+    if text is None:
+        return None
+    try:
+        return RequestPosition.parse(text)
+    except ValueError:
+        remedy = "send 'older' or 'newer' of an answer of this endpoint"
+        raise InvalidRequestError(
+            f"Invalid '{param}': {remedy}.", param=param, code="invalid_value"
+        ) from None

@@ -1,0 +1,197 @@
+"""The page's live traffic: recent requests with filters, the last hour's figures, and details.
+
+Every key may use it. Only the admin key sees the requests of other keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from router_service.core.decision_record import DecisionRecord
+from router_service.core.errors import (
+    DatabaseError,
+    NotFoundError,
+    StoreError,
+    UsageDisabledError,
+)
+from router_service.core.reasons import Reason
+from router_service.database.engine import Database
+from router_service.http.auth import CLIENTS_UI_PREFIX
+from router_service.http.request_lists import (
+    ListedRequest,
+    RequestList,
+    RequestParameters,
+    readable_requests,
+    visible_key,
+)
+from router_service.http.transfer import gateway_of
+from router_service.policies.explanations import ExplainedDecision, explain_record
+from router_service.settings import ServerSettings
+from router_service.telemetry.metrics import NO_MODEL
+from router_service.telemetry.recent_requests import RequestOutcome
+from router_service.telemetry.request_lists import (
+    RequestFilter,
+    RequestNames,
+    find_request,
+    read_names,
+)
+from router_service.telemetry.usage import HOUR_S, UsageSums
+from router_service.telemetry.usage_reports import UsageFilter, read_sums
+from router_service.ui.traffic import Period, why_unavailable
+
+MAX_ID = 100
+"""Longest id in a path that is looked for, in characters."""
+
+routes = APIRouter(prefix=CLIENTS_UI_PREFIX.rstrip("/"), include_in_schema=False)
+
+
+class LiveFigures(BaseModel):
+    """Sums over the requests of the last hour, as the overview has them."""
+
+    requests: int
+    failed: int
+    refused: int
+    cost_usd: float
+    p50_s: float | None
+    """Median of the time to the end of the answer; None if no model was asked."""
+    p95_s: float | None
+
+
+class LiveTraffic(RequestList):
+    """A page of the list, and the figures of the last hour."""
+
+    figures: LiveFigures | None
+    """For the filter's key, team, model and policy; None if no usage is recorded."""
+
+
+class UnavailableRequests(BaseModel):
+    """Why there are no requests to list."""
+
+    unavailable: str
+
+
+class RequestDetails(BaseModel):
+    """What is known of one request: its row in the list, and its decision."""
+
+    request: ListedRequest | None
+    """None if the request is not in the list."""
+    decision: ExplainedDecision | None
+    missing: str | None
+    """Why there is no decision; None if there is one."""
+
+
+@routes.get("/requests", response_model=LiveTraffic | UnavailableRequests)
+async def live_traffic(
+    request: Request, asked: Annotated[RequestParameters, Query()]
+) -> Response | UnavailableRequests:
+    """Return a page of the list, or 304 if it is the one that the browser has (RFC 9110, 13.1.2).
+
+    A client's key lists only its own requests.
+    """
+    gateway, own_key = gateway_of(request), visible_key(request)
+    has_usage = gateway.usage.is_enabled
+
+    def read(database: Database) -> bytes:
+        page = RequestList.of(asked.read(database, own_key))
+        figures = read_figures(database, asked.wanted(own_key), time.time()) if has_usage else None
+        return LiveTraffic(**dict(page), figures=figures).model_dump_json().encode()
+
+    try:
+        body = await asyncio.to_thread(read, readable_requests(gateway))
+    except (UsageDisabledError, DatabaseError) as exc:
+        problem = "Requests cannot be listed"
+        text = why_unavailable(problem, exc, sees_all=own_key is None)
+        return UnavailableRequests(unavailable=text)
+    # A hash, so that the browser's cache never shows one key's list to another key.
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    return Response(body, headers={"etag": tag}, media_type="application/json")
+
+
+@routes.get("/requests/names")
+async def names(request: Request) -> RequestNames | UnavailableRequests:
+    """Return the names that filters may have."""
+    own_key = visible_key(request)
+    try:
+        database = readable_requests(gateway_of(request))
+        return await asyncio.to_thread(read_names, database, own_key)
+    except (UsageDisabledError, DatabaseError) as exc:
+        text = why_unavailable("Requests cannot be listed", exc, sees_all=own_key is None)
+        return UnavailableRequests(unavailable=text)
+
+
+@routes.get("/requests/{request_id}")
+async def request_details(request: Request, request_id: str) -> RequestDetails:
+    """Return a request's decision from the store, or what the list has if it is not there."""
+    gateway, own_key = gateway_of(request), visible_key(request)
+    request_id = request_id[:MAX_ID]
+    record: DecisionRecord | None = None
+    is_reachable = True
+    try:
+        record = await gateway.store.get(request_id)
+    except StoreError:
+        is_reachable = False
+    listed: ListedRequest | None = None
+    try:
+        row = await asyncio.to_thread(find_request, readable_requests(gateway), request_id)
+        listed = None if row is None else ListedRequest.of(row)
+    except (UsageDisabledError, DatabaseError):
+        pass  # then the decision is all that is known
+    known = record or listed
+    if known is None or (own_key is not None and known.key != own_key):
+        raise NotFoundError("request", request_id)
+    if record is not None:
+        decision = explain_record(record, gateway.engine.pool.labels)
+        return RequestDetails(request=listed, decision=decision, missing=None)
+    assert listed is not None  # noqa: S101 - for mypy; one of the two is known
+    missing = why_missing(listed, gateway.server, is_reachable=is_reachable)
+    return RequestDetails(request=listed, decision=None, missing=missing)
+
+
+def why_missing(listed: ListedRequest, server: ServerSettings, *, is_reachable: bool) -> str:
+    """Return why a listed request has no decision."""
+    if listed.outcome is RequestOutcome.REFUSED or listed.model is None:
+        return "The request ended before the gateway chose a model, so there is no decision."
+    if listed.reason == Reason.PASSED:
+        return "The gateway passed the request on without reading it, so there is no decision."
+    if not is_reachable:
+        return "The rest of the decision cannot be read, because its store does not answer."
+    hours = server.decision_ttl_s / HOUR_S
+    kept = f"{hours:g} {'hour' if hours == 1 else 'hours'} (server.decision_ttl_s)"
+    if server.shared_store is not None:
+        return f"The rest of the decision is no longer there: it is kept for {kept}."
+    return (
+        f"The rest of the decision is not there. It is kept for {kept}, in the memory of the "
+        "gateway that answered, which a restart empties and other replicas cannot read without "
+        "server.redis_url."
+    )
+
+
+def read_figures(database: Database, wanted: RequestFilter, now_s: float) -> LiveFigures:
+    """Return the sums of the overview's last hour; raises DatabaseError."""
+    period = Period.HOUR
+    start_s = int(now_s) // period.step_s * period.step_s - (period.bins - 1) * period.step_s
+    usage_filter = UsageFilter(wanted.model, wanted.policy, wanted.key, wanted.team)
+    with database.read() as connection:
+        models = read_sums(connection, period.step_s, start_s, "model", usage_filter)
+    total = UsageSums()
+    for sums in models.values():
+        total.add(sums)
+    refused = models[NO_MODEL].errors if NO_MODEL in models else 0
+    return LiveFigures(
+        requests=total.requests,
+        failed=total.errors - refused,
+        refused=refused,
+        cost_usd=total.cost_usd,
+        p50_s=total.percentile_s(0.5),
+        p95_s=total.percentile_s(0.95),
+    )

@@ -1,0 +1,309 @@
+"""The list of recent requests: how they get into the database, are read, and leave it."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import func, select
+
+from router_service.core.errors import DatabaseError
+from router_service.core.reasons import Reason
+from router_service.database.engine import Database
+from router_service.database.schema import recent_requests
+from router_service.settings import DatabaseSettings, UsageSettings
+from router_service.telemetry.recent_requests import (
+    BATCH_ROWS,
+    MICRO,
+    TIDY_ROWS,
+    RecentRequest,
+    RecentRequests,
+    RequestOutcome,
+)
+from router_service.telemetry.request_lists import (
+    RequestFilter,
+    RequestPosition,
+    find_request,
+    read_names,
+    read_page,
+)
+from router_service.telemetry.usage import DAY_S
+
+NOW_S = 20_000 * DAY_S
+
+
+def make(number: int, **changes: object) -> RecentRequest:
+    """Return a request that ended so many seconds after the beginning."""
+    request = RecentRequest(
+        ended_us=(NOW_S + number) * MICRO,
+        id=f"dec_{number:06}",
+        request_id=None,
+        key="anna",
+        team="blue",
+        path="/v1/chat/completions",
+        model="small",
+        deployment="small#0",
+        arm="small",
+        policy="fast (theta=0.2)",
+        reason=Reason.THRESHOLD,
+        outcome=RequestOutcome.ANSWERED,
+        status=200,
+        ending="complete",
+        error=None,
+        attempts=1,
+        latency_s=0.5,
+        first_byte_s=0.25,
+        cost_nusd=1_000,
+        prompt_tokens=10,
+        completion_tokens=20,
+        candidates=None,
+        unverified=None,
+        conversation=None,
+    )
+    return request._replace(**changes)  # type: ignore[arg-type]
+
+
+def refused(number: int, **changes: object) -> RecentRequest:
+    """Return a request that a rate limit has refused."""
+    facts = {
+        "model": None, "arm": None, "deployment": None, "policy": None, "reason": None,
+        "outcome": RequestOutcome.REFUSED, "status": 429, "error": "rate_limit_exceeded",
+        "first_byte_s": None, "cost_nusd": None,
+    }  # fmt: skip
+    return make(number, **(facts | changes))
+
+
+def open_list(
+    *, limit: int = 100_000, days: int = 7, max_pending: int = 20_000, now_s: float = NOW_S
+) -> RecentRequests:
+    """Return a list that writes and tidies when the test says so."""
+    return RecentRequests(
+        UsageSettings(recent_requests=limit, recent_days=days),
+        DatabaseSettings(max_pending_rows=max_pending),
+        clock=lambda: now_s,
+        turn_s=60,
+    )
+
+
+def write(database: Database, *requests: RecentRequest, limit: int = 100_000) -> RecentRequests:
+    """Write requests to the database."""
+    listed = open_list(limit=limit)
+    for request in requests:
+        listed.add(request)
+    listed.write(database)
+    return listed
+
+
+def ids(database: Database, wanted: RequestFilter | None = None, limit: int = 100) -> list[int]:
+    """Return the numbers of the newest requests."""
+    page = read_page(database, wanted or RequestFilter(), limit)
+    return [int(request.id.removeprefix("dec_")) for request in page.requests]
+
+
+def count(database: Database) -> int:
+    """Return the number of rows."""
+    with database.read() as connection:
+        rows = connection.execute(select(func.count()).select_from(recent_requests))
+        return int(rows.scalar_one())
+
+
+def test_rows_are_read_as_they_were_added(database: Database) -> None:
+    """Every column returns, of answered and of refused requests, in several batches."""
+    requests = [make(number) for number in range(BATCH_ROWS + 1)]
+    requests.append(refused(BATCH_ROWS + 1, request_id="req-1", key=None, team=None))
+    write(database, *requests)
+    assert list(read_page(database, RequestFilter(), 1000).requests) == requests[::-1]
+    assert find_request(database, "dec_000003") == requests[3]
+    assert find_request(database, "dec_9") is None
+
+
+def test_names_are_stored_as_both_databases_can(database: Database) -> None:
+    """A name with NUL, or one that is too long, stops no batch."""
+    write(database, make(1, key="a\0b", request_id="x" * 500, path="/v1/\0" + "y" * 500))
+    (row,) = read_page(database, RequestFilter(key="a\0b"), 10).requests
+    assert row.key == "a\ufffdb"
+    assert (len(row.request_id or ""), len(row.path)) == (200, 200)
+
+
+def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
+    """Pages neither repeat nor omit a request, also of those that ended at the same time."""
+    write(database, *(make(number, ended_us=number // 4) for number in range(23)))
+    place, seen, pages = None, [], []
+    while True:
+        page = read_page(database, RequestFilter(), 5, before=place)
+        seen += [int(request.id.removeprefix("dec_")) for request in page.requests]
+        pages.append(page)
+        if page.older is None:
+            break
+        place = page.older
+    assert seen == [*range(22, -1, -1)]
+    assert [len(page.requests) for page in pages] == [5, 5, 5, 5, 3]
+    assert pages[0].newer is None
+    back = pages[-1]
+    for expected in reversed(pages[1:-1]):
+        back = read_page(database, RequestFilter(), 5, after=back.newer)
+        assert back == expected
+    first = read_page(database, RequestFilter(), 5, after=back.newer)
+    assert first.requests == pages[0].requests
+    assert read_page(database, RequestFilter(), 5, after=pages[0].older).newer is None
+
+
+def test_too_few_newer_requests_are_filled_up(database: Database) -> None:
+    """After a position near the beginning, the newest requests are returned as a full page."""
+    write(database, *(make(number) for number in range(10)))
+    position = RequestPosition.of(make(7))
+    page = read_page(database, RequestFilter(), 5, after=position)
+    assert (page.newer, [request.id[-1] for request in page.requests]) == (None, [*"98765"])
+
+
+def test_positions_survive_as_text() -> None:
+    """A position is read from its own text, and from nothing else."""
+    position = RequestPosition(1_700_000_000_123_456, "dec_0123456789abcdef")
+    assert RequestPosition.parse(str(position)) == position
+    for text in ("", "1", "1.", ".a", "1.a b", "-1.a", "1.a\n", "9" * 30 + ".a", "१.a"):
+        with pytest.raises(ValueError, match="not a position"):
+            RequestPosition.parse(text)
+
+
+def test_filters(database: Database) -> None:
+    """Filters select by what a request has, or lacks, and combine."""
+    write(
+        database,
+        make(1),
+        make(2, key="bob", team=None, conversation="conv"),
+        make(3, model="large", policy="drift=0.05", reason=Reason.DRIFT),
+        make(4, outcome=RequestOutcome.FAILED, status=502, error="timeout"),
+        make(5, policy=None, reason=Reason.PINNED, request_id="client-7_%"),
+        refused(6),
+        refused(7, key=None, team=None),
+    )
+    for wanted, expected in (
+        (RequestFilter(), [7, 6, 5, 4, 3, 2, 1]),
+        (RequestFilter(key="bob"), [2]),
+        (RequestFilter(key=""), [7]),
+        (RequestFilter(team="blue"), [6, 5, 4, 3, 1]),
+        (RequestFilter(team="blue", key="bob"), []),
+        (RequestFilter(model="large"), [3]),
+        (RequestFilter(model="none"), [7, 6]),
+        (RequestFilter(policy="drift=0.05"), [3]),
+        (RequestFilter(policy="none"), [7, 6, 5]),
+        (RequestFilter(reason="pinned"), [5]),
+        (RequestFilter(outcome=RequestOutcome.FAILED), [4]),
+        (RequestFilter(outcome=RequestOutcome.REFUSED, key="anna"), [6]),
+        (RequestFilter(conversation="conv"), [2]),
+        (RequestFilter(search="00003"), [3]),
+        (RequestFilter(search="client-7"), [5]),
+        (RequestFilter(search="7_%"), [5]),
+        (RequestFilter(search="%"), [5]),
+        (RequestFilter(search="nothing"), []),
+    ):
+        assert ids(database, wanted) == expected, wanted
+
+
+def test_names_of_the_newest_requests(database: Database) -> None:
+    """The most frequent names come first; those of other keys are not in the list of a key."""
+    empty = read_names(database, None)
+    assert (empty.models, empty.keys) == ((), ())
+    write(database, make(1, key="bob", team=None, model="large"), make(2), make(3), refused(4))
+    names = read_names(database, None)
+    assert names.models == ("small", "none", "large")
+    assert names.policies == ("fast (theta=0.2)", "none")
+    assert (names.reasons, names.keys, names.teams) == (
+        ("threshold",),
+        ("anna", "bob"),
+        ("blue", ""),
+    )
+    assert read_names(database, "bob").models == ("large",)
+
+
+def test_failed_batch_is_written_once(url: str) -> None:
+    """Rows wait while the database is away, and a batch that is written again adds no row."""
+    database = Database(url)
+    listed = open_list()
+    listed.add(make(1))
+    with pytest.raises(DatabaseError):
+        listed.write(database)  # there are no tables yet
+    database.prepare()
+    listed.add(make(2))
+    listed.write(database)
+    assert ids(database) == [2, 1]
+    write(database, make(1), make(3))
+    assert ids(database) == [3, 2, 1]
+    database.close()
+
+
+def test_requests_beyond_the_buffer_are_dropped_and_counted(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the database does not take rows, the buffer stays bounded, and the log says so once."""
+    dropped: list[None] = []
+    listed = RecentRequests(
+        UsageSettings(), DatabaseSettings(max_pending_rows=3), lambda: dropped.append(None)
+    )
+    for number in range(5):
+        listed.add(make(number))
+    assert len(dropped) == 2
+    listed.write(database)
+    listed.write(database)
+    assert ids(database) == [2, 1, 0]
+    (record,) = caplog.records
+    assert "requests=2" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "settings", [UsageSettings(recent_requests=0), UsageSettings(enabled=False)]
+)
+def test_disabled_list_is_emptied(database: Database, settings: UsageSettings) -> None:
+    """Without a list, nothing is collected, and the rows of earlier times are deleted."""
+    write(database, make(1), make(2))
+    listed = RecentRequests(settings, DatabaseSettings(), clock=lambda: float(NOW_S))
+    listed.add(make(3))
+    listed.write(database)
+    listed.tidy(database)
+    assert count(database) == 0
+
+
+def test_oldest_rows_beyond_the_number_are_deleted(database: Database) -> None:
+    """At a start, and after each tenth of the number, the oldest ones go; the newest stay."""
+    listed = write(database, *(make(number) for number in range(2 * TIDY_ROWS + 150)), limit=100)
+    listed.tidy(database)
+    assert ids(database, limit=1000) == [*range(2 * TIDY_ROWS + 149, 2 * TIDY_ROWS + 49, -1)]
+    for number in range(9):
+        listed.add(make(5000 + number))
+    listed.write(database)
+    listed.tidy(database)
+    assert count(database) == 109
+    listed.add(make(6000))
+    listed.write(database)
+    listed.tidy(database)
+    assert count(database) == 100
+
+
+def test_old_rows_are_deleted(database: Database) -> None:
+    """Rows are deleted once they are older than the days, however few there are."""
+    write(database, make(0), make(10), make(DAY_S))
+    open_list(days=2, now_s=NOW_S + 2 * DAY_S + 5).tidy(database)
+    assert ids(database) == [DAY_S, 10]
+
+
+def test_tidying_continues_in_the_next_turn(database: Database) -> None:
+    """A turn is short, so that it never holds up other jobs of the database's thread."""
+    write(database, *(make(number) for number in range(3 * TIDY_ROWS)))
+    listed = RecentRequests(
+        UsageSettings(recent_requests=10), DatabaseSettings(), clock=lambda: float(NOW_S), turn_s=0
+    )
+    left = []
+    for _ in range(4):
+        listed.tidy(database)
+        left.append(count(database))
+    assert left == [2 * TIDY_ROWS, TIDY_ROWS, 10, 10]
+
+
+def test_last_write_is_complete(database: Database) -> None:
+    """At a shutdown, everything is written, however long it takes."""
+    listed = RecentRequests(UsageSettings(), DatabaseSettings(), turn_s=0)
+    for number in range(3 * BATCH_ROWS):
+        listed.add(make(number))
+    listed.write(database)
+    assert count(database) == BATCH_ROWS
+    listed.close()
+    listed.write(database)
+    assert count(database) == 3 * BATCH_ROWS
