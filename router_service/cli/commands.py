@@ -82,7 +82,7 @@ def serve(
 
 
 @app.command
-def check(config: Path | None = None, /, *, ask: bool = False, json: bool = False) -> int:
+def check(config: Path | None = None, *, ask: bool = False, json: bool = False) -> int:
     """Check a configuration without serving.
 
     Checks the file, variables, the artifact, arms, prices, keys, Redis, the port and the folders.

@@ -12,28 +12,40 @@ from router_service.settings.litellm import Fallbacks, File, ModelInfo, Params, 
 _UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"
 _NOT_SENT = f"{_UNSUPPORTED}. If it is a parameter of the provider's requests, set it in extra_body"
 _FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all deployments"
-_NO_BUDGETS = "budgets are not enforced; limit the spending at the provider"
+_KEY_BUDGETS = (
+    "it has no effect; keys and teams have budgets: `switchcraft keys create NAME --budget 50/month`"
+)
+_PROVIDERS_BUDGETS = "it has no effect; keys and teams have budgets, and providers limit spending"
+_KEY_DEFAULTS = "it has no effect; set limits, models and teams with `switchcraft keys` and `teams`"
 _KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
 _NO_CREDENTIALS = "it has no effect; set api_key in each entry"
 _ALL_RETRIED = "it has no effect; every retryable failure is retried up to num_retries times"
 _POLICY_REFUSALS = "it has no effect; a refusal by a provider's content policy is relayed"
 _NO_CALLBACKS = (
-    "no callback is called; use tracing.otlp_endpoint, /metrics, or the files of decision_log"
+    "no callback is called; use tracing.otlp_endpoint (Langfuse and other servers accept"
+    " OpenTelemetry), /metrics, or the files of decision_log"
 )
-_NO_DATABASE = "there is no database; models and keys are those of this file"
-_NO_CACHE = "answers are not cached; providers still cache prompts"
+_OWN_DATABASE = (
+    "LiteLLM's database is not read; set database.url for keys, budgets and usage. The page 'Move"
+    " from LiteLLM' says how keys and teams are copied"
+)
+_FILE_ONLY = "it has no effect; models are those of this file"
+_NO_CACHE = (
+    "answers are not cached; providers cache prompts, and decisions are cached without a setting"
+)
 _NO_HEALTH_CHECKS = "it has no effect; upstreams.breaker judges deployments by their answers"
 _NOT_A_LIMIT = "it is the deployment's share of the requests and is not enforced as a limit"
 
 _CONSEQUENCES: Mapping[str, str] = {
     "credential_list": _NO_CREDENTIALS,
-    "guardrails": "no guardrail is applied",
+    "callback_settings": _NO_CALLBACKS,
+    "guardrails": "no guardrail is applied; use a gateway that has them as the upstream",
     "mcp_servers": "it has no effect; clients connect to MCP servers themselves",
     "general_settings.alerting": "no alerts are sent; use the rules for Prometheus in deploy/",
     "general_settings.background_health_checks": _NO_HEALTH_CHECKS,
-    "general_settings.database_url": _NO_DATABASE,
+    "general_settings.database_url": _OWN_DATABASE,
     "general_settings.health_check_interval": _NO_HEALTH_CHECKS,
-    "general_settings.store_model_in_db": _NO_DATABASE,
+    "general_settings.store_model_in_db": _FILE_ONLY,
     "general_settings.custom_auth": "the code is not run; clients authenticate with the keys of the"
     " section keys",
     "general_settings.enable_jwt_auth": _KEYS_ONLY,
@@ -52,7 +64,12 @@ _CONSEQUENCES: Mapping[str, str] = {
     "litellm_settings.drop_params": "it has no effect; an upstream may refuse a parameter that it"
     " does not know",
     "litellm_settings.failure_callback": _NO_CALLBACKS,
-    "litellm_settings.max_budget": _NO_BUDGETS,
+    "litellm_settings.budget_duration": _KEY_BUDGETS,
+    "litellm_settings.default_key_generate_params": _KEY_DEFAULTS,
+    "litellm_settings.default_team_settings": _KEY_DEFAULTS,
+    "litellm_settings.max_budget": _KEY_BUDGETS,
+    "litellm_settings.max_internal_user_budget": _KEY_BUDGETS,
+    "litellm_settings.upperbound_key_generate_params": _KEY_DEFAULTS,
     "litellm_settings.set_verbose": "it has no effect; set logging.level",
     "litellm_settings.ssl_verify": "it has no effect; certificates are always verified",
     "litellm_settings.success_callback": _NO_CALLBACKS,
@@ -66,7 +83,7 @@ _CONSEQUENCES: Mapping[str, str] = {
     "router_settings.max_fallbacks": "it has no effect; all fallbacks are tried until the request"
     " times out",
     "router_settings.model_group_retry_policy": _ALL_RETRIED,
-    "router_settings.provider_budget_config": _NO_BUDGETS,
+    "router_settings.provider_budget_config": _PROVIDERS_BUDGETS,
     "router_settings.redis_startup_nodes": "Redis clusters are not supported; set redis_url",
     "router_settings.retry_after": "it has no effect; set upstreams.retries.backoff_s. An"
     " upstream's Retry-After is honoured",
@@ -77,7 +94,8 @@ _CONSEQUENCES: Mapping[str, str] = {
     "model_list.litellm_params.extra_headers": "they are not sent; router.forward_headers forwards"
     " the client's headers",
     "model_list.litellm_params.litellm_credential_name": _NO_CREDENTIALS,
-    "model_list.litellm_params.max_budget": _NO_BUDGETS,
+    "model_list.litellm_params.budget_duration": _PROVIDERS_BUDGETS,
+    "model_list.litellm_params.max_budget": _PROVIDERS_BUDGETS,
     "model_list.litellm_params.max_parallel_requests": "it is not enforced; set"
     " upstreams.max_connections",
     "model_list.litellm_params.max_retries": _FOR_ALL_MODELS.format("num_retries"),

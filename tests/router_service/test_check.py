@@ -159,7 +159,7 @@ def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
     ]
     path = config(tmp_path, "http://h/v1", "litellm_settings: {max_budget: 3}")
     notes = [finding.detail for finding in check(path) if finding.status is Status.NOTE]
-    assert any("litellm_settings.max_budget: budgets are not enforced" in note for note in notes)
+    assert any("litellm_settings.max_budget: it has no effect; keys and" in note for note in notes)
     assert any("no key is configured" in note for note in notes)
 
 

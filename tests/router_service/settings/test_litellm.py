@@ -288,7 +288,7 @@ def test_model_has_the_capabilities_that_all_deployments_share(load: Load) -> No
 
 
 WARNED = {
-    "general_settings.database_url": "there is no database",
+    "general_settings.database_url": "set database.url",
     "general_settings.alerting": "Prometheus",
     "litellm_settings.success_callback": "tracing.otlp_endpoint",
     "litellm_settings.cache": "not cached",
@@ -352,7 +352,7 @@ def test_each_unsupported_setting_is_reported(load: Load) -> None:
         ("guardrails: [{guardrail_name: x}]", "guardrails", "no guardrail"),
         ("mcp_servers: {a: {url: b}}", "mcp_servers", "clients connect"),
         ("litellm_settings: {set_verbose: true}", "litellm_settings.set_verbose", "logging.level"),
-        ("litellm_settings: {max_budget: 0}", "litellm_settings.max_budget", "not enforced"),
+        ("litellm_settings: {max_budget: 0}", "litellm_settings.max_budget", "switchcraft keys"),
     ],
 )
 def test_consequence_of_an_unsupported_setting(
