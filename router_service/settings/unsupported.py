@@ -12,9 +12,7 @@ from router_service.settings.litellm import Fallbacks, File, ModelInfo, Params, 
 _UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"
 _NOT_SENT = f"{_UNSUPPORTED}. If it is a parameter of the provider's requests, set it in extra_body"
 _FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all deployments"
-_KEY_BUDGETS = (
-    "it has no effect; keys and teams have budgets: `switchcraft keys create NAME --budget 50/month`"
-)
+_KEY_BUDGETS = "it has no effect; keys and teams have budgets: `switchcraft keys create NAME --budget 50/month`"
 _PROVIDERS_BUDGETS = "it has no effect; keys and teams have budgets, and providers limit spending"
 _KEY_DEFAULTS = "it has no effect; set limits, models and teams with `switchcraft keys` and `teams`"
 _KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
