@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,10 +29,11 @@ from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.database.migrating import newer_version_problem
 from router_service.database.schema import REVISION
 from router_service.requests.pool import Pool, pool_notes
-from router_service.runtime.engine import EngineBuilder, make_planner
+from router_service.router import Router
+from router_service.runtime.engine import EngineBuilder, check_policies, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
-from router_service.settings import Deployment, Model, Settings, read_settings
+from router_service.settings import Deployment, Model, Settings, examine_settings
 from router_service.store.backends import find_backend, log_warnings, open_backend
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
@@ -75,38 +76,46 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
     `asks` sends one short request to each deployment, which costs money.
     """
     try:
-        settings = read_settings(config)
+        settings, error = examine_settings(config)
     except ConfigError as exc:
-        for problem in exc.problems:
-            error = ConfigError(exc.source, problems=[problem])
-            yield Finding("configuration", Status.FAILED, str(error))
+        yield from _failures("configuration", exc)
         return
+    # What is wrong in a section of the file would make checks of that section fail again.
+    wrong = {problem.where.partition(".")[0] for problem in error.problems} if error else set()
     deployments = [(model, each) for model in settings.models for each in model.deployments]
-    yield Finding(
-        "configuration",
-        Status.OK,
-        f"{settings.source}: {len(settings.models)} models, {len(deployments)} deployments"
-        if settings.models
-        else "no models are configured; a sandbox would answer",
-    )
+    if error is not None:
+        yield from _failures("configuration", error)
+    else:
+        yield Finding("configuration", Status.OK, _describe_models(settings, len(deployments)))
     for setting in settings.unsupported:
         detail = str(ConfigError(settings.source, problems=[setting]))
         yield Finding("configuration", Status.NOTE, detail)
+    if not wrong & {"keys", "general_settings", "server", "database"}:
+        with _warnings() as warnings:
+            is_stored = has_stored_keys(settings)
+            yield from _checked(
+                "keys",
+                lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
+            )
+            log_warnings(settings.server.shared_store)
+        yield from _notes("keys", warnings)
+    if "model_list" in wrong:
+        yield from _check_policies(settings)
+    else:
+        notes: list[str] = []
+        with _warnings() as warnings:
+            yield from _checked("router", lambda: _describe_router(settings, notes))
+        yield from _notes("router", warnings)
+        yield from _notes("router", notes)
+    yield from _check_surroundings(settings, wrong)
+    if asks:
+        yield from asyncio.run(_ask(deployments))
+
+
+def _check_surroundings(settings: Settings, wrong: Collection[str]) -> Iterator[Finding]:
+    """Check what the gateway needs beside the router, except for the sections that are `wrong`."""
     store_url = settings.server.shared_store
-    with _warnings() as warnings:
-        is_stored = has_stored_keys(settings)
-        yield from _checked(
-            "keys",
-            lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
-        )
-        log_warnings(store_url)
-    yield from _notes("keys", warnings)
-    notes: list[str] = []
-    with _warnings() as warnings:
-        yield from _checked("router", lambda: _describe_router(settings, notes))
-    yield from _notes("router", warnings)
-    yield from _notes("router", notes)
-    if store_url is not None:
+    if store_url is not None and not {"server", "router_settings"} & set(wrong):
         limits = settings.server.store_limits
         yield from _checked(
             find_backend(store_url).name,
@@ -114,14 +123,29 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         )
     if settings.tracing.otlp_endpoint is not None:
         yield from _checked("tracing", _import_exporter)
-    yield from _checked("port", lambda: _try_port(settings))
+    if "server" not in wrong:
+        yield from _checked("port", lambda: _try_port(settings))
     if settings.decision_log.path is not None:
         folder = settings.decision_log.path
         where = "decision_log.path"
         yield from _checked("decision log", lambda: _try_folder(settings, where, folder))
-    yield from _check_database(settings)
-    if asks:
-        yield from asyncio.run(_ask(deployments))
+    if "database" not in wrong:
+        yield from _check_database(settings)
+
+
+def _describe_models(settings: Settings, deployments: int) -> str:
+    if not settings.has_models:
+        return "no models are configured; a sandbox would answer"
+    patterns = ", ".join(wildcard.pattern for wildcard in settings.wildcards)
+    wildcards = f", and any model that matches {patterns}" if patterns else ""
+    return f"{settings.source}: {len(settings.models)} models, {deployments} deployments{wildcards}"
+
+
+def _failures(subject: str, error: ConfigError) -> Iterator[Finding]:
+    """Yield each problem of an error."""
+    for problem in error.problems:
+        shown = str(ConfigError(error.source, problems=[problem]))
+        yield Finding(subject, Status.FAILED, shown)
 
 
 def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
@@ -129,9 +153,7 @@ def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
     try:
         yield Finding(subject, Status.OK, attempt())
     except ConfigError as exc:
-        for problem in exc.problems:
-            error = ConfigError(exc.source, problems=[problem])
-            yield Finding(subject, Status.FAILED, str(error))
+        yield from _failures(subject, exc)
     except SwitchcraftError as exc:
         yield Finding(subject, Status.FAILED, str(exc))
 
@@ -141,7 +163,7 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
 
     Adds what operators should know about the device and the pool to `notes`.
     """
-    if not settings.models:  # the sandbox answers for every arm
+    if not settings.has_models:  # the sandbox answers for every arm
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
         settings = Settings.sandbox("http://127.0.0.1", all_arms, server=settings.server)
     router, publication = load_first_router(settings, EngineBuilder(announces=False))
@@ -163,6 +185,18 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
     count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
     runs = f". Runs {router.execution}"
     return f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
+
+
+def _check_policies(settings: Settings) -> Iterator[Finding]:
+    """Yield unknown policies. Names of models prove nothing, because some models cannot be read."""
+    if settings.router.publication is not None:
+        return
+    try:
+        check_policies(settings, Router.load(settings.router.artifact))
+    except ConfigError as exc:
+        yield from _failures("router", exc)
+    except SwitchcraftError as exc:
+        yield Finding("router", Status.FAILED, str(exc))
 
 
 def _import_exporter() -> str:

@@ -444,9 +444,9 @@ class Router:
         name = text or DEFAULT
         rule = name if is_verified(name) else manifest.policies.get(name, name)
         if rule == name and not is_verified(name) and "=" not in name:
-            known = ", ".join(sorted(manifest.policies))
-            problem = f"no policy has this name; use one of {known}"
-            similar = difflib.get_close_matches(name, (*manifest.policies, VERIFIED), n=1)
+            known = sorted({*manifest.policies, VERIFIED})
+            problem = f"no policy has this name; use one of {', '.join(known)}"
+            similar = difflib.get_close_matches(name, known, n=1)
             if similar:
                 problem = f"did you mean {similar[0]!r}?"
             raise PolicyError(name, problem, param=param)

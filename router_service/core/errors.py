@@ -6,7 +6,8 @@ Each error has its facts as attributes. Only `http.error_responses` turns errors
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -206,6 +207,21 @@ class ModelNotFoundError(InvalidRequestError):
         )
         self.model = model
         self.known = known
+
+
+class UnpricedModelError(InvalidRequestError):
+    """A request for a model of a wildcard whose price is unknown."""
+
+    def __init__(self, model: str, pattern: str) -> None:
+        super().__init__(
+            f"The model {model!r} matches {pattern!r}, but its price is unknown. Name another "
+            "model, or ask the operator to list it in model_list with its price, or to set "
+            "router.unknown_prices: allow.",
+            param="model",
+            code="model_not_found",
+        )
+        self.model = model
+        self.pattern = pattern
 
 
 class NothingToRouteError(InvalidRequestError):
@@ -481,6 +497,33 @@ class ConfigError(SwitchcraftError):
         self.problems = problems
         self.where = problems[0].where
         self.problem = problems[0].problem
+
+
+class ConfigErrors:
+    """Collector of ConfigErrors, so that people see all mistakes at once."""
+
+    def __init__(self) -> None:
+        self._errors: list[ConfigError] = []
+
+    def __bool__(self) -> bool:
+        """Return whether any error was collected."""
+        return bool(self._errors)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collect a ConfigError that the block raises, and go on after the block."""
+        try:
+            yield
+        except ConfigError as exc:
+            self._errors.append(exc)
+
+    def raise_any(self) -> None:
+        """Raise one error with all problems, if there are any."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            problems = [problem for error in self._errors for problem in error.problems]
+            raise ConfigError(self._errors[0].source, problems=problems)
 
 
 class MissingExtraError(ConfigError):

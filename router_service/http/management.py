@@ -142,9 +142,10 @@ async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     """Return one model; its name may contain slashes, or match one of `router.aliases`."""
     releases, key = gateway_of(request).engine.releases, info_of(request).api_key
     name, allowed = releases.unalias(model), releases.names_for(key)
-    if name not in releases.names:
-        raise ModelNotFoundError(model[:200], allowed)
-    if name not in allowed:
+    if not releases.has_name(name):
+        patterns = gateway_of(request).engine.pool.models.patterns
+        raise ModelNotFoundError(model[:200], (*allowed, *patterns))
+    if not releases.may_name(key, name):
         raise ModelNotAllowedError(model[:200], allowed)
     if "anthropic-version" in request.headers:
         return AnthropicModel(id=model, display_name=model)
@@ -454,7 +455,7 @@ async def status(request: Request) -> GatewayStatus:
 
 def _open_deployments(gateway: Gateway) -> Iterator[OpenDeployment]:
     """Yield the deployments of the current configuration whose circuit is open."""
-    models = gateway.engine.pool.models.values()
+    models = gateway.engine.pool.models.used
     deployments = {deployment.id: deployment for m in models for deployment in m.deployments}
     for deployment_id, circuit in sorted(gateway.breakers.open_circuits().items()):
         deployment = deployments.get(deployment_id)

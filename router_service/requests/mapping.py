@@ -98,7 +98,9 @@ class _Mapper:
         self._ids = ArmIds(self._stands_for)
         self._models = {model.name: model for model in settings.models}
         self._named = self._models | {
-            alias: self._models[name] for alias, name in settings.aliases.items()
+            alias: self._models[name]
+            for alias, name in settings.aliases.items()
+            if name in self._models
         }
         self._identities = {
             model.name: identify(model, self._ids) for model in self._models.values()

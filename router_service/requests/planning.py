@@ -49,7 +49,7 @@ from router_service.requests.parsing import ParsedRequest
 from router_service.requests.pool import Pool, capable_models, untranslatable
 from router_service.requests.turns import ConversationTurn
 from router_service.router import Decision, Prediction, explored
-from router_service.settings import Model, RouterSettings
+from router_service.settings import Model, RouterSettings, match_wildcard
 from router_service.store.records import UpstreamObject
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
@@ -231,9 +231,20 @@ class _AllowedModels:
     """What a key's list of models allows."""
 
     names: frozenset[str]
-    """Names that requests may have: of models, without aliases, and of the router."""
+    """Names that requests may have: of models, without aliases, of wildcards, and of the router."""
     pool: Pool
     """The pool with only the models that may answer."""
+
+    def allows(self, model_name: str) -> bool:
+        """Return whether requests may name a model; the name is no alias."""
+        return is_listed(model_name, self.names)
+
+
+def is_listed(name: str, names: Collection[str]) -> bool:
+    """Return whether a name is on a list, or matches one of the list's wildcards."""
+    return name in names or any(
+        match_wildcard(each, name) is not None for each in names if "*" in each
+    )
 
 
 class Planner:
@@ -296,7 +307,8 @@ class Planner:
         name, _, suffix = wanted.partition(":")
         is_routed = request.endpoint.is_routed
         if pinned is None and not (is_routed and name == self.model_name):
-            known = [n for n in self.names_for(key) if is_routed or n in self._pool.models]
+            served = (*self.names_for(key), *self._pool.models.patterns)
+            known = [n for n in served if is_routed or n.partition(":")[0] != self.model_name]
             raise ModelNotFoundError(chat.model[:200], tuple(known))
         pool = self.pool_for(key)
         if key.models is not None:
@@ -375,21 +387,27 @@ class Planner:
         """Return every model name that a key's requests may have, the router's own first."""
         if not key.is_restricted:
             return self.names
-        return tuple(name for name in self.names if self._may_name(key, name))
+        return tuple(name for name in self.names if self.may_name(key, name))
+
+    def has_name(self, name: str) -> bool:
+        """Return whether requests may have a model name, which is no alias."""
+        return name in self.names or name in self._pool.models
 
     def check_model(self, key: Key, name: str) -> None:
         """Raise ModelNotAllowedError unless a key's requests may name a model.
 
         The name is known, and no alias.
         """
-        if key.models is not None and not self._may_name(key, name, with_policy=False):
+        if key.models is not None and not self.may_name(key, name, with_policy=False):
             raise ModelNotAllowedError(name[:200], self.names_for(key))
 
-    def _may_name(self, key: Key, name: str, *, with_policy: bool = True) -> bool:
+    def may_name(self, key: Key, name: str, *, with_policy: bool = True) -> bool:
         """Return whether a key allows a name, and also the policy in it if `with_policy`."""
         model = self._pool.models.get(name)
         if model is not None:
-            return key.models is None or model.name in self._allowed(key.models).names
+            # Of a wildcard's models, some have only the name of the wildcard.
+            names = {model.name, name} if "*" in model.name else {model.name}
+            return key.models is None or any(map(self._allowed(key.models).allows, names))
         router, _, policy = name.partition(":")
         if with_policy and policy and not key.allows_policy(policy):
             return False
@@ -414,9 +432,16 @@ class Planner:
         pool, unaliased = self._pool, {self.unalias(name) for name in listed}
         models = {pool.models[name].name for name in unaliased if name in pool.models}
         names = frozenset(models | {name for name in unaliased if name not in pool.models})
-        chosen = models or {model.name for model in pool.models.values()}
-        dearest = (model for _, model in self._dearest_first if model.name in chosen)
-        pool = pool.restricted(chosen, passes=models, other_baseline=next(dearest, None))
+        models |= {name for name in unaliased if "*" in name}
+
+        def passes(name: str) -> bool:
+            return is_listed(name, models)
+
+        def is_allowed(name: str) -> bool:
+            return not models or passes(name)
+
+        dearest = (model for _, model in self._dearest_first if is_allowed(model.name))
+        pool = pool.restricted(is_allowed, passes=passes, other_baseline=next(dearest, None))
         if len(self._allowed_by_list) >= MAX_LISTS:
             self._allowed_by_list.clear()
         self._allowed_by_list[listed] = known = _AllowedModels(names, pool)

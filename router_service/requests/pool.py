@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Literal
 
 from router_service.apis.api import Api
 from router_service.apis.capabilities import Requirements
 from router_service.artifact import Manifest
-from router_service.core.errors import NoCapableModelError, NothingToRouteError
+from router_service.core.errors import (
+    ConfigError,
+    ConfigErrors,
+    NoCapableModelError,
+    NothingToRouteError,
+    UnpricedModelError,
+)
 from router_service.policies.caching import ArmTerms, cache_rule
 from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
 from router_service.prices import Listing, look_up
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
-from router_service.settings import Deployment, Model, Settings
+from router_service.settings import Deployment, Model, Settings, match_wildcard
 from router_service.store.records import UpstreamObject
 
 UNPRICED = (
@@ -31,12 +36,91 @@ Obstacles = Callable[[Deployment], tuple[str, ...]]
 APIs of its upstream cannot express."""
 
 
+MAX_WILDCARD_MODELS = 200
+"""Most models of wildcards that have a name of their own in metrics, usage and circuit breakers.
+Clients choose these names; any further ones appear under the name of the wildcard."""
+
+
+class PoolModels(Mapping[str, Model]):
+    """Models by name and by alias. Wildcards stand for further models, which are not iterated."""
+
+    def __init__(
+        self,
+        named: Mapping[str, Model],
+        settings: Settings | None = None,
+        complete: Callable[[Model], Model] = lambda model: model,
+        is_allowed: Callable[[str], bool] = bool,
+    ) -> None:
+        """Look up models in `named`, and then those of the wildcards in `settings`.
+
+        `complete` adds what the file does not say about a wildcard's model. Names that are not
+        `is_allowed` do not exist.
+        """
+        self._named = named
+        self._settings = settings or Settings()
+        self._complete = complete
+        self._is_allowed = is_allowed
+        self._found: dict[str, Model] = {}
+
+    def __getitem__(self, name: str) -> Model:
+        """Return a model; raises KeyError, or UnpricedModelError for a wildcard's model."""
+        found = self._named.get(name) or self._found.get(name)
+        return self._read(name) if found is None else found
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names in the file."""
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        """Return the number of names in the file."""
+        return len(self._named)
+
+    @property
+    def used(self) -> Iterable[Model]:
+        """The models of the file, and those of wildcards that clients have named."""
+        return (*self._named.values(), *self._found.values())
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The wildcards' patterns, the most specific one first."""
+        wildcards = (wildcard.pattern for wildcard in self._settings.wildcards)
+        return tuple(filter(self._is_allowed, wildcards))
+
+    def restricted(self, is_allowed: Callable[[str], bool]) -> PoolModels:
+        """Return the models whose own names, instead of aliases, are allowed."""
+        named = {name: model for name, model in self._named.items() if is_allowed(model.name)}
+        return PoolModels(named, self._settings, self._complete, is_allowed)
+
+    def _read(self, name: str) -> Model:
+        """Return the model of the first wildcard that matches; raises the errors of `[]`."""
+        target = self._settings.aliases.get(name, name)
+        router = self._settings.router.model_name
+        is_reserved = name == router or name.startswith(f"{router}:")
+        if is_reserved or not self._is_allowed(target):
+            raise KeyError(name)
+        for wildcard in self._settings.wildcards:
+            if match_wildcard(wildcard.pattern, target) is None:
+                continue
+            try:
+                model = self._complete(wildcard.read(target))
+            except ConfigError as exc:
+                raise KeyError(name) from exc
+            if model.price is None and self._settings.router.unknown_prices == "refuse":
+                raise UnpricedModelError(target, wildcard.pattern)
+            if len(self._found) < MAX_WILDCARD_MODELS:
+                self._found[name] = model
+                return model
+            shown = {"shown_as": wildcard.pattern}
+            deployments = tuple(d.model_copy(update=shown) for d in model.deployments)
+            return model.model_copy(update={"name": wildcard.pattern, "deployments": deployments})
+        raise KeyError(name)
+
+
 @dataclass(frozen=True)
 class Pool:
     """Models by name and by arm, with their prices as far as they are known."""
 
-    models: Mapping[str, Model]
-    """Models by name and by alias."""
+    models: PoolModels
     by_arm: Mapping[str, Model]
     arm_models: tuple[Model, ...]
     """The models of the arms, each once."""
@@ -58,21 +142,31 @@ class Pool:
         A pool may have fewer models than the artifact has arms, and even none; an arm without a
         model is never chosen. Raises ConfigError if the configuration maps a model to an arm that
         does not stand for it, or if the price of a model is unknown and `router.unknown_prices`
-        does not allow this.
+        does not allow this. The error has all problems of these kinds.
         """
-        mapping = map_models(settings, manifest)
-        models = _by_name(_priced_models(settings, mapping, manifest), settings)
+        errors = ConfigErrors()
+        mapping, priced = ArmMapping(), settings.models
+        with errors.collecting():
+            mapping = map_models(settings, manifest)
+            # Without a mapping, it is unknown which models have the price of their arm.
+            priced = _priced_models(settings, mapping, manifest)
+        models = PoolModels(_by_name(priced, settings), settings, _with_listing)
+        by_field: dict[str, Model | None] = {}
+        for field_name in ("chat_model", "pass_through", "baseline_model"):
+            with errors.collecting():
+                by_field[field_name] = _model_named_by(settings, models, field_name)
+        errors.raise_any()
         by_arm = {arm: models[name] for arm, name in mapping.models.items()}
-        named = _model_named_by(settings, models, "chat_model")
+        named = by_field["chat_model"]
         chat_models = [] if named is None else [named, *(models[n] for n in named.fallbacks)]
         costs_usd = manifest.costs_usd(_prices(by_arm))
         by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
         chat_models += (by_arm[arm] for _, arm in by_cost if arm in by_arm)
-        pass_through = _model_named_by(settings, models, "pass_through")
+        pass_through = by_field["pass_through"]
         if pass_through is not None:
             first = pass_through.deployments[0]
             pass_through = _only_deployments(pass_through, lambda d: d == first)
-        baseline = _model_named_by(settings, models, "baseline_model")
+        baseline = by_field["baseline_model"]
         if baseline is None:
             baseline = by_arm.get(manifest.best_single_arm or "")
         arm_models = _unique(by_arm.values())
@@ -89,25 +183,29 @@ class Pool:
         )
 
     def restricted(
-        self, names: Collection[str], *, passes: Collection[str], other_baseline: Model | None
+        self,
+        is_allowed: Callable[[str], bool],
+        *,
+        passes: Callable[[str], bool],
+        other_baseline: Model | None,
     ) -> Pool:
-        """Return the pool with only the models of these names, which no alias is among.
+        """Return the pool with only the models whose names, without aliases, are allowed.
 
-        Only a model in `passes` gets requests that are passed through. `other_baseline` replaces
+        Only a model that `passes` gets requests that are passed through. `other_baseline` replaces
         the baseline if that is left out.
         """
 
         def is_kept(model: Model | None) -> bool:
-            return model is not None and model.name in names
+            return model is not None and is_allowed(model.name)
 
         passing = self.pass_through
         return replace(
             self,
-            models={name: model for name, model in self.models.items() if is_kept(model)},
+            models=self.models.restricted(is_allowed),
             by_arm={arm: model for arm, model in self.by_arm.items() if is_kept(model)},
             arm_models=tuple(filter(is_kept, self.arm_models)),
             chat_models=tuple(filter(is_kept, self.chat_models)),
-            pass_through=passing if passing is not None and passing.name in passes else None,
+            pass_through=passing if passing is not None and passes(passing.name) else None,
             baseline=self.baseline if is_kept(self.baseline) else other_baseline,
         )
 
@@ -124,7 +222,7 @@ class Pool:
     def check_routable(self, model_name: str) -> None:
         """Raise NothingToRouteError if no model can answer a request for the router."""
         if not self.chat_models:
-            raise NothingToRouteError(model_name, tuple(self.models))
+            raise NothingToRouteError(model_name, (*self.models, *self.models.patterns))
 
     def pinned(self, model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
@@ -282,7 +380,9 @@ def _in_and_out(price: Price) -> str:
     return f"{price.input_usd_per_mtok:g}/{price.output_usd_per_mtok:g}"
 
 
-def _priced_models(settings: Settings, mapping: ArmMapping, manifest: Manifest) -> list[Model]:
+def _priced_models(
+    settings: Settings, mapping: ArmMapping, manifest: Manifest
+) -> tuple[Model, ...]:
     """Return the models with prices and context windows from the configuration or the price list.
 
     This is the only place where prices are found: routing and billing use the same ones. The last
@@ -294,24 +394,30 @@ def _priced_models(settings: Settings, mapping: ArmMapping, manifest: Manifest) 
     for arm, name in mapping.models.items():
         if mapping.bases[arm] is not Basis.STAND_IN:
             profiled.setdefault(name, manifest.profile[arm].price)
-    now = datetime.now(UTC)
-    models: list[Model] = []
-    problems: dict[str, str] = {}
-    for model in settings.models:
-        listings = (look_up(d.base_url, d.listed_as, now) for d in model.deployments)
-        unlisted = Listing(provider="", price=None, context_window_tokens=None)
-        listing = next((found for found in listings if found is not None), unlisted)
-        price = model.price or listing.price or profiled.get(model.name)
-        if price is None and settings.router.unknown_prices == "refuse":
-            problems[f"model_list: {model.name}"] = UNPRICED
-        known = model.capabilities
-        window_tokens = known.context_window_tokens or listing.context_window_tokens
-        capabilities = known.model_copy(update={"context_window_tokens": window_tokens})
-        changes = {"price": price, "capabilities": capabilities, "provider": listing.provider}
-        models.append(model.model_copy(update=changes))
-    if problems:
-        raise settings.errors(problems)
+    models = tuple(_with_listing(model, profiled.get(model.name)) for model in settings.models)
+    unpriced = [model.name for model in models if model.price is None]
+    if unpriced and settings.router.unknown_prices == "refuse":
+        raise settings.errors({f"model_list: {name}": UNPRICED for name in unpriced})
     return models
+
+
+def _with_listing(model: Model, last_resort: Price | None = None) -> Model:
+    """Return a model with the list's price and context window for those that it does not have.
+
+    If the price is not listed either, it gets the last resort.
+    """
+    now = datetime.now(UTC)
+    listings = (look_up(d.base_url, d.listed_as, now) for d in model.deployments)
+    unlisted = Listing(provider="", price=None, context_window_tokens=None)
+    listing = next((found for found in listings if found is not None), unlisted)
+    known = model.capabilities
+    window_tokens = known.context_window_tokens or listing.context_window_tokens
+    changes = {
+        "price": model.price or listing.price or last_resort,
+        "capabilities": known.model_copy(update={"context_window_tokens": window_tokens}),
+        "provider": listing.provider,
+    }
+    return model.model_copy(update=changes)
 
 
 def _terms(model: Model, profile: ArmProfile) -> ArmTerms:
@@ -325,24 +431,27 @@ def _terms(model: Model, profile: ArmProfile) -> ArmTerms:
 def _by_name(models: Iterable[Model], settings: Settings) -> dict[str, Model]:
     """Return the models by name and by alias."""
     named = {model.name: model for model in models}
-    return named | {alias: named[name] for alias, name in settings.aliases.items()}
+    aliases = {alias: named[n] for alias, n in settings.aliases.items() if n in named}
+    return named | aliases
 
 
 def _unique(models: Iterable[Model]) -> tuple[Model, ...]:
     return tuple({model.name: model for model in models}.values())
 
 
-def _model_named_by(
-    settings: Settings,
-    models: Mapping[str, Model],
-    field: Literal["baseline_model", "chat_model", "pass_through"],
-) -> Model | None:
+def _model_named_by(settings: Settings, models: PoolModels, field: str) -> Model | None:
     """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
     name: str | None = getattr(settings.router, field)
-    if name is not None and name not in models:
+    if name is None:
+        return None
+    try:
+        return models[name]
+    except KeyError:
         problem = f"there is no model {name!r} in model_list; {instead_of(name, models)}"
-        raise settings.error(f"router.{field}", problem)
-    return None if name is None else models[name]
+        raise settings.error(f"router.{field}", problem) from None
+    except UnpricedModelError as exc:
+        problem = f"the price of {name!r} is unknown; list it in model_list with its price"
+        raise settings.error(f"router.{field}", problem) from exc
 
 
 def _only_deployments(model: Model, is_wanted: Callable[[Deployment], bool]) -> Model | None:

@@ -151,6 +151,8 @@ class Releases:
         self._shadow = shadow
         self.names = stable.names
         self.names_for = stable.names_for
+        self.has_name = stable.has_name
+        self.may_name = stable.may_name
         self.check_model = stable.check_model
         self.unalias = stable.unalias
         self.models_for = stable.models_for

@@ -20,6 +20,7 @@ from router_service.apis.references import may_contain_references
 from router_service.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import (
     ArtifactError,
+    ConfigErrors,
     InvalidRequestError,
     PolicyError,
 )
@@ -94,7 +95,7 @@ class Engine:
     @property
     def deployment_ids(self) -> frozenset[str]:
         """Ids of all deployments of the pool."""
-        models = self.pool.models.values()
+        models = self.pool.models.used
         return frozenset(deployment.id for model in models for deployment in model.deployments)
 
     def viewer(self, key: Key) -> ObjectAccess:
@@ -139,30 +140,34 @@ class Engine:
 
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:
     """Create a planner; raises ConfigError if the settings name an unknown policy or model."""
-    try:
-        router.policy(
-            settings.router.default_policy,
-            verified_goals=settings.router.verification.allows_goals,
-        )
-    except PolicyError as exc:
-        raise settings.error("router.default_policy", exc.problem) from exc
-    try:
-        if settings.router.unfamiliar not in {BEST, ROUTE}:
-            router.policy(settings.router.unfamiliar)
-    except PolicyError as exc:
-        raise settings.error("router.unfamiliar", exc.problem) from exc
-    for name in ("writing", "destructive"):
-        policy = getattr(settings.router.risk, name).policy
-        try:
-            if policy is not None:
-                router.policy(policy)
-        except PolicyError as exc:
-            where = f"router.risk.{name}.policy"
-            raise settings.error(where, exc.problem) from exc
+    check_policies(settings, router)
     try:
         return Planner(router, pool, settings.router)
     except InvalidRequestError as exc:
         raise settings.error("router.aliases", exc.message) from exc
+
+
+def check_policies(settings: Settings, router: DecidingRouter) -> None:
+    """Raise ConfigError with each setting that names an unknown policy."""
+    named = settings.router
+    policies = {
+        "router.default_policy": named.default_policy,
+        "router.unfamiliar": None if named.unfamiliar in {BEST, ROUTE} else named.unfamiliar,
+        "router.risk.writing.policy": named.risk.writing.policy,
+        "router.risk.destructive.policy": named.risk.destructive.policy,
+    }
+    problems: dict[str, str] = {}
+    for where, policy in policies.items():
+        # Only the default policy may be a goal that needs verified answers.
+        is_default = where == "router.default_policy"
+        verified_goals = is_default and named.verification.allows_goals
+        try:
+            if policy is not None:
+                router.policy(policy, verified_goals=verified_goals)
+        except PolicyError as exc:
+            problems[where] = exc.problem
+    if problems:
+        raise settings.errors(problems)
 
 
 class EngineResources(Protocol):
@@ -283,7 +288,13 @@ class _RouterLoader:
                 "publish the artifact again"
             )
             raise ArtifactError(directory / MANIFEST, problem)
-        pool = Pool.build(self._settings, artifact.manifest)
+        errors = ConfigErrors()
+        with errors.collecting():
+            pool = Pool.build(self._settings, artifact.manifest)
+        if errors:
+            with errors.collecting():
+                check_policies(self._settings, Router(artifact, relatives=relatives))
+            errors.raise_any()
         if expected_sha256 is not None and not pool.by_arm:
             problem = (
                 "knows none of the models of model_list, so it could not route a request; publish "

@@ -127,7 +127,7 @@ class Reloader:
             try:
                 present = self._gateway.engine.settings
                 read = await anyio.to_thread.run_sync(self._source.read_settings)
-                if not read.models:  # keep the models of the sandbox
+                if not read.has_models:  # keep the models of the sandbox
                     sandbox = {"models": present.models, "is_sandbox": present.is_sandbox}
                     read = read.model_copy(update=sandbox)
                 # A running process keeps the settings that it cannot change.

@@ -40,7 +40,7 @@ def serve(options: ServeOptions) -> None:
     configure_logging()
     settings = options.read_settings()
     configure_logging(settings.logging.level, settings.logging.format)
-    if not settings.models:
+    if not settings.has_models:
         signals.release_hang_up()  # SIGHUP cannot reload without a configuration file
     if settings.unsupported:
         _log.warning(
@@ -59,7 +59,7 @@ def serve(options: ServeOptions) -> None:
     ):
         options = replace(options, sandbox_url=sandbox_url)
         if server.workers > 1:
-            run_workers(options, listeners, server, has_file=bool(settings.models))
+            run_workers(options, listeners, server, has_file=settings.has_models)
             return
         app = options.create_app()
         if signals.is_stopping():
@@ -120,7 +120,7 @@ def unsupported_table(settings: Settings) -> list[dict[str, str]]:
 @contextmanager
 def sandbox_for(settings: Settings) -> Iterator[str | None]:
     """Run a sandbox and yield its address if the settings name no models; otherwise yield None."""
-    if settings.models:
+    if settings.has_models:
         yield None
         return
     # Imported only if it is needed: it takes 20 ms.

@@ -97,7 +97,7 @@ class ServeOptions:
         With `announces`, the log says which models the router does not choose.
         """
         settings = configured = self.read_settings()
-        has_file = bool(configured.models)
+        has_file = configured.has_models
         if not has_file and self.sandbox_url is not None:
             arms = read_manifest(configured.router.artifact / MANIFEST).arms
             settings = Settings.sandbox(

@@ -1,6 +1,6 @@
 """What an operator configures: one YAML file, read once into one frozen value."""
 
-from router_service.settings.reading import load_settings, read_settings
+from router_service.settings.reading import examine_settings, load_settings, read_settings
 from router_service.settings.values import (
     ADMIN,
     METRICS,
@@ -26,6 +26,8 @@ from router_service.settings.values import (
     UpstreamSettings,
     UsageSettings,
     VerificationSettings,
+    Wildcard,
+    match_wildcard,
 )
 
 __all__ = [
@@ -53,6 +55,9 @@ __all__ = [
     "UpstreamSettings",
     "UsageSettings",
     "VerificationSettings",
+    "Wildcard",
+    "examine_settings",
     "load_settings",
+    "match_wildcard",
     "read_settings",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 from urllib.parse import urlencode
 
@@ -22,7 +23,13 @@ from router_service.settings.litellm import (
     ModelEntry,
     Reliability,
 )
-from router_service.settings.values import Deployment, Model, Timeouts
+from router_service.settings.values import (
+    Deployment,
+    Model,
+    Timeouts,
+    Wildcard,
+    match_wildcard,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,40 +105,72 @@ FIREWORKS_MODELS = "accounts/fireworks/models/"
 
 
 def read_models(
-    file: File, timeouts: Timeouts, source: str, environ: Mapping[str, str]
-) -> Iterator[Model | ConfigProblem]:
-    """Yield the pool's models, without wildcards, and the problems of unusable entries.
+    file: File,
+    positions: Sequence[int],
+    timeouts: Timeouts,
+    source: str,
+    environ: Mapping[str, str],
+) -> Iterator[Model | Wildcard | ConfigProblem]:
+    """Yield the pool's models, its wildcards, and the problems of unusable entries.
 
-    Entries with the same name are deployments of one model.
+    Entries with the same name are deployments of one model. The most specific wildcard comes first.
+    `positions` has the place of each entry in the file's `model_list`.
     """
-    groups: dict[str, list[_Place]] = {}
-    for index, entry in enumerate(file.model_list):
-        if not entry.is_wildcard:
-            place = _Place(entry, f"model_list.{index}", source, environ)
-            groups.setdefault(entry.model_name, []).append(place)
-    router, litellm = file.router_settings, file.litellm_settings
-    known = {name: name for name in groups} | known_aliases(file)
-    for name, places in groups.items():
+    reader = _ModelReader(file, timeouts, source)
+    for index, entry in zip(positions, file.model_list, strict=True):
+        place = _Place(entry, f"model_list.{index}", source, environ)
+        reader.groups.setdefault(entry.model_name, []).append(place)
+    patterns = [name for name in reader.groups if "*" in name]
+    for name in reader.groups:
+        if name not in patterns:
+            yield from reader.read(name)
+    for pattern in sorted(patterns, key=lambda each: (-len(each), each.count("*"))):
+        yield from reader.wildcard(pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelReader:
+    """Reads the models of one file."""
+
+    file: File
+    timeouts: Timeouts
+    source: str
+    groups: dict[str, list[_Place]] = field(default_factory=dict)
+    """The entries of the file by `model_name`."""
+
+    def read(
+        self, name: str, group: str | None = None, stars: Sequence[str] = ()
+    ) -> Iterator[Model | ConfigProblem]:
+        """Yield a model and the problems of its entries.
+
+        The model of a wildcard has the entries of `group`, in which `stars` replace each `*`.
+        """
+        group = group or name
+        router, litellm = self.file.router_settings, self.file.litellm_settings
+        places = [place.named(stars) for place in self.groups[group]]
         # Like LiteLLM: the share is the first of weight, rpm and tpm that any deployment sets.
         params = [place.entry.litellm_params for place in places]
         measures = ([getattr(p, m) or 0.0 for p in params] for m in ("weight", "rpm", "tpm"))
         weights = next(filter(any, measures), [1.0] * len(params))
         prices = (place.entry.price() for place in places)
         # The model's own fallbacks, or else the default ones; then its fallbacks for long inputs.
-        own = list(_of_kind("fallbacks", name, router, litellm))
+        names = (name, group, "*")
+        own = list(_of_kind("fallbacks", names, router, litellm))
         wanted = [
             *(own or router.default_fallbacks or litellm.default_fallbacks),
-            *_of_kind("context_window_fallbacks", name, router, litellm),
+            *_of_kind("context_window_fallbacks", names, router, litellm),
         ]
-        fallbacks = dict.fromkeys(known[other] for other in wanted if other in known)
+        aliases = known_aliases(self.file)
+        others = (aliases.get(other, other) for other in wanted)
+        fallbacks = dict.fromkeys(other for other in others if is_served(other, self.groups))
         deployments = []
         for place, weight in zip(places, weights, strict=True):
             try:
-                deployments.append(place.deployment(weight, timeouts))
+                deployments.append(place.deployment(weight, self.timeouts))
             except ConfigError as exc:
                 yield from exc.problems
         if not deployments:
-            continue
+            return
         yield Model(
             name=name,
             deployments=tuple(deployments),
@@ -142,12 +181,44 @@ def read_models(
             fallbacks=tuple(other for other in fallbacks if other != name),
         )
 
+    def wildcard(self, pattern: str) -> Iterator[Wildcard | ConfigProblem]:
+        """Yield a wildcard, and the problems that all of its models would have."""
+        yield Wildcard(
+            pattern,
+            tuple(place.entry for place in self.groups[pattern]),
+            partial(self._read_matching, pattern),
+        )
+        for place in self.groups[pattern]:
+            # With `*` alone, the provider and its key are known only when a client names a model.
+            if place.entry.litellm_params.model != "*":
+                try:
+                    place.named(("model",) * pattern.count("*")).deployment(1.0, self.timeouts)
+                except ConfigError as exc:
+                    yield from exc.problems
+
+    def _read_matching(self, pattern: str, name: str) -> Model:
+        """Return a wildcard's model; raises ConfigError."""
+        problems: list[ConfigProblem] = []
+        for found in self.read(name, pattern, match_wildcard(pattern, name) or ()):
+            if isinstance(found, Model):
+                return found
+            problems.append(found)
+        raise ConfigError(self.source, problems=problems)
+
 
 def known_aliases(file: File) -> dict[str, str]:
-    """Return the model of each alias, without aliases of models that the file does not list."""
-    names = {entry.model_name for entry in file.model_list if not entry.is_wildcard}
+    """Return the model of each alias, without aliases of models that the file does not have."""
+    names = {entry.model_name for entry in file.model_list}
     aliases = file.router_settings.aliases()
-    return {alias: name for alias, name in aliases.items() if name in names}
+    return {alias: name for alias, name in aliases.items() if is_served(name, names)}
+
+
+def is_served(name: str, names: Collection[str]) -> bool:
+    """Return whether a file that lists these names and wildcards has a model of this name."""
+    wildcards = (each for each in names if "*" in each)
+    return ("*" not in name and name in names) or any(
+        match_wildcard(each, name) is not None for each in wildcards
+    )
 
 
 def override(timeouts: Timeouts, timeout: float | None, stream_timeout: float | None) -> Timeouts:
@@ -167,12 +238,15 @@ def override(timeouts: Timeouts, timeout: float | None, stream_timeout: float | 
     return timeouts.model_copy(update=changes)
 
 
-def _of_kind(kind: str, name: str, *sections: Reliability) -> Iterator[str]:
-    """Yield a model's fallbacks from the first section that has any rules of this kind."""
+def _of_kind(kind: str, names: Sequence[str], *sections: Reliability) -> Iterator[str]:
+    """Yield a model's fallbacks from the first section that has any rules of this kind.
+
+    The rules of the first of these names that has any apply.
+    """
     rules: Sequence[Mapping[str, Sequence[str]]] = next(
         (found for section in sections if (found := getattr(section, kind))), ()
     )
-    for key in (name, "*"):
+    for key in names:
         found = [other for rule in rules for other in rule.get(key, ())]
         if found:
             yield from found
@@ -186,7 +260,16 @@ class _Place:
     entry: ModelEntry
     where: str
     source: str
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)
+
+    def named(self, stars: Sequence[str]) -> _Place:
+        """Return the entry with these texts in the place of each `*` in its model."""
+        params = self.entry.litellm_params
+        model = params.model
+        for text in stars if "*" in model else ():
+            model = model.replace("*", text, 1)
+        params = params.model_copy(update={"model": model})
+        return replace(self, entry=self.entry.model_copy(update={"litellm_params": params}))
 
     def deployment(self, weight: float, timeouts: Timeouts) -> Deployment:
         """Return the entry's deployment; raise ConfigError."""

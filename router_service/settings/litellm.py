@@ -281,7 +281,8 @@ class ModelEntry(Section):
     """One deployment of a model. Entries with the same `model_name` are one model."""
 
     model_name: Name
-    """Name that clients use. Names with `*` are wildcards, which are not served."""
+    """Name that clients use. In a wildcard such as `openai/*`, each `*` stands for any text, which
+    replaces the `*` in `litellm_params.model`."""
     litellm_params: Params
     model_info: ModelInfo = ModelInfo()
 

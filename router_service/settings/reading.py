@@ -8,6 +8,7 @@ dotted path, problem and remedy.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from router_service.apis.conversation import Json
@@ -41,12 +43,14 @@ from router_service.settings.values import (
     DatabaseAddress,
     Device,
     Frozen,
+    KeySettings,
     LogFormat,
     Model,
     Port,
     Settings,
     StoreAddress,
     UpstreamSettings,
+    Wildcard,
 )
 
 REFERENCE = "os.environ/"
@@ -126,6 +130,26 @@ def read_settings(
 
     Without a file the settings have no models. Raise ConfigError.
     """
+    settings, error = examine_settings(
+        config, host=host, port=port, log_format=log_format, environ=environ
+    )
+    if error is not None:
+        raise error
+    return settings
+
+
+def examine_settings(
+    config: Path | None = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    log_format: LogFormat | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Settings, ConfigError | None]:
+    """Return the settings of `read_settings` without what is wrong in the file, and all of that.
+
+    Raise ConfigError if the environment is unusable, or the file is not YAML.
+    """
     try:
         overrides = Overrides()
     except ValidationError as exc:
@@ -142,7 +166,7 @@ def read_settings(
     except ValueError as exc:
         raise ConfigError("the command line", "--port", str(exc)) from exc
     path = config or overrides.config
-    settings = load_settings(path, environ) if path else Settings()
+    settings, error = _examine_file(path, environ) if path else (Settings(), None)
     sections = {
         "server": settings.server,
         "logging": settings.logging,
@@ -171,10 +195,11 @@ def read_settings(
     database, state = settings.database, state_directory(environ)
     if database.url is None and state is not None:
         # Traffic of the sandbox is not mixed with that of real models.
-        name = "switchcraft.db" if settings.models else "sandbox.db"
+        name = "switchcraft.db" if settings.has_models else "sandbox.db"
         database = database.model_copy(update={"url": SecretStr(f"sqlite:///{state / name}")})
-        return settings.model_copy(update={"database": database, "has_default_database": True})
-    return settings
+        changes = {"database": database, "has_default_database": True}
+        settings = settings.model_copy(update=changes)
+    return settings, error
 
 
 def state_directory(environ: Mapping[str, str]) -> Path | None:
@@ -191,8 +216,18 @@ def state_directory(environ: Mapping[str, str]) -> Path | None:
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     """Return the settings in a file; `environ` resolves `os.environ/NAME`.
 
-    Raise ConfigError with all problems that can be found at once: those of YAML, of names and of
-    variables, and then either those of single values or those of models.
+    Raise ConfigError with all of its problems.
+    """
+    settings, error = _examine_file(path, environ)
+    if error is not None:
+        raise error
+    return settings
+
+
+def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, ConfigError | None]:
+    """Return the settings in a file without what is wrong, and all problems of the file.
+
+    Raise ConfigError if the file is not YAML.
     """
     config = read_file(path)
     problems = list(config.repeated)
@@ -204,22 +239,29 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         references = References({**environ, **own}, problems)
     tree = references.resolved_file(tree)
     problems += unknown_sections(tree)
-    try:
-        file = File.model_validate(tree)
-        master_key = file.general_settings.master_key
-        if master_key is not None:
-            if file.keys.admin is not None:
-                problem = "keys.admin is set too, and both are the admin key; remove one of them"
-                problems.append(ConfigProblem("general_settings.master_key", problem))
-            else:
-                keys = tree.get("keys", {}) | {"admin": master_key}
-                file = File.model_validate(tree | {"keys": keys})
-    except ValidationError as exc:
-        known = {problem.where for problem in problems}
-        found = [problem for problem in problems_of(exc, tree) if problem.where not in known]
-        raise config.error([*problems, *found]) from exc
+    file, positions, found = _valid_file(tree)
+    known = {problem.where for problem in problems}
+    problems += [problem for problem in found if problem.where not in known]
+    master_key = file.general_settings.master_key
+    if master_key is not None:
+        if file.keys.admin is not None:
+            problem = "keys.admin is set too, and both are the admin key; remove one of them"
+            problems.append(ConfigProblem("general_settings.master_key", problem))
+        else:
+            keys = file.keys.model_dump(exclude_unset=True) | {"admin": master_key}
+            try:
+                file = file.model_copy(update={"keys": KeySettings.model_validate(keys)})
+            except ValidationError as exc:
+                under_keys = (
+                    replace(each, where=f"keys.{each.where}".removesuffix("."))
+                    for each in problems_of(exc, keys)
+                )
+                problems += under_keys
     reserved = file.router.model_name
-    names = {f"model_list.{i}.model_name": e.model_name for i, e in enumerate(file.model_list)}
+    names = {
+        f"model_list.{position}.model_name": entry.model_name
+        for position, entry in zip(positions, file.model_list, strict=True)
+    }
     names |= {f"router_settings.model_group_alias.{a}": a for a in file.router_settings.aliases()}
     for where, name in names.items():
         if name == reserved or name.startswith(f"{reserved}:"):
@@ -230,19 +272,21 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
             problems.append(ConfigProblem(where, problem))
     upstreams = merged_upstreams(file)
     known = {problem.where for problem in problems}
-    models = []
-    for found_model in read_models(file, upstreams.timeouts, config.source, references.environ):
-        if isinstance(found_model, Model):
-            models.append(found_model)
-        elif found_model.where not in known:
-            problems.append(found_model)
-    if not (models or problems):
-        problem = "there is no model, not counting wildcards; add at least one"
-        problems.append(ConfigProblem("model_list", problem))
-    if problems:
-        raise config.error(problems)
-    return Settings(
+    models: list[Model] = []
+    wildcards: list[Wildcard] = []
+    environ = references.environ
+    for each in read_models(file, positions, upstreams.timeouts, config.source, environ):
+        if isinstance(each, Model):
+            models.append(each)
+        elif isinstance(each, Wildcard):
+            wildcards.append(each)
+        elif each.where not in known:
+            problems.append(each)
+    if not (models or wildcards or problems):
+        problems.append(ConfigProblem("model_list", "there is no model; add at least one"))
+    settings = Settings(
         models=tuple(models),
+        wildcards=tuple(wildcards),
         aliases=known_aliases(file),
         router=file.router,
         server=unless_set(file.server, redis_url=file.router_settings.redis()),
@@ -266,9 +310,67 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         },
         unsupported=tuple(
             replace(each, line=line_of(each.where, config.lines)).without_keys()
-            for each in unsupported_settings(file)
+            for each in unsupported_settings(file, positions)
         ),
     )
+    return settings, config.error(problems) if problems else None
+
+
+def _valid_file(tree: Mapping[str, Json]) -> tuple[File, tuple[int, ...], list[ConfigProblem]]:
+    """Return the file without invalid values, and their problems.
+
+    The second value has the position in the file of each entry of `model_list` that is left.
+    """
+    left = dict(copy.deepcopy(tree))
+    entries = left.get("model_list")
+    positions = tuple(range(len(entries))) if isinstance(entries, list) else ()
+    problems: list[ConfigProblem] = []
+    while True:
+        try:
+            return File.model_validate(left), positions, problems
+        except ValidationError as exc:
+            # Later rounds find what pydantic checks only if all values are valid.
+            found = problems_of(exc, left)
+            problems += (replace(each, where=_moved(each.where, positions)) for each in found)
+            removed = {_remove(left, error["loc"]) for error in exc.errors(include_url=False)}
+            entries = left.get("model_list")
+            if isinstance(entries, list):
+                kept = [index for index in range(len(entries)) if index not in removed]
+                left["model_list"] = [entries[index] for index in kept]
+                positions = tuple(positions[index] for index in kept)
+
+
+def _moved(where: str, positions: Sequence[int]) -> str:
+    """Return a dotted path with the position that an entry of `model_list` has in the file."""
+    found = re.match(r"model_list\.(\d+)", where)
+    return f"model_list.{positions[int(found[1])]}{where[found.end() :]}" if found else where
+
+
+def _remove(tree: dict[str, Json], location: Sequence[int | str]) -> int | None:
+    """Remove the setting at a location of pydantic, which contains names of union members.
+
+    A list is removed as a whole. Of `model_list`, the caller removes the entry whose index is
+    returned: without a part of it, the entry would be another model.
+    """
+    parent: Json = tree
+    node: Json = tree
+    path: list[int | str] = []
+    for part in location:
+        try:
+            inner = node[part]
+        except (LookupError, TypeError):
+            continue
+        if isinstance(part, int):
+            if path == ["model_list"]:
+                return part
+            break
+        parent, node = node, inner
+        path.append(part)
+    if path:
+        del parent[path[-1]]
+    else:
+        tree.clear()
+    return None
 
 
 def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:
@@ -384,8 +486,8 @@ class References:
         if isinstance(entries, list):
             resolved["model_list"] = list(entries)
             for index, entry in enumerate(entries):
-                if not isinstance(entry, Mapping) or "*" in str(entry.get("model_name")):
-                    continue  # a wildcard is not served and needs no key
+                if not isinstance(entry, Mapping):
+                    continue
                 parts: Mapping[str, type[Section]] = {
                     "litellm_params": Params,
                     "model_info": ModelInfo,
@@ -400,7 +502,6 @@ class References:
 
 
 _REQUIREMENTS = {
-    "missing": "is missing; add it",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a smaller whole number",
@@ -443,18 +544,9 @@ def problems_of(exc: ValidationError, tree: Json = None) -> Iterator[ConfigProbl
                 if tree is not None and not (error["type"] == "missing" and index == last):
                     continue
             path.append(str(part))
-        if error["type"] == "extra_forbidden":
-            problem = _unknown_setting(path)
-            if path[0] == "keys" and not _WORD.fullmatch(path[-1]):
-                path[-1] = HIDDEN  # perhaps a key in the place of its name
-        elif error["input"] is None:
-            problem = "has no value; add one, or remove the name"
-        elif error["type"] in _REQUIREMENTS:
-            problem = _REQUIREMENTS[error["type"]].format_map(error.get("ctx", {}))
-        else:
-            problem = error["msg"].removeprefix("Value error, ")
-        if error["loc"][-1:] == ("[key]",):
-            problem = f"is unknown; the name {problem}"
+        problem = _problem(error, path)
+        if problem.startswith("is unknown") and path[0] == "keys" and not _WORD.fullmatch(path[-1]):
+            path[-1] = HIDDEN  # perhaps a key in the place of its name
         found.append((tuple(path), problem))
     while found:
         first = found[0][0]
@@ -466,6 +558,24 @@ def problems_of(exc: ValidationError, tree: Json = None) -> Iterator[ConfigProbl
             choices = (problem.removeprefix("must be ") for problem in problems)
             problems = ["must be " + " or ".join(choices)]
         yield ConfigProblem(".".join(where), problems[0])
+
+
+def _problem(error: ErrorDetails, path: Sequence[str]) -> str:
+    """Return what is wrong with the setting at a path, and what to do."""
+    if error["type"] == "extra_forbidden":
+        return _unknown_setting(path)
+    if error["type"] == "missing":
+        given = map(str, error["input"]) if isinstance(error["input"], Mapping) else ()
+        similar = difflib.get_close_matches(path[-1], given, n=1)
+        hint = f"is {similar[0]!r} a misspelling of it?" if similar else "add it"
+        return f"is missing; {hint}"
+    if error["input"] is None:
+        problem = "has no value; add one, or remove the name"
+    elif error["type"] in _REQUIREMENTS:
+        problem = _REQUIREMENTS[error["type"]].format_map(error.get("ctx", {}))
+    else:
+        problem = error["msg"].removeprefix("Value error, ")
+    return f"is unknown; the name {problem}" if error["loc"][-1:] == ("[key]",) else problem
 
 
 def _unknown_setting(path: Sequence[str]) -> str:

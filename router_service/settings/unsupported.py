@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import ConfigProblem
+from router_service.settings.deployments import is_served
 from router_service.settings.litellm import Fallbacks, File, ModelInfo, Params, Section
 
 _UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"
 _NOT_SENT = f"{_UNSUPPORTED}. If it is a parameter of the provider's requests, set it in extra_body"
 _FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all deployments"
-_KEY_BUDGETS = "it has no effect; keys and teams have budgets: `switchcraft keys create NAME --budget 50/month`"
-_PROVIDERS_BUDGETS = "it has no effect; keys and teams have budgets, and providers limit spending"
-_KEY_DEFAULTS = "it has no effect; set limits, models and teams with `switchcraft keys` and `teams`"
+_NO_BUDGETS = (
+    "it is not enforced; give keys and teams a budget (`switchcraft keys create --budget`), or"
+    " limit the spending at the provider"
+)
 _KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
 _NO_CREDENTIALS = "it has no effect; set api_key in each entry"
 _ALL_RETRIED = "it has no effect; every retryable failure is retried up to num_retries times"
@@ -24,20 +26,22 @@ _NO_CALLBACKS = (
     " OpenTelemetry), /metrics, or the files of decision_log"
 )
 _OWN_DATABASE = (
-    "LiteLLM's database is not read; set database.url for keys, budgets and usage. The page 'Move"
+    "LiteLLM's tables are not read; set database.url for keys, budgets and usage. The page 'Move"
     " from LiteLLM' says how keys and teams are copied"
 )
-_FILE_ONLY = "it has no effect; models are those of this file"
+_FILE_ONLY = "it has no effect; the models are those of this file"
+_KEY_DEFAULTS = "it has no effect; `switchcraft keys` and `switchcraft teams` set limits and models"
 _NO_CACHE = (
-    "answers are not cached; providers cache prompts, and decisions are cached without a setting"
+    "answers are not cached, because a repeated request may need another call; providers cache"
+    " prompts, and router.conversations takes these caches into account"
 )
 _NO_HEALTH_CHECKS = "it has no effect; upstreams.breaker judges deployments by their answers"
 _NOT_A_LIMIT = "it is the deployment's share of the requests and is not enforced as a limit"
 
 _CONSEQUENCES: Mapping[str, str] = {
-    "credential_list": _NO_CREDENTIALS,
     "callback_settings": _NO_CALLBACKS,
-    "guardrails": "no guardrail is applied; use a gateway that has them as the upstream",
+    "credential_list": _NO_CREDENTIALS,
+    "guardrails": "no guardrail is applied",
     "mcp_servers": "it has no effect; clients connect to MCP servers themselves",
     "general_settings.alerting": "no alerts are sent; use the rules for Prometheus in deploy/",
     "general_settings.background_health_checks": _NO_HEALTH_CHECKS,
@@ -55,22 +59,22 @@ _CONSEQUENCES: Mapping[str, str] = {
     "general_settings.forward_client_headers_to_llm_api": "it has no effect; list the headers in"
     " router.forward_headers",
     "general_settings.pass_through_endpoints": "it has no effect; set router.pass_through",
+    "litellm_settings.budget_duration": _NO_BUDGETS,
     "litellm_settings.cache": _NO_CACHE,
     "litellm_settings.cache_params": _NO_CACHE,
     "litellm_settings.callbacks": _NO_CALLBACKS,
     "litellm_settings.content_policy_fallbacks": _POLICY_REFUSALS,
+    "litellm_settings.default_key_generate_params": _KEY_DEFAULTS,
+    "litellm_settings.default_team_settings": _KEY_DEFAULTS,
     "litellm_settings.drop_params": "it has no effect; an upstream may refuse a parameter that it"
     " does not know",
     "litellm_settings.failure_callback": _NO_CALLBACKS,
-    "litellm_settings.budget_duration": _KEY_BUDGETS,
-    "litellm_settings.default_key_generate_params": _KEY_DEFAULTS,
-    "litellm_settings.default_team_settings": _KEY_DEFAULTS,
-    "litellm_settings.max_budget": _KEY_BUDGETS,
-    "litellm_settings.max_internal_user_budget": _KEY_BUDGETS,
-    "litellm_settings.upperbound_key_generate_params": _KEY_DEFAULTS,
+    "litellm_settings.max_budget": _NO_BUDGETS,
+    "litellm_settings.max_internal_user_budget": _NO_BUDGETS,
     "litellm_settings.set_verbose": "it has no effect; set logging.level",
     "litellm_settings.ssl_verify": "it has no effect; certificates are always verified",
     "litellm_settings.success_callback": _NO_CALLBACKS,
+    "litellm_settings.upperbound_key_generate_params": _KEY_DEFAULTS,
     "router_settings.allowed_fails_policy": "it has no effect; all failures of an upstream count"
     " towards allowed_fails",
     "router_settings.content_policy_fallbacks": _POLICY_REFUSALS,
@@ -81,19 +85,19 @@ _CONSEQUENCES: Mapping[str, str] = {
     "router_settings.max_fallbacks": "it has no effect; all fallbacks are tried until the request"
     " times out",
     "router_settings.model_group_retry_policy": _ALL_RETRIED,
-    "router_settings.provider_budget_config": _PROVIDERS_BUDGETS,
+    "router_settings.provider_budget_config": _NO_BUDGETS,
     "router_settings.redis_startup_nodes": "Redis clusters are not supported; set redis_url",
     "router_settings.retry_after": "it has no effect; set upstreams.retries.backoff_s. An"
     " upstream's Retry-After is honoured",
     "router_settings.retry_policy": _ALL_RETRIED,
     "router_settings.routing_strategy": "it has no effect; deployments are chosen at random by"
     " weight",
+    "model_list.litellm_params.budget_duration": _NO_BUDGETS,
     "model_list.litellm_params.cooldown_time": _FOR_ALL_MODELS.format("cooldown_time"),
     "model_list.litellm_params.extra_headers": "they are not sent; router.forward_headers forwards"
     " the client's headers",
     "model_list.litellm_params.litellm_credential_name": _NO_CREDENTIALS,
-    "model_list.litellm_params.budget_duration": _PROVIDERS_BUDGETS,
-    "model_list.litellm_params.max_budget": _PROVIDERS_BUDGETS,
+    "model_list.litellm_params.max_budget": _NO_BUDGETS,
     "model_list.litellm_params.max_parallel_requests": "it is not enforced; set"
     " upstreams.max_connections",
     "model_list.litellm_params.max_retries": _FOR_ALL_MODELS.format("num_retries"),
@@ -135,8 +139,11 @@ _INFORMATION = frozenset(
 or because routing does not depend on them."""
 
 
-def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
-    """Yield each setting that has a different effect here than in LiteLLM, with the consequence."""
+def unsupported_settings(file: File, positions: Sequence[int]) -> Iterator[ConfigProblem]:
+    """Yield each setting that has a different effect here than in LiteLLM, with the consequence.
+
+    `positions` has the place of each entry in the file's `model_list`.
+    """
     sections = {
         "router_settings": file.router_settings,
         "litellm_settings": file.litellm_settings,
@@ -148,11 +155,8 @@ def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
     for name, section in sections.items():
         yield from _undeclared(name, section)
     yield from _missing_models(file)
-    for index, entry in enumerate(file.model_list):
+    for index, entry in zip(positions, file.model_list, strict=True):
         where = f"model_list.{index}"
-        if entry.is_wildcard:
-            yield ConfigProblem(where, "wildcards are not served; list each model")
-            continue
         yield from _undeclared(where, entry)
         params = entry.litellm_params
         for limit in ("rpm", "tpm"):
@@ -171,6 +175,10 @@ def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
 def _missing_models(file: File) -> Iterator[ConfigProblem]:
     """Yield each fallback and alias whose model the file does not list."""
     known = {entry.model_name for entry in file.model_list} | file.router_settings.aliases().keys()
+
+    def is_missing(name: str) -> bool:
+        return name != "*" and not is_served(name, known) and name not in known
+
     for name, reliability in (
         ("router_settings", file.router_settings),
         ("litellm_settings", file.litellm_settings),
@@ -182,7 +190,7 @@ def _missing_models(file: File) -> Iterator[ConfigProblem]:
         }
         for field, rules in named.items():
             models = {each for rule in rules for key in rule for each in (key, *rule[key])}
-            for missing in sorted(models - known - {"*"}):
+            for missing in sorted(filter(is_missing, models)):
                 yield ConfigProblem(
                     f"{name}.{field}",
                     f"{missing!r} is not in model_list and is ignored; add it there or correct the"
@@ -194,7 +202,7 @@ def _missing_models(file: File) -> Iterator[ConfigProblem]:
                 "they are tried after the other fallbacks, whatever the failure was",
             )
     for alias, model in file.router_settings.aliases().items():
-        if model not in known:
+        if is_missing(model):
             yield ConfigProblem(
                 f"router_settings.model_group_alias.{alias}",
                 "its model is not in model_list, so the alias is ignored; add the model or correct"

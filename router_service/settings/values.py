@@ -12,8 +12,11 @@ import hmac
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import unquote_plus, urlsplit
@@ -142,6 +145,9 @@ class Deployment(Frozen):
 
     upstream_model: Name
     """The upstream's name for the model."""
+    shown_as: str | None = None
+    """Name in identifiers instead of `upstream_model`. Without it, clients who choose the names of
+    models (see `Wildcard`) could create any number of circuit breakers and series of metrics."""
     base_model: Name | None = None
     """The id or the name by which providers and price lists know the model, such as `azure/gpt-4o`,
     if the upstream's name was chosen by the operator."""
@@ -210,10 +216,11 @@ class Deployment(Frozen):
         out while the other answers.
         """
         key = self.api_key.get_secret_value() if self.api_key else ""
-        facts = "\0".join((self.base_url, self.query, self.upstream_model, key))
+        model = self.shown_as or self.upstream_model
+        facts = "\0".join((self.base_url, self.query, model, key))
         if self.parameters:
             facts += "\0" + json.dumps(dict(self.parameters), sort_keys=True, default=str)
-        return f"{self.upstream_model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+        return f"{model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
 
 
 def _parameter_names(query: str) -> frozenset[str]:
@@ -241,6 +248,33 @@ class Model(Frozen):
     """Models to try in this order if a request named this model and it failed."""
     provider: str = ""
     """The provider's name in the price list; empty if it is not listed."""
+
+
+MAX_WILDCARD_NAME = 200
+"""Longest name, in characters, of a model that a wildcard stands for."""
+
+
+def match_wildcard(pattern: str, name: str) -> tuple[str, ...] | None:
+    """Return what each `*` of a pattern stands for in a name, or None if the name does not match.
+
+    Each `*` stands for one character or more.
+    """
+    if len(name) > MAX_WILDCARD_NAME or "*" in name:
+        return None
+    found = re.fullmatch("(.+)".join(map(re.escape, pattern.split("*"))), name)
+    return None if found is None else found.groups()
+
+
+@dataclass(frozen=True, slots=True)
+class Wildcard:
+    """Models that clients name freely within a pattern, such as `openai/*` in LiteLLM's files."""
+
+    pattern: str
+    """The `model_name` of the file."""
+    entries: tuple[BaseModel, ...] = field(repr=False)
+    """The entries of the file with this name. A reload compares them."""
+    read: Callable[[str], Model] = field(repr=False, compare=False)
+    """Returns the model of a name that matches; raises ConfigError."""
 
 
 class RetrySettings(Frozen):
@@ -821,6 +855,10 @@ class Settings(Frozen):
     models: tuple[Model, ...] = ()
     aliases: Mapping[str, str] = Field(default_factory=dict)
     """Additional names (aliases) that clients may use, each with the model it stands for."""
+    wildcards: tuple[
+        Annotated[InstanceOf[Wildcard], PlainSerializer(attrgetter("pattern"))], ...
+    ] = ()
+    """Patterns for the names of further models, the most specific one first."""
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
@@ -845,6 +883,11 @@ class Settings(Frozen):
     """Whether a sandbox serves the models, because none are configured."""
     unsupported: tuple[ConfigProblem, ...] = ()
     """Each LiteLLM setting of the file that behaves differently here, with the consequence."""
+
+    @property
+    def has_models(self) -> bool:
+        """Whether any model is configured; a wildcard counts."""
+        return bool(self.models or self.wildcards)
 
     def error(self, where: str, problem: str) -> ConfigError:
         """Return the error for a setting that cannot be used; `where` is its dotted path."""

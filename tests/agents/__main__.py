@@ -91,7 +91,9 @@ class Agent:
         command = rf'^({self.program} \S+) "[^"]*"$'
         assert re.search(command, block.text, re.MULTILINE), block
         started = f"{self.options} {shlex.quote(TASK)}"
-        script = re.sub(command, lambda found: f"{found[1]} {started}", block.text, flags=re.MULTILINE)
+        script = re.sub(
+            command, lambda found: f"{found[1]} {started}", block.text, flags=re.MULTILINE
+        )
         return script.replace(ADDRESS, url)
 
 

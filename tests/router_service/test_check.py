@@ -153,14 +153,48 @@ def test_replicas_with_sqlite_are_noted(tmp_path: Path) -> None:
 def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
     """Every problem of the file is a separate finding; a setting without effect is a note."""
     path = config(tmp_path, "http://h/v1", "key: 3", "sever: 4")
-    assert [(f.status, f.detail.rpartition(": ")[2]) for f in check(path)] == [
-        (Status.FAILED, "is unknown; did you mean 'keys'?"),
-        (Status.FAILED, "is unknown; did you mean 'server'?"),
-    ]
+    failed = [f.detail.rpartition(": ")[2] for f in check(path) if f.status is Status.FAILED]
+    assert failed == ["is unknown; did you mean 'keys'?", "is unknown; did you mean 'server'?"]
     path = config(tmp_path, "http://h/v1", "litellm_settings: {max_budget: 3}")
     notes = [finding.detail for finding in check(path) if finding.status is Status.NOTE]
-    assert any("litellm_settings.max_budget: it has no effect; keys and" in note for note in notes)
+    assert any("litellm_settings.max_budget: it is not enforced; give" in note for note in notes)
     assert any("no key is configured" in note for note in notes)
+
+
+def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
+    """Mistakes of sections, arms, models and policies need one run, not one run for each."""
+    path = config(
+        tmp_path, "http://h/v1", "usage: {hours: many}", "decision_log: {path: /dev/null}"
+    )
+    wrong = (
+        f"router: {{arms: {{no-arm: m, {ARM}: n}}, chat_model: o, pass_through: p, "
+        "default_policy: cheap, unfamiliar: theta=x, aliases: {a: b}, "
+    )
+    path.write_text(path.read_text().replace(f"router: {{arms: {{{ARM}: m}}, ", wrong))
+    failed = [each for each in check(path) if each.status is Status.FAILED]
+    assert [(each.subject, each.detail.split(": ")[1]) for each in failed] == [
+        ("configuration", "usage.hours"),
+        ("router", "router.arms.no-arm"),
+        ("router", f"router.arms.{ARM}"),
+        ("router", "router.chat_model"),
+        ("router", "router.pass_through"),
+        ("router", "router.default_policy"),
+        ("router", "router.unfamiliar"),
+        ("decision log", "decision_log.path"),
+    ]
+    [policy] = [each.detail for each in failed if "default_policy" in each.detail]
+    assert policy.endswith("verified")
+
+
+def test_unreadable_model_is_not_reported_as_a_missing_one(tmp_path: Path) -> None:
+    """If an entry of `model_list` cannot be used, names of models prove nothing; policies do."""
+    path = config(tmp_path, "http://h/v1")
+    broken = path.read_text().replace("model_name: m", "model_nam: m")
+    path.write_text(broken.replace("unknown_prices: allow", "default_policy: cheap"))
+    failed = [each.detail for each in check(path) if each.status is Status.FAILED]
+    assert len(failed) == 2
+    assert "model_list.0.model_name: is missing; is 'model_nam' a misspelling of it?" in failed[0]
+    assert "router.default_policy: no policy has this name" in failed[1]
 
 
 def test_unused_gpu_is_noted(tmp_path: Path) -> None:

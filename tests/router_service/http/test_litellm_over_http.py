@@ -30,6 +30,9 @@ model_list:
   - model_name: embed
     litellm_params: {model: openai/embed, api_base: os.environ/BASE}
     model_info: {input_cost_per_token: 1e-8, output_cost_per_token: 0, mode: embedding}
+  - model_name: any/*
+    litellm_params: {model: openai/*, api_base: os.environ/BASE}
+    model_info: {input_cost_per_token: 1e-8, output_cost_per_token: 1e-8}
 router_settings:
   num_retries: 0
   allowed_fails: 1000
@@ -129,3 +132,20 @@ def test_paths_without_v1_need_a_key_too(sandbox: Sandbox, tmp_path: Path) -> No
             assert httpx.post(f"{start}/chat/completions", json=ask).status_code == 401
             key = {"authorization": "Bearer sk-a-key-for-this-test-4711"}
             assert httpx.post(f"{start}/chat/completions", json=ask, headers=key).is_success
+
+
+def test_wildcard_passes_any_model_through(http: httpx.Client, sandbox: Sandbox) -> None:
+    """The rest of the name reaches the provider; usage, records and metrics have the whole name."""
+    before = asked(sandbox)
+    answer = http.post(CHAT, json={"model": "any/brand-new", "messages": ASK})
+    assert answer.headers["x-switchcraft-model"] == "any/brand-new"
+    record = http.get(f"/v1/decisions/{answer.headers['x-request-id']}").json()
+    assert (record["reason"], record["model"]) == ("pinned", "any/brand-new")
+    assert record["actual_cost_usd"] > 0
+    assert http.post("/v1/embeddings", json={"model": "any/e", "input": "a"}).status_code == 200
+    assert asked(sandbox) - before == Counter({"brand-new": 1, "e": 1})
+    assert 'model="any/brand-new"' in http.get("/metrics").text
+    assert http.get("/v1/models/any/brand-new").json()["id"] == "any/brand-new"
+    missing = http.get("/v1/models/nothing/brand-new")
+    assert missing.status_code == 404
+    assert "any/*" in missing.json()["error"]["message"]

@@ -82,7 +82,7 @@ def test_message_names_line_problem_and_remedy(tmp_path: Path, text: str, messag
 def test_unusable_policies_are_named(tmp_path: Path) -> None:
     """A wrong name leads to the artifact's names; a misspelled rule leads to the right one."""
     path, router = tmp_path / "config.yaml", Router.load(SHIPPED)
-    names = ", ".join(sorted(router.artifact.manifest.policies))
+    names = ", ".join(sorted({*router.artifact.manifest.policies, "verified"}))
     known = f"no policy has this name; use one of {names}"
     models = MODELS.replace(
         "large, litellm_params: {model: x", f"large, litellm_params: {{model: {router.arms[0]}"

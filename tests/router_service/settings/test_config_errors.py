@@ -29,19 +29,26 @@ FILES = [
     ),
     (
         "server: {port: 1}",
-        "model_list: there is no model, not counting wildcards; add at least one",
+        "model_list: there is no model; add at least one",
     ),
     ("model_list: 3", "model_list: must be a list"),
     ("model_list: [3]", "model_list.0: must be a mapping of names to values"),
     (
         "model_list: [{model_name: '*', litellm_params: {model: openai/*}}]",
-        "model_list: there is no model, not counting wildcards; add at least one",
+        (
+            "model_list.0.litellm_params.api_key: there is no key; set the environment variable "
+            "OPENAI_API_KEY, or api_key"
+        ),
     ),
     (
         "model_list: [{litellm_params: {model: openai/m}}]",
         "model_list.0.model_name: is missing; add it",
     ),
     ("model_list: [{model_name: m}]", "model_list.0.litellm_params: is missing; add it"),
+    (
+        "model_list: [{model_name: m, litellm_param: {model: openai/m}}]",
+        "model_list.0.litellm_params: is missing; is 'litellm_param' a misspelling of it?",
+    ),
     (
         "model_list: [{model_name: '', litellm_params: {model: openai/m}}]",
         "model_list.0.model_name: must not be empty",
@@ -483,3 +490,32 @@ def test_client_name_that_begins_like_a_key_is_refused(tmp_path: Path) -> None:
 def test_names_of_models_and_settings_are_shown(name: str) -> None:
     """What looks like a name stays readable in messages."""
     assert ConfigError("file", name, f"the model {name!r}").problem == f"the model {name!r}"
+
+
+def test_values_models_and_names_are_reported_together(tmp_path: Path) -> None:
+    """A wrong value, an unusable entry and a reserved name do not hide each other.
+
+    Positions are those of the file, although an entry in between cannot be read.
+    """
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "model_list:\n"
+        "  - {model_name: a, litellm_param: {model: openai/a}}\n"
+        "  - {model_name: b, litellm_params: {model: mystery}}\n"
+        "  - {model_name: c, litellm_params: {model: c, api_base: 'http://h', timeout: soon}}\n"
+        "  - {model_name: switchcraft, litellm_params: {model: d, api_base: 'http://h'}}\n"
+        "budgets: {webhook_url: 'http://h'}\n"
+        "general_settings: {master_key: a}\n"
+        "keys: {admin: b, apy: c}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path, environ={})
+    assert [(problem.line, problem.where) for problem in caught.value.problems] == [
+        (2, "model_list.0.litellm_params"),
+        (3, "model_list.1.litellm_params.model"),
+        (4, "model_list.2.litellm_params.timeout"),
+        (5, "model_list.3.model_name"),
+        (6, "budgets"),
+        (7, "general_settings.master_key"),
+        (8, "keys.apy"),
+    ]

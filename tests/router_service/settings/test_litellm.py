@@ -352,7 +352,7 @@ def test_each_unsupported_setting_is_reported(load: Load) -> None:
         ("guardrails: [{guardrail_name: x}]", "guardrails", "no guardrail"),
         ("mcp_servers: {a: {url: b}}", "mcp_servers", "clients connect"),
         ("litellm_settings: {set_verbose: true}", "litellm_settings.set_verbose", "logging.level"),
-        ("litellm_settings: {max_budget: 0}", "litellm_settings.max_budget", "switchcraft keys"),
+        ("litellm_settings: {max_budget: 0}", "litellm_settings.max_budget", "not enforced"),
     ],
 )
 def test_consequence_of_an_unsupported_setting(
