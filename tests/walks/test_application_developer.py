@@ -206,7 +206,7 @@ def _key(terminal: Terminal, url: str) -> None:
     refused = terminal.run(f"{ask} {body}")
     assert "HTTP/1.1 401" in refused
     command = ".venv/bin/switchcraft keys create my-app --budget 5/month"
-    terminal.run(f"{command} > app-key && cat app-key", shown=command)
+    terminal.run(f"{command} | tee app-key", shown=command)
     key = (terminal.folder / "app-key").read_text().strip()
 
     def is_known() -> bool:
