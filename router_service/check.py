@@ -29,8 +29,7 @@ from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.database.migrating import newer_version_problem
 from router_service.database.schema import REVISION
 from router_service.requests.pool import Pool, pool_notes
-from router_service.router import Router
-from router_service.runtime.engine import EngineBuilder, check_policies, make_planner
+from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, examine_settings
@@ -99,14 +98,13 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
             )
             log_warnings(settings.server.shared_store)
         yield from _notes("keys", warnings)
-    if "model_list" in wrong:
-        yield from _check_policies(settings)
+    notes: list[str] = []
+    with _warnings() as warnings:
+        found = [*_checked("router", lambda: _describe_router(settings, notes))]
+    if "model_list" in wrong:  # it is unknown what the router would do with the missing models
+        yield from (each for each in found if each.status is Status.FAILED)
     else:
-        notes: list[str] = []
-        with _warnings() as warnings:
-            yield from _checked("router", lambda: _describe_router(settings, notes))
-        yield from _notes("router", warnings)
-        yield from _notes("router", notes)
+        yield from (*found, *_notes("router", warnings), *_notes("router", notes))
     yield from _check_surroundings(settings, wrong)
     if asks:
         yield from asyncio.run(_ask(deployments))
@@ -163,7 +161,7 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
 
     Adds what operators should know about the device and the pool to `notes`.
     """
-    if not settings.has_models:  # the sandbox answers for every arm
+    if not (settings.has_models or settings.unreadable_models):  # a sandbox answers for all arms
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
         settings = Settings.sandbox("http://127.0.0.1", all_arms, server=settings.server)
     router, publication = load_first_router(settings, EngineBuilder(announces=False))
@@ -185,18 +183,6 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
     count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
     runs = f". Runs {router.execution}"
     return f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
-
-
-def _check_policies(settings: Settings) -> Iterator[Finding]:
-    """Yield unknown policies. Names of models prove nothing, because some models cannot be read."""
-    if settings.router.publication is not None:
-        return
-    try:
-        check_policies(settings, Router.load(settings.router.artifact))
-    except ConfigError as exc:
-        yield from _failures("router", exc)
-    except SwitchcraftError as exc:
-        yield Finding("router", Status.FAILED, str(exc))
 
 
 def _import_exporter() -> str:

@@ -34,6 +34,11 @@ class AccuracyGoal:
     def __str__(self) -> str:
         return f"accuracy={self.at_least:g}{INTERVAL_SUFFIX if self.uses_interval else ''}"
 
+    @property
+    def meaning(self) -> str:
+        """The goal in words."""
+        return f"at least {self.at_least:.4g} of the answers correct{_certainly(self)}"
+
 
 @dataclass(frozen=True, slots=True)
 class BestSingleGoal:
@@ -46,6 +51,14 @@ class BestSingleGoal:
         points = f"{self.points:+g}" if self.points else ""
         return f"accuracy=best{points}{INTERVAL_SUFFIX if self.uses_interval else ''}"
 
+    @property
+    def meaning(self) -> str:
+        """The goal in words."""
+        more = "more" if self.points > 0 else "fewer"
+        unit = "point" if abs(self.points) == 1 else "points"
+        points = f", or {abs(self.points):g} {unit} {more}" if self.points else ""
+        return f"as many correct answers as the best single model{points}{_certainly(self)}"
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetGoal:
@@ -57,8 +70,17 @@ class BudgetGoal:
     def __str__(self) -> str:
         return f"usd_per_1k={self.usd_per_1k:g}{INTERVAL_SUFFIX if self.uses_interval else ''}"
 
+    @property
+    def meaning(self) -> str:
+        """The goal in words."""
+        return f"at most {self.usd_per_1k:g} USD per 1,000 requests{_certainly(self)}"
+
 
 Goal = AccuracyGoal | BestSingleGoal | BudgetGoal
+
+
+def _certainly(goal: Goal) -> str:
+    return ", at the worse end of the 95% interval" if goal.uses_interval else ""
 
 
 class MeasuredPoint(Protocol):

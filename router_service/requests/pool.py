@@ -442,7 +442,7 @@ def _unique(models: Iterable[Model]) -> tuple[Model, ...]:
 def _model_named_by(settings: Settings, models: PoolModels, field: str) -> Model | None:
     """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
     name: str | None = getattr(settings.router, field)
-    if name is None:
+    if name is None or name in settings.unreadable_models:
         return None
     try:
         return models[name]

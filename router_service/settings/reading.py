@@ -284,8 +284,12 @@ def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, Con
             problems.append(each)
     if not (models or wildcards or problems):
         problems.append(ConfigProblem("model_list", "there is no model; add at least one"))
+    entries = tree.get("model_list")
+    listed = entries if isinstance(entries, list) else []
+    given = {str(entry.get("model_name")) for entry in listed if isinstance(entry, Mapping)}
     settings = Settings(
         models=tuple(models),
+        unreadable_models=frozenset(given - {model.name for model in models}),
         wildcards=tuple(wildcards),
         aliases=known_aliases(file),
         router=file.router,

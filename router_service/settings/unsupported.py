@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -221,4 +222,7 @@ def _undeclared(where: str, section: Section) -> Iterator[ConfigProblem]:
         is_information = isinstance(section, ModelInfo) and name in _INFORMATION
         if not is_same and not is_information:
             unsupported = _NOT_SENT if isinstance(section, Params) else _UNSUPPORTED
+            similar = difflib.get_close_matches(name, sorted(section.names()), n=1, cutoff=0.8)
+            if similar:
+                unsupported = f"it has no effect; did you mean {similar[0]!r}?"
             yield ConfigProblem(f"{where}.{name}", _CONSEQUENCES.get(path, unsupported))

@@ -187,13 +187,16 @@ def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
 
 
 def test_unreadable_model_is_not_reported_as_a_missing_one(tmp_path: Path) -> None:
-    """If an entry of `model_list` cannot be used, names of models prove nothing; policies do."""
+    """A name of an entry that cannot be used is known; other mistakes are reported."""
     path = config(tmp_path, "http://h/v1")
-    broken = path.read_text().replace("model_name: m", "model_nam: m")
+    broken = path.read_text().replace("litellm_params", "litellm_param")
     path.write_text(broken.replace("unknown_prices: allow", "default_policy: cheap"))
     failed = [each.detail for each in check(path) if each.status is Status.FAILED]
     assert len(failed) == 2
-    assert "model_list.0.model_name: is missing; is 'model_nam' a misspelling of it?" in failed[0]
+    assert (
+        "model_list.0.litellm_params: is missing; is 'litellm_param' a misspelling of it?"
+        in failed[0]
+    )
     assert "router.default_policy: no policy has this name" in failed[1]
 
 

@@ -324,7 +324,7 @@ def evaluate(
     For example:
 
         switchcraft-train evaluate runs/today/artifact data \
-          --config reference-pool --out evaluation
+          --config configs/reference-pool.yaml --out evaluation
 
     Args:
         artifact: the artifact's directory

@@ -15,6 +15,7 @@ from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
@@ -59,6 +60,8 @@ MARKERS: dict[Kind, str] = {
 BLUE, RED, GREY = "#3b82c4", "#d1495b", "#9aa3af"
 INK = "#010203"
 """Placeholder for the colour of text and axes; `to_svg` replaces it by the page's text colour."""
+PAGE = "#040506"
+"""Placeholder for the page's background colour, which surrounds the letters of labels."""
 WIDTH_IN = 9.6
 
 _STYLE: dict[Any, Any] = {
@@ -103,20 +106,30 @@ def to_svg(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="none")
     drawing = buffer.getvalue()
-    return drawing[drawing.index("<svg") :].replace(INK, "currentColor")
+    drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
+    return drawing.replace(PAGE, "var(--page)")
 
 
 def label_points(
-    axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str]
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    avoided: Sequence[tuple[float, float]] = (),
 ) -> list[Text]:
-    """Label points, and move the labels so that none overlaps another label or a point."""
+    """Label points, and move the labels so that none overlaps another label or a point.
+
+    Labels keep away from the points `avoided` too. Lines that they cannot avoid pass behind them.
+    """
+    halo = [withStroke(linewidth=3, foreground=PAGE)]
     texts = [
-        axes.text(x, y, name, fontsize=7.5) for (x, y), name in zip(points, names, strict=True)
+        axes.text(x, y, name, fontsize=7.5, path_effects=halo, zorder=9)
+        for (x, y), name in zip(points, names, strict=True)
     ]
+    obstacles = [*points, *avoided]
     adjust_text(
         texts,
-        x=[x for x, _ in points],
-        y=[y for _, y in points],
+        x=[x for x, _ in obstacles],
+        y=[y for _, y in obstacles],
         ax=axes,
         expand=(1.08, 1.5),
         force_text=(0.3, 0.6),
@@ -144,7 +157,7 @@ _COUNTS = LinearSegmentedColormap.from_list("counts", ["#eef2f7", "#3b82c4", "#1
 def pareto_svg(evaluation: Evaluation) -> str:
     """Draw accuracy over cost for every entrant and the router's whole sweep."""
     with style():
-        figure = new_figure(6.2)
+        figure = new_figure(5.2)
         axes = figure.subplots()
         front = pareto_front(evaluation.sweep)
         _band(axes, front, "router, all rules")
@@ -167,7 +180,10 @@ def pareto_svg(evaluation: Evaluation) -> str:
         axes.margins(x=0.1, y=0.1)
         figure.draw_without_rendering()
         label_points(
-            axes, [_at(e) for e in evaluation.entries], [e.name for e in evaluation.entries]
+            axes,
+            [_at(entry) for entry in evaluation.entries],
+            [entry.name for entry in evaluation.entries],
+            [_at(entry) for entry in front],
         )
         return to_svg(figure)
 

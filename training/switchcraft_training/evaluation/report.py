@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.artifact import Provenance
 from router_service.core.errors import ConfigError, DataError
+from router_service.measurement.goals import parse_goal
 from router_service.measurement.rules import Entry
 from router_service.router import Router
 from switchcraft_training.config import Grouping, RunConfig
@@ -232,7 +233,7 @@ def write_page(template: str, path: Path, drawings: Mapping[str, str], **values:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(form=format_value, interval=format_interval)
+    environment.filters.update(form=format_value, interval=format_interval, goal=describe_goal)
     safe = {name: Markup(svg) for name, svg in drawings.items()}  # noqa: S704 - our own
     path.write_text(environment.get_template(template).render(plots=safe, **values))
 
@@ -297,6 +298,12 @@ def format_value(value: float, form: str) -> str:
 def format_interval(bounds: tuple[float, float] | None, form: str) -> str:
     """Format an interval in one of `FORMS`; None gives an empty text."""
     return "" if bounds is None else f"[{FORMS[form](bounds[0])}, {FORMS[form](bounds[1])}]"
+
+
+def describe_goal(text: str) -> str:
+    """Return what a goal such as `accuracy=best@95` means."""
+    goal = parse_goal(text, param="goal")
+    return "" if goal is None else goal.meaning
 
 
 def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
