@@ -25,6 +25,7 @@ PAGES: Mapping[str, str] = {
     "CONTRIBUTING.md": "project/contributing.md",
     "README.md": "index.md",
     "SECURITY.md": "security.md",
+    "benchmarks/DETAILS.md": "results-details.md",
     "benchmarks/RESULTS.md": "results.md",
     "deploy/RUNBOOK.md": "runbook.md",
     "training/EXPERIMENTS.md": "experiments.md",

@@ -133,7 +133,7 @@ def test_commands_exist(document: Document, monkeypatch: pytest.MonkeyPatch) -> 
 
 def alternatives(span: str) -> list[str]:
     """Return the commands that a span such as `switchcraft keys create|list` names."""
-    span = span.replace(" ...", "")
+    span = span.replace(" ...", "").replace(" COMMAND", "")
     names = re.search(r"\w+(\|\w+)+", span)
     return [span.replace(names[0], name) for name in names[0].split("|")] if names else [span]
 
