@@ -41,7 +41,7 @@ _HEAD = """\
 
 Every setting of the configuration file, with its type and its default.
 [Configuration](../configuration.md) explains the file, and the settings that most gateways need.
-`N` is the position of an entry, from 0.
+A table has the settings of the section in its title; `N` is the position of an entry, from 0.
 """
 
 DEFAULT = "x-default"
@@ -187,7 +187,7 @@ def _section(
                 )
             elif default is None:
                 default = "required"
-            cells = (f"`{path}.{name}`", _type(shown), default, _sentence(field.description))
+            cells = (f"`{name}`", _type(shown), default, _sentence(field.description))
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     intro = (model.__doc__ or "").strip()
     yield from (f"## {title}", "", re.sub(r"\n +", "\n", intro), "")

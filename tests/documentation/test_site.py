@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from router_service.settings.values import Settings
 from router_service.telemetry.metrics import Metrics
@@ -16,11 +17,13 @@ from tests.documentation.documents import ROOT, Document, documents
 DOCUMENTS = documents()
 
 
-def test_documentation_builds(tmp_path: Path) -> None:
-    """`make docs` succeeds: every link, anchor, included file and API reference resolves."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run `make docs`; return the folder of the site."""
+    folder = tmp_path_factory.mktemp("site")
     # The environment is installed; other commands of the tests use it at the same time.
     done = subprocess.run(
-        ["make", "--old-file", ".venv/.dev", "docs", f"SITE={tmp_path}"],
+        ["make", "--old-file", ".venv/.dev", "docs", f"SITE={folder}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,9 +31,32 @@ def test_documentation_builds(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_documentation_builds(site: Path) -> None:
+    """`make docs` succeeds: every link, anchor, included file and API reference resolves."""
     assert "make docs" in (ROOT / "CONTRIBUTING.md").read_text()
     for page in ("configuration", "results", "project/contributing"):
-        assert (tmp_path / page / "index.html").is_file()
+        assert (site / page / "index.html").is_file()
+
+
+@pytest.mark.parametrize("page", ["", "training", "results", "reference/settings", "runbook"])
+def test_page_fits_on_a_phone(site: Path, page: str, browser: Browser) -> None:
+    """At 390 pixels, nothing is cut off: what is wider than the page scrolls by itself."""
+    with browser.new_context(viewport={"width": 390, "height": 844}) as context:
+        tab = context.new_page()
+        tab.goto((site / page / "index.html").as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        cut_off = tab.evaluate(
+            """[...document.querySelectorAll("article *")].filter((element) => {
+              if (element.getBoundingClientRect().right <= innerWidth + 1) return false;
+              for (let outer = element; outer; outer = outer.parentElement)
+                if (["auto", "scroll"].includes(getComputedStyle(outer).overflowX)) return false;
+              return true;
+            }).map((element) => element.outerHTML.slice(0, 80))"""
+        )
+        assert cut_off == []
 
 
 def anchors(document: Document) -> Iterator[str]:
