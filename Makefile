@@ -102,9 +102,10 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-## docs: the documentation as a web site in site/
+SITE ?= site
+## docs: the documentation as a web site in $(SITE)/
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(SITE)
 
 ## train: the shipped artifact, from the recorded answers in $(DATA); downloads 44 MB if it has none
 train: $(VENV)/.dev

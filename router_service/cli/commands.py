@@ -299,7 +299,7 @@ def usage(
 def metrics() -> None:
     """List all Prometheus series of the gateway as a Markdown table.
 
-    Example: `switchcraft metrics > METRICS.md`
+    Example: `switchcraft metrics > metrics.md`
     """
     from router_service.telemetry.metrics import metrics_page
 

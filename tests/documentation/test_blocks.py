@@ -45,6 +45,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -58,6 +59,12 @@ DOCUMENTS = documents()
 BLOCKS = [block for document in DOCUMENTS for block in document.blocks]
 ADDRESS = re.compile(r"\b(127\.0\.0\.1|localhost):8080\b")
 RUN_S = 60
+
+LITELLM_PATHS = ("/key/", "/team/", "/spend/", "/user/")
+"""Endpoints of LiteLLM's proxy, which the documents compare with ours."""
+
+PAGES = ("", "/ui", "/docs", "/openapi.json")
+"""Addresses for people, which the description of the API does not list."""
 
 OWN_PROGRAMS = re.compile(
     r"(\.venv/bin/)?(switchcraft|switchcraft-train|make|python3?( -m)?|pip|docker|kubectl) +[^ =].*"
@@ -126,7 +133,7 @@ def test_commands_exist(document: Document, monkeypatch: pytest.MonkeyPatch) -> 
 
 def alternatives(span: str) -> list[str]:
     """Return the commands that a span such as `switchcraft keys create|list` names."""
-    span = span.replace(" ...", "")
+    span = span.replace(" ...", "").replace(" COMMAND", "")
     names = re.search(r"\w+(\|\w+)+", span)
     return [span.replace(names[0], name) for name in names[0].split("|")] if names else [span]
 
@@ -200,6 +207,27 @@ def gateway_url(state: Path) -> Iterator[str]:
     """Run what `make serve` runs, and yield the gateway's address."""
     with sandbox_gateway(state) as url:
         yield url
+
+
+def test_endpoints_exist(gateway_url: str) -> None:
+    """The gateway has the endpoints that the documents name, such as `GET /v1/decisions/{id}`."""
+    paths = httpx.get(f"{gateway_url}/openapi.json").json()["paths"]
+    known = {(method.upper(), names(path)) for path in paths for method in paths[path]}
+    known |= {("GET", path) for path in PAGES}
+    assert all(httpx.get(gateway_url + path).status_code < 400 for path in PAGES)
+    unknown = {
+        f"{document}: {span}"
+        for document in DOCUMENTS
+        for span in document.inline_code
+        for method, path in re.findall(r"^(GET|POST|PUT|PATCH|DELETE) (/[^ ?]*)", span)
+        if (method, names(path)) not in known and not path.startswith(LITELLM_PATHS)
+    }
+    assert not unknown
+
+
+def names(path: str) -> str:
+    """Return a path with one name for each of its parameters."""
+    return re.sub(r"\{[^}]*\}|\b\w+%2F\w+|\b[A-Z_]+\b|<[^>]*>", "*", path.rstrip("/"))
 
 
 @pytest.fixture
