@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from typing import cast
 
 import openai
 import pytest
@@ -82,7 +84,10 @@ def test_both_tools_of_one_turn_are_called(agent: Agent) -> None:
 def test_streamed_loop_yields_the_text_in_parts(agent: Agent) -> None:
     """`stream_mode="messages"` yields the calls and the final text in several chunks."""
     parts, called = [], []
-    for chunk, facts in agent.stream(ASKED, stream_mode="messages"):
+    stream = cast(
+        "Iterator[tuple[BaseMessage, dict[str, str]]]", agent.stream(ASKED, stream_mode="messages")
+    )
+    for chunk, facts in stream:
         if isinstance(chunk, AIMessageChunk):
             assert facts["langgraph_node"] == "model"
             parts += [chunk.text] if chunk.text else []
