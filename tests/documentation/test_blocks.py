@@ -185,7 +185,9 @@ def test_configuration_is_valid(block: Block, tmp_path: Path) -> None:
     text = text.replace("sha256:...", f"sha256:{'0' * 64}")
     path.write_text(text if "model_list" in settings else BASE_MODELS + text)
     names = re.findall(rf"{re.escape(REFERENCE)}(\w+)", text)
-    keys = {f"{provider}_API_KEY": "sk-any" for provider in ("OPENAI", "ANTHROPIC", "XAI")}
+    keys = {
+        f"{provider}_API_KEY": "sk-any" for provider in ("OPENAI", "ANTHROPIC", "XAI", "OPENROUTER")
+    }
     load_settings(path, {**keys, **{name: value_of(name) for name in names}})
 
 
