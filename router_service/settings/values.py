@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import unquote_plus, urlsplit
@@ -856,7 +855,7 @@ class Settings(Frozen):
     aliases: Mapping[str, str] = Field(default_factory=dict)
     """Additional names (aliases) that clients may use, each with the model it stands for."""
     wildcards: tuple[
-        Annotated[InstanceOf[Wildcard], PlainSerializer(attrgetter("pattern"))], ...
+        Annotated[InstanceOf[Wildcard], PlainSerializer(lambda each: each.pattern)], ...
     ] = ()
     """Patterns for the names of further models, the most specific one first."""
     unreadable_models: frozenset[str] = frozenset()

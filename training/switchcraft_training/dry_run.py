@@ -122,7 +122,7 @@ def dry_run(configs: Mapping[str, RunConfig], data: Path, out: Path, seeds: int 
             trainings = seeds * _trainings(config)
             seconds += trainings * effort.seconds(rows, config)
             needed_bytes += effort.kept_bytes(trainings) + effort.checkpoint_bytes
-            work = f"{trainings} training(s) of at most {config.training.max_epochs} epochs on"
+            work = f"{trainings} {'training' if trainings == 1 else 'trainings'} of at most {config.training.max_epochs} epochs on"
             if effort.is_frozen:
                 work = "the frozen encoder reads"
             found.fact(

@@ -54,7 +54,10 @@ def fit_familiarity(data: TrainingData) -> FamiliaritySpec | None:
     """
     names = data.config.packing.features
     if missing := {name for size in SIZES for name in size} - set(names):
-        log.warning("requests get no familiarity: the router lacks the features %s", missing)
+        log.warning(
+            "requests get no familiarity: the router lacks the features %s",
+            ", ".join(sorted(missing)),
+        )
         return None
     grouped = data.grouped_by("tools")
     try:
