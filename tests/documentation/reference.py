@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from cyclopts import App
 
@@ -26,6 +27,7 @@ prints the same text.
 """
 
 
+@cache
 def pages() -> Mapping[str, str]:
     """Return the text of each generated file of `docs/`, by its path there."""
     return {

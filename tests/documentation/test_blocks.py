@@ -49,6 +49,7 @@ import httpx
 import pytest
 import yaml
 
+from router_service.settings.deployments import PROVIDERS
 from router_service.settings.reading import REFERENCE, load_settings, unknown_sections
 from switchcraft_training.config import RunConfig, load_config
 from tests.documentation.command_lines import Shell
@@ -185,9 +186,7 @@ def test_configuration_is_valid(block: Block, tmp_path: Path) -> None:
     text = text.replace("sha256:...", f"sha256:{'0' * 64}")
     path.write_text(text if "model_list" in settings else BASE_MODELS + text)
     names = re.findall(rf"{re.escape(REFERENCE)}(\w+)", text)
-    keys = {
-        f"{provider}_API_KEY": "sk-any" for provider in ("OPENAI", "ANTHROPIC", "XAI", "OPENROUTER")
-    }
+    keys = {name: "sk-any" for provider in PROVIDERS.values() for name in provider.key_names}
     load_settings(path, {**keys, **{name: value_of(name) for name in names}})
 
 

@@ -139,6 +139,9 @@ def test_headers_exist() -> None:
     for document in DOCUMENTS:
         named = {name for span in document.inline_code for name in HEADERS.findall(span)}
         assert not {name for name in named if not any(name in each for each in source)}, document
+    page = (ROOT / "docs" / "api.md").read_text()
+    described = HEADERS.findall((ROOT / "router_service" / "http" / "schemas.py").read_text())
+    assert not {header for header in described if header not in page}, "missing in docs/api.md"
 
 
 def test_metrics_exist() -> None:
