@@ -75,7 +75,7 @@ test-lowest: $(VENV)/.dev
 		> "$$($(LOWEST)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tools.pth"
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(LOWEST)/bin/python -m pytest --fast -p no:schemathesis $(PARALLEL) tests/router_service
 
-## test-agents: Claude Code and Codex CLI with scripted models; needs npm and downloads 770 MB
+## test-agents: Claude Code, Codex CLI and OpenCode with scripted models; needs npm and downloads 1.1 GB
 test-agents: $(VENV)/agents/.installed
 	$(BIN)/python -m tests.agents $(VENV)/agents/node_modules/.bin
 
@@ -102,9 +102,10 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-## docs: the documentation as a web site in site/
+SITE ?= site
+## docs: the documentation as a web site in $(SITE)/
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(SITE)
 
 ## train: the shipped artifact, from the recorded answers in $(DATA); downloads 44 MB if it has none
 train: $(VENV)/.dev

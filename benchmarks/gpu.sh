@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The router on a GPU: canary requests, latency and a gateway with a DistilBERT-sized artifact
 # (benchmarks/gpu.py), then graphs in ONNX Runtime beside torch and the paper's T4
-# (benchmarks/router_latency.py). Writes Markdown and JSON to runs/gpu for benchmarks/RESULTS.md. About
+# (benchmarks/router_latency.py). Writes Markdown and JSON to runs/gpu for benchmarks/DETAILS.md. About
 # ten minutes, of which installing takes half:
 #
 #   benchmarks/gpu.sh

@@ -40,19 +40,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
-    plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10})
-    figure, axes = plt.subplots(figsize=(8.4, 4.2), layout="constrained")
-    axes.set_ylim(0.76, 0.96)
+    plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10.5})
+    figure, axes = plt.subplots(figsize=(6.2, 4.4), layout="constrained")
+    axes.set_ylim(0.76, 0.985)
     artifact = Artifact.load(SHIPPED)
     draw_models(axes, artifact)
     draw_policies(axes, artifact.manifest)
     axes.set_xscale("log")
-    axes.set_xlim(0.05, 32)
+    axes.set_xlim(0.05, 60)
     axes.yaxis.set_major_locator(MultipleLocator(0.05))
-    axes.set_xlabel("cost, USD per 1,000 requests (log scale)")
+    axes.set_xlabel("cost, USD per 1,000 requests")
     axes.set_ylabel("correct answers")
     axes.set_title(
-        "Tool calls with unseen tools: 2,297 queries of BFCL v4, December 2025", loc="left"
+        "2,297 queries with unseen tools, BFCL v4, December 2025", loc="left", fontsize=11
     )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"${value:g}"))
@@ -73,8 +73,9 @@ def draw_models(axes: Axes, artifact: Artifact) -> None:
         lowest = axes.get_ylim()[0]
         text = NAMES[arm] if y > lowest else f"{NAMES[arm]}: {y:.0%}, below the plot"
         place = (x, max(y, lowest + 0.005))
-        # The name of the cheapest model would reach the next point.
-        offset = (7, -14) if x == cost_usd_per_1k.min() else (7, -4)
+        # These names would reach the next point.
+        below = {"gemini-2.5-flash-lite": (2, -20), "claude-haiku-4.5": (-18, -16)}
+        offset = below.get(arm, (7, -4))
         axes.annotate(text, place, offset, textcoords="offset points", color=GREY)
 
 
@@ -87,10 +88,10 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
     points = (*manifest.frontier, *manifest.verified_frontier)
     by_policy = {point.policy: point for point in points}
     operating = manifest.named_rules[VERIFIED]
-    named = {"fast": (BLUE, (18, -14)), "economy": (GREEN, (-26, 26)), "quality": (GREEN, (-30, 8))}
+    named = {"fast": (BLUE, (18, -14)), "economy": (GREEN, (-30, 24)), "quality": (GREEN, (-30, 8))}
     for name, (color, place) in named.items():
         draw_point(axes, by_policy[manifest.named_rules[name]], name, color, place)
-    draw_point(axes, by_policy[operating], "switchcraft", GREEN, (4, 28))
+    draw_point(axes, by_policy[operating], "switchcraft", GREEN, (14, 28))
     axes.plot([], [], color=GREY, marker="o", linestyle="", label="one model for every query")
     axes.legend(frameon=False, loc="upper right")
 

@@ -471,8 +471,8 @@ def _print_secret(created: CreatedKey, *, as_json: bool) -> None:
         return
     print(created.secret)
     print(
-        f"The line above is the secret of the key {created.key.name!r}. It is not stored, and not "
-        "shown again.",
+        f"The secret of the key {created.key.name!r} is on standard output. It is not stored, and "
+        "not shown again.",
         file=sys.stderr,
     )
 

@@ -82,7 +82,7 @@ def serve(
 
 
 @app.command
-def check(config: Path | None = None, /, *, ask: bool = False, json: bool = False) -> int:
+def check(config: Path | None = None, *, ask: bool = False, json: bool = False) -> int:
     """Check a configuration without serving.
 
     Checks the file, variables, the artifact, arms, prices, keys, Redis, the port and the folders.
@@ -299,7 +299,7 @@ def usage(
 def metrics() -> None:
     """List all Prometheus series of the gateway as a Markdown table.
 
-    Example: `switchcraft metrics > METRICS.md`
+    Example: `switchcraft metrics > metrics.md`
     """
     from router_service.telemetry.metrics import metrics_page
 

@@ -186,6 +186,22 @@ class Admission:
             await error_response(exc, scope)(scope, receive, last)
 
 
+class BelowVersion:
+    """Serves paths without `/v1`, too, because clients of LiteLLM's proxy often leave it out."""
+
+    def __init__(self, app: ASGIApp, paths: Iterable[str]) -> None:
+        """Wrap an app that serves these paths below `/v1`."""
+        self._app = app
+        self._paths = frozenset(paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, to the path below `/v1` if it has one of the paths."""
+        if scope["type"] == "http" and scope["path"] in self._paths:
+            path = f"/v1{scope['path']}"
+            scope.update(path=path, raw_path=path.encode())
+        await self._app(scope, receive, send)
+
+
 class Shortcut:
     """Sends POST requests for plain paths directly to the function of their route.
 

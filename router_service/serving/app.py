@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
 from router_service.access.hooks import AccessHooks
+from router_service.apis.registry import APIS
 from router_service.http import (
     accounts,
     counting,
@@ -24,7 +25,7 @@ from router_service.http import (
 from router_service.http import error_responses as errors
 from router_service.http import management as resources
 from router_service.http.auth import UI_PATH, Authentication
-from router_service.http.middleware import Accounting, Admission, Shortcut
+from router_service.http.middleware import Accounting, Admission, BelowVersion, Shortcut
 from router_service.requests.planning import DecidingRouter
 from router_service.runtime.gateway import Gateway
 from router_service.runtime.reloading import ReloadSource
@@ -94,7 +95,9 @@ def create_app(
     # Outside of the admission, so that a request without a valid key takes no slot.
     entry = Authentication(entry, lambda: gateway.engine.keys, gateway.metrics)
     tracer = gateway.tracing.tracer if gateway.tracing else None
-    app.entry = Accounting(entry, gateway.recorder, gateway.drain, gateway.hooks, tracer)
+    entry = Accounting(entry, gateway.recorder, gateway.drain, gateway.hooks, tracer)
+    openai_paths = ("/completions", "/embeddings", "/models")
+    app.entry = BelowVersion(entry, (*(api.path for api in APIS), *openai_paths))
     for each in routers:
         app.include_router(each)
     for module in (passing, resources, request_lists, accounts, usage, pages, traffic, requests):

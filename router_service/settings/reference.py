@@ -1,4 +1,4 @@
-"""Generate `docs/switchcraft.schema.json` and the tables of `docs/configuration.md`.
+"""Generate `docs/switchcraft.schema.json` and `docs/reference/settings.md`.
 
     python -m router_service.settings.reference docs
 
@@ -31,10 +31,18 @@ from router_service.settings.litellm import (
 from router_service.settings.reading import REFERENCE, Overrides
 from router_service.settings.values import Frozen
 
-PAGE = "configuration.md"
+PAGE = "reference/settings.md"
 SCHEMA = "switchcraft.schema.json"
-BEGIN = "<!-- begin: python -m router_service.settings.reference docs -->"
-END = "<!-- end -->"
+
+_HEAD = """\
+# Settings
+
+<!-- Written by `python -m router_service.settings.reference docs`, from docstrings. -->
+
+Every setting of the configuration file, with its type and its default.
+[Configuration](../configuration.md) explains the file, and the settings that most gateways need.
+A table has the settings of the section in its title; `N` is the position of an entry, from 0.
+"""
 
 DEFAULT = "x-default"
 """Key in a field's schema for the text that describes a default that is not a fixed value."""
@@ -136,8 +144,8 @@ def _descendants(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield from _descendants(child)
 
 
-def tables() -> str:
-    """Return the Markdown tables of all settings and environment variables."""
+def settings_page() -> str:
+    """Return the page of all settings and environment variables."""
     parts: list[str] = []
     for path, model, without in _SECTIONS:
         title = f"`{path}`"
@@ -149,8 +157,8 @@ def tables() -> str:
     rows = []
     for name, field in Overrides.model_fields.items():
         rows.append(f"| `SWITCHCRAFT_{name.upper()}` | {_sentence(field.description)} |")
-    header = ["### Environment variables", "", "| variable | effect |", "|---|---|"]
-    return "\n".join((*parts, *header, *rows, ""))
+    header = ["## Environment variables", "", "| variable | effect |", "|---|---|"]
+    return "\n".join((_HEAD, *parts, *header, *rows, ""))
 
 
 def _section(
@@ -179,10 +187,10 @@ def _section(
                 )
             elif default is None:
                 default = "required"
-            cells = (f"`{path}.{name}`", _type(shown), default, _sentence(field.description))
+            cells = (f"`{name}`", _type(shown), default, _sentence(field.description))
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     intro = (model.__doc__ or "").strip()
-    yield from (f"### {title}", "", re.sub(r"\n +", "\n", intro), "")
+    yield from (f"## {title}", "", re.sub(r"\n +", "\n", intro), "")
     if rows:
         yield from ("| setting | type | default | description |", "|---|---|---|---|", *rows, "")
     yield from inner
@@ -224,18 +232,10 @@ def _type(schema: Mapping[str, Json]) -> str:
 def main() -> None:
     """Write the page and the schema to the directory that the command line names."""
     parser = argparse.ArgumentParser(description="Generate the configuration reference.")
-    parser.add_argument("docs", type=Path, help=f"directory with {PAGE}")
+    parser.add_argument("docs", type=Path, help=f"directory of {PAGE} and {SCHEMA}")
     docs: Path = parser.parse_args().docs
-    page = docs / PAGE
-    page.write_text(with_tables(page.read_text()))
+    (docs / PAGE).write_text(settings_page())
     (docs / SCHEMA).write_text(schema_text())
-
-
-def with_tables(page: str) -> str:
-    """Return the page with new tables between its two markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
 
 
 def schema_text() -> str:

@@ -23,9 +23,15 @@ _NO_CREDENTIALS = "it has no effect; set api_key in each entry"
 _ALL_RETRIED = "it has no effect; every retryable failure is retried up to num_retries times"
 _POLICY_REFUSALS = "it has no effect; a refusal by a provider's content policy is relayed"
 _NO_CALLBACKS = (
-    "no callback is called; use tracing.otlp_endpoint, /metrics, or the files of decision_log"
+    "no callback is called; use tracing.otlp_endpoint (Langfuse and other servers accept"
+    " OpenTelemetry), /metrics, or the files of decision_log"
 )
-_NO_DATABASE = "LiteLLM's tables are not read; set database.url, and create the keys again"
+_OWN_DATABASE = (
+    "LiteLLM's tables are not read; set database.url for keys, budgets and usage. The page 'Move"
+    " from LiteLLM' says how keys and teams are copied"
+)
+_FILE_ONLY = "it has no effect; the models are those of this file"
+_KEY_DEFAULTS = "it has no effect; `switchcraft keys` and `switchcraft teams` set limits and models"
 _NO_CACHE = (
     "answers are not cached, because a repeated request may need another call; providers cache"
     " prompts, and router.conversations takes these caches into account"
@@ -34,14 +40,15 @@ _NO_HEALTH_CHECKS = "it has no effect; upstreams.breaker judges deployments by t
 _NOT_A_LIMIT = "it is the deployment's share of the requests and is not enforced as a limit"
 
 _CONSEQUENCES: Mapping[str, str] = {
+    "callback_settings": _NO_CALLBACKS,
     "credential_list": _NO_CREDENTIALS,
     "guardrails": "no guardrail is applied",
     "mcp_servers": "it has no effect; clients connect to MCP servers themselves",
     "general_settings.alerting": "no alerts are sent; use the rules for Prometheus in deploy/",
     "general_settings.background_health_checks": _NO_HEALTH_CHECKS,
-    "general_settings.database_url": _NO_DATABASE,
+    "general_settings.database_url": _OWN_DATABASE,
     "general_settings.health_check_interval": _NO_HEALTH_CHECKS,
-    "general_settings.store_model_in_db": _NO_DATABASE,
+    "general_settings.store_model_in_db": _FILE_ONLY,
     "general_settings.custom_auth": "the code is not run; clients authenticate with the keys of the"
     " section keys",
     "general_settings.enable_jwt_auth": _KEYS_ONLY,
@@ -53,17 +60,22 @@ _CONSEQUENCES: Mapping[str, str] = {
     "general_settings.forward_client_headers_to_llm_api": "it has no effect; list the headers in"
     " router.forward_headers",
     "general_settings.pass_through_endpoints": "it has no effect; set router.pass_through",
+    "litellm_settings.budget_duration": _NO_BUDGETS,
     "litellm_settings.cache": _NO_CACHE,
     "litellm_settings.cache_params": _NO_CACHE,
     "litellm_settings.callbacks": _NO_CALLBACKS,
     "litellm_settings.content_policy_fallbacks": _POLICY_REFUSALS,
+    "litellm_settings.default_key_generate_params": _KEY_DEFAULTS,
+    "litellm_settings.default_team_settings": _KEY_DEFAULTS,
     "litellm_settings.drop_params": "it has no effect; an upstream may refuse a parameter that it"
     " does not know",
     "litellm_settings.failure_callback": _NO_CALLBACKS,
     "litellm_settings.max_budget": _NO_BUDGETS,
+    "litellm_settings.max_internal_user_budget": _NO_BUDGETS,
     "litellm_settings.set_verbose": "it has no effect; set logging.level",
     "litellm_settings.ssl_verify": "it has no effect; certificates are always verified",
     "litellm_settings.success_callback": _NO_CALLBACKS,
+    "litellm_settings.upperbound_key_generate_params": _KEY_DEFAULTS,
     "router_settings.allowed_fails_policy": "it has no effect; all failures of an upstream count"
     " towards allowed_fails",
     "router_settings.content_policy_fallbacks": _POLICY_REFUSALS,
@@ -81,6 +93,7 @@ _CONSEQUENCES: Mapping[str, str] = {
     "router_settings.retry_policy": _ALL_RETRIED,
     "router_settings.routing_strategy": "it has no effect; deployments are chosen at random by"
     " weight",
+    "model_list.litellm_params.budget_duration": _NO_BUDGETS,
     "model_list.litellm_params.cooldown_time": _FOR_ALL_MODELS.format("cooldown_time"),
     "model_list.litellm_params.extra_headers": "they are not sent; router.forward_headers forwards"
     " the client's headers",

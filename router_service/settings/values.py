@@ -1,6 +1,6 @@
 """The gateway's configuration: our own sections of the file, and the models it lists.
 
-The docstrings of the fields are the descriptions in `docs/configuration.md` and in the JSON
+The docstrings of the fields are the descriptions in `docs/reference/settings.md` and in the JSON
 Schema; see `reference.py`.
 """
 

@@ -769,7 +769,7 @@ type says whether the sum, the minimum or the maximum is shown.
 
 
 def metrics_page() -> Iterator[str]:
-    """Yield the lines of `deploy/METRICS.md`."""
+    """Yield the lines of `docs/reference/metrics.md`."""
     yield _PAGE_HEAD
     for series in Metrics().series:
         kind = f"{series.kind} ({series.aggregation})" if series.aggregation else series.kind

@@ -2,7 +2,7 @@
 
 They are built on httptools and asyncio's protocols. We keep a client of our own because it takes
 the least CPU time for a small chat request: 0.079 ms, against 0.208 ms for aiohttp (0.023 against
-0.101 ms on a faster machine; `benchmarks/RESULTS.md` names the command). A request is one write,
+0.101 ms on a faster machine; `benchmarks/DETAILS.md` names the command). A request is one write,
 and bytes that arrive together are returned as one part.
 
 Failures are raised as httpx's errors. httpx's own transport is not used, not even for proxies: it

@@ -1,10 +1,10 @@
-"""Claude Code and Codex CLI complete a task through the gateway, with each upstream API.
+"""Claude Code, Codex CLI and OpenCode complete a task through the gateway, with each upstream API.
 
     make test-agents
 
-installs both (770 MB) below `.venv/agents` and prints the table of docs/agents.md. The model
-is scripted: it calls three tools, one after the other, and then says that it is done. The agents,
-their tools and the gateway are real.
+installs them (1.1 GB) below `.venv/agents` and prints the table of docs/clients.md, whose blocks
+configure and start them. The model is scripted: it calls three tools, one after the other, and then
+says that it is done. The agents, their tools and the gateway are real.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,14 @@ from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
 from tests.apis import APIS, Api
 from tests.clients.matrix import NAMES
+from tests.documentation.documents import ROOT, Block, Document
 from tests.providers.app import Play, Provider
 from tests.providers.gateways import ARMS, deployment, gateway
 from tests.providers.requests import ProviderRequest
 from tests.serving import served
 
+PAGE = Document(ROOT / "docs" / "clients.md")
+ADDRESS = "http://127.0.0.1:8080"
 TASK = "Sort the numbers in numbers.txt into sorted.txt, and explain it in answer.md."
 NUMBERS = "17\n4\n21\n"
 SORTED = "4\n17\n21\n"
@@ -60,19 +65,49 @@ class Agent:
 
     name: str
     program: str
-    start: Callable[[Path, str, Path], tuple[list[str], dict[str, str]]]
-    """Its arguments and environment for a program, a gateway's address and a home folder."""
+    options: str
+    """Further options of the page's command: what the program may do, and that it prints JSON."""
+    configuration: tuple[str, str] | None
+    """The language of the page's configuration, and its file below the home folder."""
+    environment: Callable[[Path], dict[str, str]]
+    """Its environment, with a home folder."""
     calls: Callable[[Path], list[ToolUse]]
     """The three calls of the task in a folder."""
     usage: Callable[[str], tuple[str, int, int]]
     """The last text, and the tokens, that the agent's output states."""
 
+    def prepare(self, url: str, home: Path) -> str:
+        """Write the configuration, and return the script that starts the agent.
 
-def _start_claude(program: Path, url: str, home: Path) -> tuple[list[str], dict[str, str]]:
-    options = ["--output-format", "json", "--allowedTools", "Bash,Read,Write"]
-    return [str(program), "-p", TASK, *options], {
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": "client-key",
+        Both are the page's, with the gateway's address, another task and further options.
+        """
+        blocks = list(_section(self.name.removesuffix(" CLI")))
+        if self.configuration is not None:
+            language, file = self.configuration
+            (block,) = (block for block in blocks if block.language == language)
+            (home / file).parent.mkdir(parents=True)
+            (home / file).write_text(block.text.replace(ADDRESS, url))
+        (block,) = (block for block in blocks if block.is_shell)
+        command = rf'^({self.program} \S+) "[^"]*"$'
+        assert re.search(command, block.text, re.MULTILINE), block
+        started = f"{self.options} {shlex.quote(TASK)}"
+        script = re.sub(
+            command, lambda found: f"{found[1]} {started}", block.text, flags=re.MULTILINE
+        )
+        return script.replace(ADDRESS, url)
+
+
+def _section(heading: str) -> Iterator[Block]:
+    """Yield the page's blocks below a heading."""
+    lines = PAGE.text.splitlines()
+    start = lines.index(f"## {heading}") + 1
+    after = (number for number in range(start, len(lines)) if lines[number].startswith("## "))
+    end = next(after, len(lines))
+    yield from (block for block in PAGE.blocks if start <= block.line <= end)
+
+
+def _claude_environment(home: Path) -> dict[str, str]:
+    return {
         "CLAUDE_CONFIG_DIR": str(home / "claude"),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
@@ -99,23 +134,8 @@ def _claude_usage(output: str) -> tuple[str, int, int]:
     return result["result"], usage["input_tokens"] + read + written, usage["output_tokens"]
 
 
-def _start_codex(program: Path, url: str, home: Path) -> tuple[list[str], dict[str, str]]:
-    (home / "codex").mkdir(parents=True)
-    (home / "codex" / "config.toml").write_text(
-        f"""\
-model = "gpt-5.5"
-model_provider = "switchcraft"
-web_search = "disabled"
-[model_providers.switchcraft]
-name = "Switchcraft"
-base_url = "{url}/v1"
-env_key = "SWITCHCRAFT_KEY"
-wire_api = "responses"
-"""
-    )
-    options = ["--json", "--skip-git-repo-check", "--sandbox", "danger-full-access"]
-    environment = {"CODEX_HOME": str(home / "codex"), "SWITCHCRAFT_KEY": "client-key"}
-    return [str(program), "exec", *options, TASK], environment
+def _codex_environment(home: Path) -> dict[str, str]:
+    return {"CODEX_HOME": str(home / ".codex")}
 
 
 def _codex_calls(folder: Path) -> list[ToolUse]:
@@ -135,9 +155,64 @@ def _codex_usage(output: str) -> tuple[str, int, int]:
     return text, usage["input_tokens"], usage["output_tokens"]
 
 
+def _opencode_environment(home: Path) -> dict[str, str]:
+    return {
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / "data"),
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    }
+
+
+def _opencode_calls(folder: Path) -> list[ToolUse]:
+    inputs: list[tuple[str, dict[str, Any]]] = [
+        ("read", {"filePath": str(folder / "numbers.txt")}),
+        ("bash", {"command": SORT, "description": "Sort the numbers"}),
+        ("write", {"filePath": str(folder / "answer.md"), "content": ANSWER}),
+    ]
+    return [
+        ToolUse(f"call_{number}", name, json.dumps(arguments))
+        for number, (name, arguments) in enumerate(inputs)
+    ]
+
+
+def _opencode_usage(output: str) -> tuple[str, int, int]:
+    events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    text = [event["part"]["text"] for event in events if event["type"] == "text"][-1]
+    tokens = [event["part"]["tokens"] for event in events if event["type"] == "step_finish"]
+    # It counts cached tokens and reasoning apart.
+    read = sum(each["input"] + sum(each["cache"].values()) for each in tokens)
+    return text, read, sum(each["output"] + each["reasoning"] for each in tokens)
+
+
 AGENTS = (
-    Agent("Claude Code", "claude", _start_claude, _claude_calls, _claude_usage),
-    Agent("Codex CLI", "codex", _start_codex, _codex_calls, _codex_usage),
+    Agent(
+        "Claude Code",
+        "claude",
+        "--output-format json --allowedTools Bash,Read,Write --",
+        None,
+        _claude_environment,
+        _claude_calls,
+        _claude_usage,
+    ),
+    Agent(
+        "Codex CLI",
+        "codex",
+        "--json --skip-git-repo-check --sandbox danger-full-access",
+        ("toml", ".codex/config.toml"),
+        _codex_environment,
+        _codex_calls,
+        _codex_usage,
+    ),
+    Agent(
+        "OpenCode",
+        "opencode",
+        "--format json",
+        ("json", ".config/opencode/opencode.json"),
+        _opencode_environment,
+        _opencode_calls,
+        _opencode_usage,
+    ),
 )
 
 
@@ -167,12 +242,14 @@ def run(agent: Agent, programs: Path, dialect: Api) -> Figures:
         with served(provider) as upstream:
             models = dict.fromkeys(ARMS, deployment(upstream, dialect))
             with gateway(models) as url:
-                arguments, environment = agent.start(programs / agent.program, url, home)
+                script = agent.prepare(url, home)
+                path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+                environment = {"HOME": str(home), "PATH": path, **agent.environment(home)}
                 started = time.monotonic()
                 done = subprocess.run(
-                    arguments,
+                    ["bash", "-euc", script],
                     cwd=folder,
-                    env={**inherited(), "HOME": str(home), **environment},
+                    env={**inherited(), **environment},
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -195,14 +272,14 @@ def run(agent: Agent, programs: Path, dialect: Api) -> Figures:
 
 def inherited() -> Mapping[str, str]:
     """Return the environment without keys and settings of agents that are used on this machine."""
-    prefixes = ("ANTHROPIC_", "CLAUDE", "CODEX_", "OPENAI_")
+    prefixes = ("ANTHROPIC_", "CLAUDE", "CODEX_", "OPENAI_", "OPENCODE_")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
 def main() -> int:
     """Run all agents; print the table; return 1 if one has failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("programs", type=Path, help="folder of `claude` and `codex`")
+    parser.add_argument("programs", type=Path, help="folder of `claude`, `codex` and `opencode`")
     programs = parser.parse_args().programs.resolve()
     print("| agent | upstream's API | requests | tool calls | seconds | input | output tokens |")
     print("|---|---|--:|--:|--:|--:|--:|")

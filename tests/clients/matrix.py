@@ -2,7 +2,7 @@
 
     python -m tests.clients.matrix
 
-prints the table of docs/agents.md.
+prints the table of docs/translation.md.
 """
 
 from __future__ import annotations

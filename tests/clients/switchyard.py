@@ -5,7 +5,7 @@
 
 runs the matrix of APIs through Switchyard, and prints the conversations that did not pass. Then it
 sends the same requests through both gateways, and prints where the bodies that the upstream got
-differ. docs/agents.md explains the differences.
+differ. docs/translation.md explains the differences.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.clients.matrix import CELLS, SCRIPTS, Case, Cell, Matrix, play
 from tests.providers.app import Provider
 from tests.serving import served
 
-PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
+PAGE = Path(__file__).parents[2] / "docs" / "translation.md"
 
 
 @pytest.fixture(scope="module")

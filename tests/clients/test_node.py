@@ -17,6 +17,7 @@ from tests.clients.conversations import MAX_TOKENS, SYSTEM, THINKING_TOKENS, TOO
 from tests.clients.installed import INSTALL_S, installed
 from tests.clients.matrix import CELLS, RESULTS, SCRIPTS, Case
 from tests.clients.upstreams import event_stream, gateway_before_script
+from tests.documentation.documents import ROOT, Document
 from tests.providers.app import ERROR_MESSAGE, Fault
 from tests.providers.gateways import names
 from tests.serving import Sandbox, wait_for
@@ -159,6 +160,21 @@ def test_openai_reads_unusual_events(node: Run) -> None:
     contents = [choice["delta"]["content"] for chunk in chunks for choice in chunk["choices"]]
     assert contents == ["\u00e9", "b"]
     assert len(chunks) == 3
+
+
+def test_program_of_the_documentation_runs(scripts: Path, base_url: str, sandbox: Sandbox) -> None:
+    """The program of docs/clients.md calls its tool and prints a text."""
+    blocks = Document(ROOT / "docs" / "clients.md").blocks
+    (program,) = (block.text for block in blocks if block.language == "js")
+    assert "http://127.0.0.1:8080/v1" in program
+    (scripts / "documented.mjs").write_text(program.replace("http://127.0.0.1:8080/v1", base_url))
+    command = ["node", "documented.mjs"]
+    done = subprocess.run(
+        command, cwd=scripts, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "This is the sandbox" in done.stdout
+    assert b"light rain in Oslo" in sandbox.last_body()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

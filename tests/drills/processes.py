@@ -25,6 +25,8 @@ import yaml
 from router_service.artifact import SHIPPED, Artifact
 from tests.bodies import CHAT, TOOLS
 
+ROOT = Path(__file__).parents[2]
+
 START_TIMEOUT_S = 60.0
 PAUSE_S = 0.01
 """Pause between two requests of a client, so that the load does not saturate the machine."""
@@ -130,6 +132,32 @@ def gateway(config: Path, folder: Path, *, key: str = "") -> Iterator[GatewayPro
         try:
             wait_until(lambda: _is_ready(started), f"{log.read_text()}", START_TIMEOUT_S)
             yield started
+        finally:
+            process.terminate()
+            process.wait(START_TIMEOUT_S)
+
+
+@contextmanager
+def sandbox_gateway(folder: Path) -> Iterator[str]:
+    """Run `switchcraft serve` without a configuration, as `make serve` does; yield its address.
+
+    The folder gets its log, and its database as the folder of state.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
+    log = folder / "gateway.log"
+    environment = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
+    environment |= {"XDG_STATE_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    url = f"http://127.0.0.1:{port}"
+    with (
+        httpx.Client(base_url=url, timeout=30) as http,
+        log.open("wb") as file,
+        subprocess.Popen(command, cwd=ROOT, stderr=file, env=environment) as process,
+    ):
+        started = GatewayProcess(url, process, log, http)
+        try:
+            wait_until(lambda: _is_ready(started), "the gateway serves", START_TIMEOUT_S)
+            yield url
         finally:
             process.terminate()
             process.wait(START_TIMEOUT_S)

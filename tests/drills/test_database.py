@@ -256,9 +256,9 @@ def test_gateways_that_start_together_create_the_tables_once(
 def test_documented_backup_can_be_restored(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
 ) -> None:
-    """The commands of docs/operations.md save and restore the keys, while a gateway runs."""
+    """The commands of docs/database.md save and restore the keys, while a gateway runs."""
     url = server.create()
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "database.md").read_text()
     dump, restore = re.findall(r"^pg_(?:dump|restore) .*$", text, re.MULTILINE)
 
     def run(command: str) -> None:

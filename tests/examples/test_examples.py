@@ -23,6 +23,7 @@ EXAMPLES = ROOT / "examples"
 ARMS = ("gpt-5.2", "gpt-4.1-mini")
 LITELLM = ROOT / "tests" / "examples" / "litellm.txt"
 RUN_ELSEWHERE = {
+    "move_litellm_keys.py": "tests/moving/test_litellm.py",
     "retraining_job.py": "tests/training/test_own_traffic.py",
     "spend_a_budget.py": "tests/examples/test_walk_through.py",
 }

@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from router_service.core.keys import PREFIX
-from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
+from tests.drills.processes import sandbox_gateway
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "accounts.md"
@@ -29,40 +28,14 @@ def commands() -> str:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Return variables of the gateway and of the commands: an empty database, and no settings."""
-    kept = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
-    return {**kept, "XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture
-def url(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
-    """Run `switchcraft serve` without a configuration, as `make serve` does; yield its address."""
-    port = free_port()
-    command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
-    log = tmp_path / "gateway.log"
-    address = f"http://127.0.0.1:{port}"
-
-    def is_ready() -> bool:
-        try:
-            return httpx.get(f"{address}/readyz").is_success
-        except httpx.TransportError:
-            return False
-
-    with (
-        log.open("wb") as file,
-        subprocess.Popen(command, cwd=ROOT, stderr=file, env=environment) as process,
-    ):
-        try:
-            wait_until(is_ready, "the gateway serves", START_TIMEOUT_S)
-            yield address
-        finally:
-            process.terminate()
-            process.wait(START_TIMEOUT_S)
+def url(tmp_path: Path) -> Iterator[str]:
+    """Run a gateway without a configuration and with an empty database; yield its address."""
+    with sandbox_gateway(tmp_path) as address:
+        yield address
 
 
 @pytest.mark.timeout(600)
-def test_walk_through_works_as_written(url: str, environment: dict[str, str]) -> None:
+def test_walk_through_works_as_written(url: str, tmp_path: Path) -> None:
     """Only the port, the programs' folder and the installation of a package are replaced.
 
     A key works, spends its budget with ever cheaper policies, is refused, rotated and revoked.
@@ -74,6 +47,8 @@ def test_walk_through_works_as_written(url: str, environment: dict[str, str]) ->
     }
     script = re.sub(r"\.venv/bin/(\w+)", lambda found: programs[found[1]], commands())
     script = script.replace(ADDRESS, url)
+    environment = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
+    environment |= {"XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=ROOT,

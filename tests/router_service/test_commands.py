@@ -242,9 +242,9 @@ def test_reachable_goal_prints_its_rule(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_metrics_command_prints_the_published_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """`switchcraft metrics` prints `deploy/METRICS.md`."""
+    """`switchcraft metrics` prints `docs/reference/metrics.md`."""
     assert main(["metrics"]) == 0
-    assert capsys.readouterr().out == (ROOT / "deploy" / "METRICS.md").read_text()
+    assert capsys.readouterr().out == (ROOT / "docs" / "reference" / "metrics.md").read_text()
 
 
 def test_key_command_prints_a_key_and_its_hash(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,7 +120,7 @@ def test_first_answer_is_the_one_that_readme_shows(
 ) -> None:
     """The first program prints the streamed call and the sentence that follow it in README."""
     run_program(first_gateway, folder, blocks(README, "python")[0])
-    shown = next(block for block in blocks(README, "") if block.startswith("get_forecast"))
+    shown = next(block for block in blocks(README, "text") if block.startswith("get_forecast"))
     printed = capsys.readouterr().out
     assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
 

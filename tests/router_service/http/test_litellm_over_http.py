@@ -108,6 +108,32 @@ def test_models_lists_groups_and_aliases(http: httpx.Client) -> None:
     assert not {"small-a", "small-b"} & names
 
 
+def test_paths_without_v1_are_served(http: httpx.Client) -> None:
+    """A client whose base URL lacks `/v1`, as in LiteLLM's documentation, gets the same answers."""
+    ask = {"model": "small", "messages": ASK}
+    bare = http.post("/chat/completions", json=ask)
+    assert bare.json()["choices"] == http.post(CHAT, json=ask).json()["choices"]
+    assert bare.headers["x-switchcraft-model"] == "small"
+    assert http.get("/models").json() == http.get("/v1/models").json()
+    assert http.post("/embeddings", json={"model": "embed", "input": "a"}).is_success
+    assert http.get("/chat/completions").status_code == 405
+    # Only these paths: others stay below `/v1`.
+    assert http.get("/decisions/dec_1").status_code == 404
+
+
+def test_paths_without_v1_need_a_key_too(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Authentication and the limits of keys hold for both forms of a path."""
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{FILE}\ngeneral_settings: {{master_key: sk-a-key-for-this-test-4711}}\n")
+    settings = load_settings(path, {"BASE": sandbox.base_url})
+    with served(create_app(settings, FakeRouter())) as url:
+        for start in (url, f"{url}/v1"):
+            ask = {"model": "small", "messages": ASK}
+            assert httpx.post(f"{start}/chat/completions", json=ask).status_code == 401
+            key = {"authorization": "Bearer sk-a-key-for-this-test-4711"}
+            assert httpx.post(f"{start}/chat/completions", json=ask, headers=key).is_success
+
+
 def test_wildcard_passes_any_model_through(http: httpx.Client, sandbox: Sandbox) -> None:
     """The rest of the name reaches the provider; usage, records and metrics have the whole name."""
     before = asked(sandbox)

@@ -288,7 +288,7 @@ def test_model_has_the_capabilities_that_all_deployments_share(load: Load) -> No
 
 
 WARNED = {
-    "general_settings.database_url": "set database.url, and create the keys again",
+    "general_settings.database_url": "set database.url",
     "general_settings.alerting": "Prometheus",
     "litellm_settings.success_callback": "tracing.otlp_endpoint",
     "litellm_settings.cache": "not cached",

@@ -331,8 +331,8 @@ def test_command_takes_names_folders_and_mirrors(
 
 
 def test_documentation_has_the_table() -> None:
-    """`docs/training.md` names every recording, address, revision, size and licence."""
-    text = (ROOT / "docs/training.md").read_text()
+    """`docs/recordings.md` names every recording, address, revision, size and licence."""
+    text = (ROOT / "docs/recordings.md").read_text()
     for recording in RECORDINGS.values():
         (row,) = (line for line in text.splitlines() if line.startswith(f"| `{recording.name}` |"))
         assert f"| {recording.download_mb} MB | {recording.disk_mb} MB |" in row

@@ -1,6 +1,6 @@
 """The table of public recordings: addresses, revisions, files, sizes and licences.
 
-`docs/training.md` has the same table for readers; change both together.
+`docs/recordings.md` has the same table for readers; change both together.
 """
 
 from __future__ import annotations

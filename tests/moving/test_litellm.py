@@ -1,0 +1,211 @@
+"""Files, clients and keys of a LiteLLM proxy move as docs/migrate-from-litellm.md says.
+
+The files in `litellm/` have the shape of those in LiteLLM's documentation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import httpx
+import pytest
+
+from router_service.check import Status, check
+from router_service.router import Router
+from router_service.settings import Settings, load_settings
+from tests.bodies import ASK, BODY
+from tests.documentation.documents import ROOT, Document
+from tests.moving.gateways import moved_gateway
+from tests.serving import Sandbox
+
+FILES = sorted(Path(__file__).with_name("litellm").glob("*.yaml"))
+PAGE = Document(ROOT / "docs" / "migrate-from-litellm.md")
+MASTER_KEY = "sk-the-master-key-of-this-test"
+
+UNKNOWN_PRICES = "{}\nrouter: {{unknown_prices: allow}}\n"
+"""What the page tells users to add for models without a known price."""
+
+
+def environment(path: Path) -> dict[str, str]:
+    """Return a value for each variable that a file refers to."""
+    names = re.findall(r"os\.environ/(\w+)", path.read_text())
+    values = dict.fromkeys(names, MASTER_KEY)
+    return values | {"REDIS_HOST": "127.0.0.1"}
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file of a LiteLLM user, with its variables set and unknown prices allowed."""
+    original: Path = request.param
+    for name, value in environment(original).items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / original.name
+    path.write_text(UNKNOWN_PRICES.format(original.read_text()))
+    return path
+
+
+def test_check_finds_nothing_that_stops_the_gateway(file: Path) -> None:
+    """Only services that do not run here fail; each setting without effect is a note."""
+    failed = [finding for finding in check(file) if finding.status is Status.FAILED]
+    assert {finding.subject for finding in failed} <= {"redis", "port"}, failed
+
+
+def test_page_names_each_setting_that_check_reports(file: Path) -> None:
+    """Whoever looks up a setting that `check` reports finds it on the page."""
+    settings = load_settings(file, os.environ)
+    reported = {each.where.rpartition(".")[2] for each in settings.unsupported}
+    named = {name for span in PAGE.inline_code for name in re.findall(r"\w+", span)}
+    assert not reported - named
+
+
+def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, router: Router) -> None:
+    """Every name that the file gives to a chat model is answered, with and without `/v1`."""
+    settings = without_redis(load_settings(file, os.environ))
+    key = settings.keys.admin
+    headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+    with (
+        moved_gateway(settings, sandbox.base_url, router) as url,
+        httpx.Client(base_url=url, headers=headers, timeout=20) as http,
+    ):
+        names = [model["id"] for model in http.get("/models").json()["data"]]
+        chat = [name for name in names if "embed" not in name and "*" not in name]
+        assert set(chat) >= settings.aliases.keys()
+        for name in chat:
+            for path in ("/chat/completions", "/v1/chat/completions"):
+                answer = http.post(path, json={"model": name, "messages": ASK})
+                assert answer.is_success, (name, answer.text)
+        assert http.post("/v1/chat/completions", json=BODY).is_success
+        if headers:
+            refused = httpx.post(f"{url}/v1/chat/completions", json=BODY)
+            assert refused.status_code == 401
+
+
+def without_redis(settings: Settings) -> Settings:
+    """Return the settings of a gateway without other replicas."""
+    server = settings.server.model_copy(update={"redis_url": None})
+    return settings.model_copy(update={"server": server})
+
+
+def hashed(key: str) -> str:
+    """Return what LiteLLM stores of a key (`hash_token` in its proxy/utils.py)."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+TEAMS = [
+    {
+        "team_id": "0c1d", "team_alias": "core infra", "max_budget": 500.0,
+        "budget_duration": "30d", "models": ["gpt-4.1-mini"], "rpm_limit": 600,
+    }
+]  # fmt: skip
+"""A row of LiteLLM's `GET /team/list`, with the fields that the program reads."""
+
+KEYS = [
+    {
+        "token": hashed("sk-key-of-search-agent"), "key_alias": "search-agent", "team_id": "0c1d",
+        "max_budget": 50.0, "budget_duration": "7d", "tpm_limit": 100_000, "user_id": "ana",
+        "models": ["gpt-4.1-mini"], "expires": "2099-01-31T18:00:00Z", "metadata": {},
+    },
+    {
+        "token": hashed("sk-key-of-batch"), "key_alias": None, "max_budget": 3,
+        "budget_duration": "90d", "models": ["all-team-models"], "aliases": {"gpt-4": "gpt-5"},
+    },
+    {"token": hashed("sk-key-of-mallory"), "key_alias": "mallory", "blocked": True, "models": []},
+]  # fmt: skip
+"""Rows of LiteLLM's `GET /key/list?return_full_object=true`."""
+
+
+class LiteLLM(BaseHTTPRequestHandler):
+    """The part of a LiteLLM proxy's API that lists keys and teams; one key on each page."""
+
+    def do_GET(self) -> None:
+        """Answer a request that has the master key."""
+        page = int((re.findall(r"&page=(\d+)", self.path) or ["1"])[0])
+        listed: object = TEAMS
+        if self.path.startswith("/key/list?return_full_object=true"):
+            listed = {"keys": KEYS[page - 1 : page], "total_pages": len(KEYS)}
+        is_allowed = self.headers["authorization"] == f"Bearer {MASTER_KEY}"
+        self.send_response(200 if is_allowed else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(listed if is_allowed else {}).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        """Log nothing."""
+
+
+@pytest.fixture
+def litellm_url() -> Iterator[str]:
+    """Yield the address of a LiteLLM proxy."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), LiteLLM)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.timeout(180)
+def test_clients_keep_their_virtual_keys(
+    litellm_url: str, sandbox: Sandbox, router: Router, tmp_path: Path
+) -> None:
+    """The page's commands copy teams and keys; the keys work with their teams, budgets and limits.
+
+    Only the programs' folder, LiteLLM's address and its master key are replaced.
+    """
+    (block,) = (
+        each for each in PAGE.blocks if "move_litellm_keys.py" in each.text and each.is_shell
+    )
+    script = block.text.replace("http://litellm:4000", litellm_url).replace("sk-...", MASTER_KEY)
+    configuration = tmp_path / "litellm_config.yaml"
+    configuration.write_text(f"""
+model_list:
+  - {{model_name: gpt-4.1-mini, litellm_params: {{model: openai/gpt-4.1-mini, api_key: any}}}}
+  - {{model_name: gpt-5.2, litellm_params: {{model: openai/gpt-5.2, api_key: any}}}}
+general_settings: {{master_key: {MASTER_KEY}}}
+database: {{url: "sqlite:///{tmp_path}/keys.db"}}
+""")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name, command in (("switchcraft", "-m router_service.cli"), ("python", "")):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n')
+        program.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    for remark in ("mallory: is blocked", "its budget is for 90d", "its aliases are not copied"):
+        assert remark in done.stdout
+
+    settings = load_settings(configuration, {})
+    with moved_gateway(settings, sandbox.base_url, router) as url:
+
+        def ask(key: str, model: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            body = {"model": model, "messages": ASK}
+            return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers).status_code
+
+        assert ask("sk-key-of-search-agent", "gpt-4.1-mini") == 200
+        assert ask("sk-key-of-search-agent", "switchcraft") == 200
+        assert ask("sk-key-of-search-agent", "gpt-5.2") == 403
+        assert ask("sk-key-of-batch", "gpt-5.2") == 200
+        assert ask("sk-key-of-mallory", "gpt-5.2") == 401
+        admin = {"authorization": f"Bearer {MASTER_KEY}"}
+        key = httpx.get(f"{url}/admin/keys/search-agent", headers=admin).json()
+        team = httpx.get(f"{url}/admin/teams/core%20infra", headers=admin).json()
+    assert key["budget"] == {"usd": 50.0, "period": "week"}
+    assert (key["team"], key["owner"], key["tokens_per_minute"]) == ("core infra", "ana", 100_000)
+    assert key["expires"].startswith("2099-01-31T18:00")
+    assert (team["budget"]["usd"], team["requests_per_minute"]) == (500.0, 600)
