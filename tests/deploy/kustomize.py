@@ -20,7 +20,7 @@ MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMou
 def render(folder: Path) -> list[Resource]:
     """Return the resources of a folder with a kustomization, in the order of its files.
 
-    Names of generated config maps have no hash.
+    A patch with a target that no resource matches changes nothing. Names of generated config maps have no hash.
     """
     file: Resource = yaml.safe_load((folder / "kustomization.yaml").read_text())
     resources = [
@@ -66,7 +66,21 @@ def _patch(resources: list[Resource], file: Resource) -> None:
     by_key = {_key(resource): resource for resource in resources}
     for entry in file.get("patches", ()):
         patch = yaml.safe_load(entry["patch"])
-        _merge(by_key[_key(patch)], patch)
+        if isinstance(patch, dict):
+            _merge(by_key[_key(patch)], patch)
+            continue
+        target = by_key.get((entry["target"]["kind"], entry["target"]["name"]))
+        for operation in patch if target is not None else ():
+            _append(target, operation)
+
+
+def _append(target: Any, operation: Resource) -> None:
+    """Append to a list as a JSON Patch does; manifests use no other operation."""
+    *path, end = operation["path"].strip("/").split("/")
+    assert (operation["op"], end) == ("add", "-"), operation
+    for name in path:
+        target = target[name]
+    target.append(operation["value"])
 
 
 def _merge(target: Resource, patch: Resource) -> None:
