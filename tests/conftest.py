@@ -165,19 +165,19 @@ def postgresql() -> Iterator[PostgreSQLServer]:
 @pytest.fixture(scope="session")
 def prometheus() -> Path:
     """Return the Prometheus server's path; skip the test if it is missing."""
-    return program("prometheus", "prometheus")
+    return program("prometheus")
 
 
 @pytest.fixture(scope="session")
 def promtool() -> Path:
     """Return promtool's path; skip the test if it is missing."""
-    return program("promtool", "prometheus")
+    return program("promtool")
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Path:
     """Return the browser's path for Playwright's `executable_path`; skip if it is missing."""
-    return program("chromium", "chromium")
+    return program("chromium")
 
 
 # Not for the whole session: while it is open, `asyncio.run` fails in this thread.

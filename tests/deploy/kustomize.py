@@ -20,7 +20,8 @@ MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMou
 def render(folder: Path) -> list[Resource]:
     """Return the resources of a folder with a kustomization, in the order of its files.
 
-    A patch with a target that no resource matches changes nothing. Names of generated config maps have no hash.
+    Names of generated config maps have no hash. A patch whose target no resource matches changes
+    nothing.
     """
     file: Resource = yaml.safe_load((folder / "kustomization.yaml").read_text())
     resources = [
@@ -74,13 +75,13 @@ def _patch(resources: list[Resource], file: Resource) -> None:
             _append(target, operation)
 
 
-def _append(target: Any, operation: Resource) -> None:
+def _append(target: Resource, operation: Resource) -> None:
     """Append to a list as a JSON Patch does; manifests use no other operation."""
-    *path, end = operation["path"].strip("/").split("/")
+    *path, name, end = operation["path"].strip("/").split("/")
     assert (operation["op"], end) == ("add", "-"), operation
-    for name in path:
-        target = target[name]
-    target.append(operation["value"])
+    for part in path:
+        target = target[part]
+    target[name].append(operation["value"])
 
 
 def _merge(target: Resource, patch: Resource) -> None:

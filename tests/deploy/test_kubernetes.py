@@ -113,7 +113,7 @@ def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", sorted(RENDERED.keys() - {"production-with-prometheus"}))
 def test_cluster_needs_no_other_resource_types(name: str) -> None:
-    """Kubernetes' own schemas know every resource and all of its fields, so no operator is needed."""
+    """Kubernetes' own schemas know every resource and field, so no operator is needed."""
     for resource in RENDERED[name]:
         kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
