@@ -30,7 +30,7 @@ CHECKOUT := cpu,$(SERVING),train,review,ray
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-packages test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom clean
+.PHONY: serve test test-packages test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom release clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -139,6 +139,10 @@ audit: $(VENV)/.dev
 sbom: $(VENV)/.python
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/install.sh cpu $(VENV)/image
 	cp $(VENV)/image/sbom.cdx.json .
+
+## release: wheel, sdist, image, SBOM, documentation and release notes in dist/; uploads nothing
+release: $(VENV)/.dev
+	$(BIN)/python deploy/release.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
