@@ -189,7 +189,7 @@ def _steps(version: str, dist: Path, image: str | None) -> list[str]:
         f"Release {version} is in dist/: {', '.join(files)}.",
         f"Read dist/release-notes-{version}.md. Then upload it:",
         "",
-        f"  git tag --sign v{version} --message 'Switchcraft {version}'",
+        f"  git tag --annotate v{version} --message 'Switchcraft {version}'",
         f"  git push origin HEAD v{version}",
         f"  uv publish {packages}",
     ]
