@@ -71,8 +71,9 @@ def _patch(resources: list[Resource], file: Resource) -> None:
             _merge(by_key[_key(patch)], patch)
             continue
         target = by_key.get((entry["target"]["kind"], entry["target"]["name"]))
-        for operation in patch if target is not None else ():
-            _append(target, operation)
+        if target is not None:
+            for operation in patch:
+                _append(target, operation)
 
 
 def _append(target: Resource, operation: Resource) -> None:

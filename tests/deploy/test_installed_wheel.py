@@ -91,7 +91,8 @@ def gateway(installed: Installed) -> Iterator[str]:
     """Run `switchcraft serve`, and yield its address once it says that it serves."""
     address = f"127.0.0.1:{free_port()}"
     log = installed.folder / "gateway.log"
-    command = [installed.program("switchcraft"), "serve", "--port", address.partition(":")[2]]
+    port = address.partition(":")[2]
+    command = [str(installed.program("switchcraft")), "serve", "--port", port]
     with (
         log.open("wb") as file,
         subprocess.Popen(

@@ -129,9 +129,11 @@ def test_figures_are_those_of_the_database(grafana: psycopg.Connection) -> None:
     assert only(show(grafana, "Cached prompt tokens")) == pytest.approx(0.1)
     first, second = show(grafana, "Keys that spent most")
     assert (first["key"], first["team"], first["owner"]) == ("anna", "blue", "Anna")
-    assert (first["requests"], float(first["cost"])) == (40, pytest.approx(12))
+    assert first["requests"] == 40
+    assert float(first["cost"]) == pytest.approx(12)
     assert float(first["cost of 1,000"]) == pytest.approx(300)
-    assert (second["key"], float(second["cost"])) == ("bert", pytest.approx(4))
+    assert second["key"] == "bert"
+    assert float(second["cost"]) == pytest.approx(4)
     (budget,) = show(grafana, "Budgets")
     assert (budget["kind"], budget["name"], budget["period"]) == ("key", "anna", "month")
     assert float(budget["used"]) == pytest.approx(0.25)

@@ -59,7 +59,8 @@ def documented(page: str, beginning: str) -> str:
     """Return the first command of a page's shell blocks that begins so, without its comment."""
     blocks = re.findall(r"^```(?:sh|shell)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     lines = (line.removeprefix(".venv/bin/") for block in blocks for line in block.splitlines())
-    return next(line for line in lines if line.startswith(beginning)).partition("  #")[0].strip()
+    command: str = next(line for line in lines if line.startswith(beginning))
+    return command.partition("  #")[0].strip()
 
 
 class Operator:
@@ -204,9 +205,7 @@ def check_configuration(operator: Operator, text: str) -> None:
     found = operator.run("switchcraft check gateway.yaml", status=1)
     line = mistaken.partition("  workers:")[0].count("\n") + 1
     assert f"gateway.yaml:{line}: server.worker: is unknown; did you mean 'workers'?" in found
-    operator.write(mistaken)
-    found = operator.run("switchcraft check gateway.yaml", status=1)
-    assert "gpt-4.1-mimi" in found
+    assert "there is no model 'gpt-4.1-mimi' in model_list" in found
     operator.write(text)
     found = operator.run("switchcraft check gateway.yaml --ask")
     assert "2 of 8 arms" in found
@@ -254,15 +253,16 @@ def give_budget(operator: Operator, browser: Browser) -> None:
     operator.run(with_config("switchcraft keys edit search-agent --budget 0.0005/total"))
     wait_until(lambda: operator.accepts(secret), "the workers know the key")
 
-    def spend() -> openai.RateLimitError | None:
+    refusals: list[openai.RateLimitError] = []
+
+    def is_spent() -> bool:
         try:
             operator.ask(secret, 20, "quality")
         except openai.RateLimitError as exc:
-            return exc
-        return None
+            refusals.append(exc)
+        return bool(refusals)
 
-    refusals: list[openai.RateLimitError] = []
-    wait_until(lambda: refusals.extend(filter(None, [spend()])) or refusals, "it is spent", 60)
+    wait_until(is_spent, "the budget is spent", 60)
     assert "The budget of the key 'search-agent'" in refusals[0].message
     assert refusals[0].code == "insufficient_quota"
     operator.logged("a refused request", "search-agent.*429|429.*search-agent")
