@@ -46,6 +46,8 @@ FAST_FOLDERS = (
 
 SLOW_FILES = (
     "tests/deploy/test_image.py",
+    "tests/walks/test_operator.py",
+    "tests/deploy/test_installed_wheel.py",
     "tests/training/test_pipeline.py",
     "tests/training/test_sweep.py",
     "tests/training/models/test_finetuning.py",
