@@ -30,7 +30,7 @@ CHECKOUT := cpu,$(SERVING),train,review,ray
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom clean
+.PHONY: serve test test-packages test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom release clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -38,7 +38,7 @@ serve: $(VENV)/.serve
 
 ## test: everything CI runs: lint, types, import contracts, tests
 test: lint
-	.ci/debian-packages $(VENV)/debian
+	@$(BIN)/python -m tests.debian || true
 	$(MAKE) --jobs 2 types pytest
 
 # All tests. They often wait for servers, so that the types are checked at the same time. Each process
@@ -46,13 +46,17 @@ test: lint
 pytest: $(VENV)/.dev
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest $(PARALLEL)
 
+## test-packages: what tests need of Debian's packages; `make test` installs what is missing, as root
+test-packages: $(VENV)/.dev
+	@$(BIN)/python -m tests.debian
+
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
 
 ## walks: what the documents tell new users to do, with screenshots of each step in walks/
 walks: $(VENV)/.dev
-	.ci/debian-packages $(VENV)/debian
+	@$(BIN)/python -m tests.debian || true
 	rm -rf walks
 	WALK_SCREENSHOTS=$(CURDIR)/walks OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest -p no:schemathesis tests/walks
 
@@ -136,6 +140,10 @@ audit: $(VENV)/.dev
 sbom: $(VENV)/.python
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/install.sh cpu $(VENV)/image
 	cp $(VENV)/image/sbom.cdx.json .
+
+## release: wheel, sdist, image, SBOM, documentation and release notes in dist/; uploads nothing
+release: $(VENV)/.dev
+	$(BIN)/python deploy/release.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache

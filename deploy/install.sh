@@ -22,6 +22,8 @@ uv="$tools/bin/uv"
 python -m venv --without-pip "$folder"
 "$uv" pip install --quiet --python "$folder/bin/python" --require-hashes --only-binary :all: \
   --requirement "requirements/$target.lock"
-"$uv" pip install --quiet --python "$folder/bin/python" --no-deps --no-index "$tools"/dist/*.whl
+# By its name: the list would otherwise have the path of the temporary directory.
+"$uv" pip install --quiet --python "$folder/bin/python" --no-deps --no-index \
+  --find-links "$tools/dist" switchcraft-router
 "$tools/bin/python" -m cyclonedx_py environment --output-reproducible \
   --output-file "$folder/sbom.cdx.json" "$folder/bin/python"

@@ -46,6 +46,8 @@ FAST_FOLDERS = (
 
 SLOW_FILES = (
     "tests/deploy/test_image.py",
+    "tests/walks/test_operator.py",
+    "tests/deploy/test_installed_wheel.py",
     "tests/training/test_pipeline.py",
     "tests/training/test_sweep.py",
     "tests/training/models/test_finetuning.py",
@@ -165,19 +167,19 @@ def postgresql() -> Iterator[PostgreSQLServer]:
 @pytest.fixture(scope="session")
 def prometheus() -> Path:
     """Return the Prometheus server's path; skip the test if it is missing."""
-    return program("prometheus", "prometheus")
+    return program("prometheus")
 
 
 @pytest.fixture(scope="session")
 def promtool() -> Path:
     """Return promtool's path; skip the test if it is missing."""
-    return program("promtool", "prometheus")
+    return program("promtool")
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Path:
     """Return the browser's path for Playwright's `executable_path`; skip if it is missing."""
-    return program("chromium", "chromium")
+    return program("chromium")
 
 
 # Not for the whole session: while it is open, `asyncio.run` fails in this thread.

@@ -17,7 +17,6 @@ from tests.debian import program
 from tests.drills.processes import free_port
 from tests.serving import wait_for
 
-_PACKAGE = "postgresql"
 _PASSWORD = "a/secret:with@signs'and\"quotes%"
 _QUOTED = quote(_PASSWORD, safe="")
 
@@ -37,7 +36,7 @@ class PostgreSQLServer:
         password.write_text(_PASSWORD)
         password.chmod(0o644)
         self._run(
-            program("initdb", _PACKAGE),
+            program("initdb"),
             *("--pgdata", self._folder / "data", "--username", "switchcraft", "--no-sync"),
             *("--auth", "scram-sha-256", "--pwfile", password, "--encoding", "UTF8"),
         )
@@ -53,7 +52,7 @@ class PostgreSQLServer:
     def start(self) -> None:
         """Start the server, and wait until it answers."""
         command = [
-            program("postgres", _PACKAGE), "-D", self._folder / "data", "-p", self.port,
+            program("postgres"), "-D", self._folder / "data", "-p", self.port,
             "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._folder}",
             "-c", "fsync=off", "-c", "max_connections=60", "-c", "jit=off",
         ]  # fmt: skip

@@ -15,6 +15,7 @@ from grafana_foundation_sdk.builders import (
     statetimeline,
     timeseries,
 )
+from grafana_foundation_sdk.builders import dashboard as dashboard_builders
 from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
 from grafana_foundation_sdk.cog import variants
 from grafana_foundation_sdk.cog.builder import Builder
@@ -61,6 +62,27 @@ class Query:
 
     expr: str
     legend: str = ""
+
+
+class Annotation(dashboard_builders.AnnotationQuery):
+    """Marks in all graphs of a dashboard, at the times when a query has a value."""
+
+    def __init__(self, name: str, color: str, query: Query) -> None:
+        """Mark with the query's legend."""
+        super().__init__()
+        self._internal = _Marks(query.legend)
+        self.name(name).icon_color(color).expr(query.expr).datasource(DATASOURCE).enable(True)
+
+
+class _Marks(dashboard.AnnotationQuery):
+    """Annotation query with the title of its marks, which the SDK's model does not know."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self.title = title
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), "titleFormat": self.title, "step": "60s"}
 
 
 def selected(series: str, where: str = "") -> str:

@@ -403,6 +403,8 @@ class Feedback:
             # Feedback on a fallback does not count for the chosen arm, which did not answer.
             arm = None if record.reason == Reason.FALLBACK else record.arm
             self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
+            if record.release is not None:
+                self._metrics.release_feedback.labels(record.release, given.verdict).inc()
             # A verified answer was accepted for its content, so it is more often correct than its
             # arm's probability says.
             probabilities = None if record.candidates else record.probabilities

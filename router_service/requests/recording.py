@@ -360,6 +360,7 @@ class Recorder:
                 self._count_answer(candidate, cost_usd)
                 child(metrics.rejected_cost_usd, arm).inc(cost_usd or 0)
             child(metrics.candidates, arm, outcome).inc()
+            child(metrics.release_candidates, exchange.plan.track, outcome).inc()
         if exchange.accepted.arm is not None:
             metrics.verification_steps.observe(exchange.verification_steps)
             metrics.verification_added_seconds.observe(exchange.added_s)
@@ -391,19 +392,36 @@ class Recorder:
                 child(metrics.routed_cost_usd, accepted.model.name).inc(cost_usd)
                 child(metrics.baseline_cost_usd, accepted.model.name).inc(baseline_usd)
         if exchange.ending is not Ending.CLIENT_LEFT and not exchange.was_cut_off:
-            is_error = exchange.status >= 500 or exchange.status == 429
-            is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
-            # Clients' mistakes do not count, because otherwise a client could cause the rollback of
-            # a canary by setting impossible deadlines.
-            may_be_clients = accepted.error is not None and accepted.error.may_be_client_fault
-            is_upstreams = (is_error or is_incomplete) and not may_be_clients
-            has_failed = plan.router_failed or exchange.verifier_failed or is_upstreams
-            child(metrics.release_requests, plan.track).inc()
-            child(metrics.release_failures, plan.track).inc(has_failed)
-            child(metrics.release_cost_usd, plan.track).inc(cost_usd or 0)
-            if plan.trial is not None:
-                plan.trial.observe(plan.track, has_failed=has_failed, cost_usd=cost_usd)
+            probability = accepted.p_correct
+            if probability is None:
+                probability = decision.probabilities[arm]
+            self._count_release(exchange, probability, cost_usd)
         return baseline_usd
+
+    def _count_release(
+        self, exchange: Exchange, probability: float, cost_usd: float | None
+    ) -> None:
+        """Update the results of the release that decided, whose answer has this probability."""
+        metrics, plan, error = self._metrics, exchange.plan, exchange.accepted.error
+        child, track = metrics.child, plan.track
+        is_error = exchange.status >= 500 or exchange.status == 429
+        is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
+        # Clients' mistakes do not count, because otherwise a client could cause the rollback of a
+        # canary by setting impossible deadlines.
+        may_be_clients = error is not None and error.may_be_client_fault
+        is_upstreams = (is_error or is_incomplete) and not may_be_clients
+        has_failed = plan.router_failed or exchange.verifier_failed or is_upstreams
+        child(metrics.release_requests, track).inc()
+        child(metrics.release_failures, track).inc(has_failed)
+        child(metrics.release_cost_usd, track).inc(cost_usd or 0)
+        seconds = time.perf_counter() - exchange.info.started_s
+        child(metrics.release_seconds, track).observe(seconds)
+        if exchange.ending is Ending.COMPLETE and exchange.status < 400:
+            child(metrics.release_expected_correct, track).inc(probability)
+        if plan.is_unfamiliar:
+            child(metrics.release_unfamiliar_requests, track).inc()
+        if plan.trial is not None:
+            plan.trial.observe(track, has_failed=has_failed, cost_usd=cost_usd)
 
 
 def is_error(status: int, ending: Ending) -> bool:

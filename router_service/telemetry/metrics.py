@@ -600,6 +600,42 @@ class Metrics:
         "release",
         starts=[_each(Track)],
     )
+    release_seconds = _histogram(
+        "release_seconds",
+        "Time from a routed request's arrival to the end of its answer, by release.",
+        _UPSTREAM_BUCKETS_S,
+        "release",
+        starts=[_each(Track)],
+    )
+    release_expected_correct = _counter(
+        "release_expected_correct",
+        "How many of the requests in release_requests are expected to have a correct answer, by "
+        "release: the sum of the answers' probabilities, which are the verifier's estimates if it "
+        "has judged them, and otherwise the router's predictions. A request without a complete "
+        "answer adds 0.",
+        "release",
+        starts=[_each(Track)],
+    )
+    release_unfamiliar_requests = _counter(
+        "release_unfamiliar_requests",
+        "Requests in release_requests that are unlike the training data, by release.",
+        "release",
+        starts=[_each(Track)],
+    )
+    release_candidates = _counter(
+        "release_candidates",
+        "Candidate answers of verified requests, by release and outcome, as in candidates.",
+        "release",
+        "outcome",
+        starts=[_each(Track, ("accepted", "rejected", "failed"), if_verified=True)],
+    )
+    release_feedback = _counter(
+        "release_feedback",
+        "Decisions that received client feedback, by release and verdict, as in feedback.",
+        "release",
+        "verdict",
+        starts=[_each(Track, Verdict)],
+    )
     canary_withdrawals = _counter(
         "canary_withdrawals",
         "Canary releases that this gateway rolled back, by the limit that they exceeded.",

@@ -9,7 +9,8 @@ from typing import Any
 
 from deploy.grafana.build import FOLDER
 
-FILES = sorted(FOLDER.glob("*.json"))
+FILES = sorted(FOLDER.glob("*/*.json"))
+PROMETHEUS = [path for path in FILES if path.parent.name == "dashboards"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,20 @@ def panels(text: str) -> list[dict[str, Any]]:
 
 
 def queries() -> list[PanelQuery]:
-    """Return every query of every panel of every dashboard."""
-    return [
-        PanelQuery(path.stem, panel["title"], target["expr"], target["legendFormat"])
-        for path in FILES
-        for panel in panels(path.read_text())
+    """Return every query of every panel and annotation of every dashboard for Prometheus."""
+    trees = [(path.stem, json.loads(path.read_text())) for path in PROMETHEUS]
+    shown = [
+        PanelQuery(name, panel["title"], target["expr"], target["legendFormat"])
+        for name, tree in trees
+        for panel in tree["panels"]
         for target in panel.get("targets", ())
     ]
+    marked = [
+        PanelQuery(name, marks["name"], marks["expr"], marks["titleFormat"])
+        for name, tree in trees
+        for marks in tree["annotations"].get("list", ())
+    ]
+    return shown + marked
 
 
 def query(dashboard: str, panel: str) -> PanelQuery:

@@ -20,7 +20,8 @@ MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMou
 def render(folder: Path) -> list[Resource]:
     """Return the resources of a folder with a kustomization, in the order of its files.
 
-    Names of generated config maps have no hash.
+    Names of generated config maps have no hash. A patch whose target no resource matches changes
+    nothing.
     """
     file: Resource = yaml.safe_load((folder / "kustomization.yaml").read_text())
     resources = [
@@ -66,7 +67,22 @@ def _patch(resources: list[Resource], file: Resource) -> None:
     by_key = {_key(resource): resource for resource in resources}
     for entry in file.get("patches", ()):
         patch = yaml.safe_load(entry["patch"])
-        _merge(by_key[_key(patch)], patch)
+        if isinstance(patch, dict):
+            _merge(by_key[_key(patch)], patch)
+            continue
+        target = by_key.get((entry["target"]["kind"], entry["target"]["name"]))
+        if target is not None:
+            for operation in patch:
+                _append(target, operation)
+
+
+def _append(target: Resource, operation: Resource) -> None:
+    """Append to a list as a JSON Patch does; manifests use no other operation."""
+    *path, name, end = operation["path"].strip("/").split("/")
+    assert (operation["op"], end) == ("add", "-"), operation
+    for part in path:
+        target = target[part]
+    target[name].append(operation["value"])
 
 
 def _merge(target: Resource, patch: Resource) -> None:

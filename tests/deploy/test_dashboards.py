@@ -14,11 +14,11 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from deploy.grafana.build import FOLDER, dashboards
 from router_service.telemetry.metrics import Metrics
-from tests.deploy.dashboards import FILES, panels, queries
+from tests.deploy.dashboards import FILES, PROMETHEUS, panels, queries
 from tests.deploy.programs import RULES, run
 
 FROM_PROMETHEUS = {"job", "instance"}
-VARIABLES = {"job": "switchcraft", "__rate_interval": "1m", "__range": "6h"}
+VARIABLES = {"job": "switchcraft", "__rate_interval": "1m", "__range": "6h", "before": "1d"}
 
 
 def _recorded() -> dict[str, str]:
@@ -47,9 +47,9 @@ def _all_exprs() -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_dashboard_equals_its_scripts_output(path: Path) -> None:
     """The JSON in the repository is the script's output, unchanged."""
-    assert path.read_text() == dashboards()[path.name]
-    assert {path.name for path in FILES} == dashboards().keys()
-    assert path.parent == FOLDER
+    built = dashboards()
+    assert path.read_text() == built[path.relative_to(FOLDER).as_posix()]
+    assert {path.relative_to(FOLDER).as_posix() for path in FILES} == built.keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -59,8 +59,11 @@ def test_grafana_can_read_the_dashboards(path: Path) -> None:
     assert tree["schemaVersion"] >= 41
     assert Dashboard.from_json(tree).title == tree["title"]
     variables = {variable["name"]: variable for variable in tree["templating"]["list"]}
-    assert variables["datasource"]["query"] == "prometheus"
-    assert variables["job"]["datasource"]["uid"] == "${datasource}"
+    if path in PROMETHEUS:
+        assert variables["datasource"]["query"] == "prometheus"
+        assert variables["job"]["datasource"]["uid"] == "${datasource}"
+    else:
+        assert variables["datasource"]["query"] == "grafana-postgresql-datasource"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

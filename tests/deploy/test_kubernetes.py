@@ -48,8 +48,10 @@ def by_kind(resources: Iterable[Resource]) -> dict[str, Resource]:
     return {resource["kind"]: resource for resource in named}
 
 
-RENDERED = {name: render(FOLDER / name) for name in ("base", "production", "gpu")}
+OVERLAYS = ("base", "production", "gpu", "production-with-prometheus")
+RENDERED = {name: render(FOLDER / name) for name in OVERLAYS}
 RESOURCES = by_kind(RENDERED["production"])
+MONITORED = by_kind(RENDERED["production-with-prometheus"])
 POD: dict[str, Any] = RESOURCES["Deployment"]["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
 LABELS: Mapping[str, str] = POD["metadata"]["labels"]
@@ -109,6 +111,21 @@ def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch)
     assert not app.state.gateway.engine.keys.is_open, "the sandbox's gateway asks for the key"
 
 
+@pytest.mark.parametrize("name", sorted(RENDERED.keys() - {"production-with-prometheus"}))
+def test_cluster_needs_no_other_resource_types(name: str) -> None:
+    """Kubernetes' own schemas know every resource and field, so no operator is needed."""
+    for resource in RENDERED[name]:
+        kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+
+
+def test_overlay_adds_monitoring_to_production() -> None:
+    """It differs from production by the operator's resources and the autoscaler's metric only."""
+    assert MONITORED.keys() - RESOURCES.keys() == OPERATORS
+    changed = {kind for kind in RESOURCES if MONITORED[kind] != RESOURCES[kind]}
+    assert changed == {"HorizontalPodAutoscaler"}
+    kubernetes_validate.validate(MONITORED["HorizontalPodAutoscaler"], KUBERNETES, strict=True)
+
+
 @pytest.mark.parametrize("name", ["gpu", "prometheus", "redis", "shared-volume"])
 def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> None:
     """Each component works without the others."""
@@ -121,19 +138,13 @@ def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> N
     assert rendered != RENDERED["base"]
 
 
-@pytest.mark.parametrize("kind", sorted(RESOURCES.keys() - OPERATORS))
-def test_resource_is_valid_by_its_schema(kind: str) -> None:
-    """Kubernetes' own schemas accept it, and know all of its fields."""
-    kubernetes_validate.validate(RESOURCES[kind], KUBERNETES, strict=True)
-
-
 @pytest.mark.parametrize(
     "resource",
-    [read("production/secret.example.yaml"), PUBLISHING, *REDIS.values()],
+    [read("production/secret.example.yaml"), PUBLISHING],
     ids=lambda r: r["kind"],
 )
-def test_other_resource_is_valid_by_its_schema(resource: Resource) -> None:
-    """What users copy is valid, and so is each resource of Redis."""
+def test_copied_resource_is_valid_by_its_schema(resource: Resource) -> None:
+    """What users copy is valid."""
     kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
 
@@ -204,13 +215,13 @@ def test_operators_resources_are_valid_by_their_schemas(request: pytest.FixtureR
         done = subprocess.run([node, script], input=text, capture_output=True, check=False)
         return done.returncode == 0
 
-    good = [RESOURCES[kind] for kind in sorted(OPERATORS)]
+    good = [MONITORED[kind] for kind in sorted(OPERATORS)]
     assert accepts(good)
     assert not accepts([{**good[1], "spec": {"selector": {}, "endpoints": [{"port": 80}]}}])
 
 
 def test_every_manifest_is_applied() -> None:
-    """Production applies every manifest, except those that a user copies."""
+    """A kustomization applies every manifest, except those that a user copies."""
     copied = {
         "kustomization.yaml",
         "secret.example.yaml",
@@ -236,7 +247,7 @@ def test_selectors_match_the_pods() -> None:
         ),
     ]
     assert all(selector.items() <= LABELS.items() for selector in selectors)
-    monitored = specs["ServiceMonitor"]["selector"]["matchLabels"]
+    monitored = MONITORED["ServiceMonitor"]["spec"]["selector"]["matchLabels"]
     assert monitored.items() <= RESOURCES["Service"]["metadata"]["labels"].items()
     scaled = specs["HorizontalPodAutoscaler"]["scaleTargetRef"]
     assert (scaled["kind"], scaled["name"]) == (
@@ -251,7 +262,7 @@ def test_ports_are_referred_to_by_name() -> None:
     (port,) = CONTAINER["ports"]
     assert str(port["containerPort"]) == stages(ROOT / "Dockerfile")["runtime"].only("EXPOSE")
     (served,) = RESOURCES["Service"]["spec"]["ports"]
-    (scraped,) = RESOURCES["ServiceMonitor"]["spec"]["endpoints"]
+    (scraped,) = MONITORED["ServiceMonitor"]["spec"]["endpoints"]
     (let_in,) = RESOURCES["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
     probes = [CONTAINER[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
     named = [served["targetPort"], let_in["port"], *(probe["port"] for probe in probes)]
@@ -324,7 +335,7 @@ def test_manifests_contain_no_secret_values() -> None:
     secret = read("production/secret.example.yaml")["metadata"]["name"]
     assert set(SECRET.values()) == {""}
     assert CONTAINER["envFrom"] == [{"secretRef": {"name": secret}}]
-    (endpoint,) = RESOURCES["ServiceMonitor"]["spec"]["endpoints"]
+    (endpoint,) = MONITORED["ServiceMonitor"]["spec"]["endpoints"]
     credentials = endpoint["authorization"]["credentials"]
     assert credentials["name"] == secret
     assert credentials["key"] in SECRET
@@ -349,10 +360,10 @@ def test_pods_get_the_address_of_the_database(monkeypatch: pytest.MonkeyPatch) -
 
 def test_autoscaler_uses_an_existing_metric() -> None:
     """The gateway has the series that scales it, and the adapter's rule exposes it."""
-    pods, _ = RESOURCES["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    _, pods = MONITORED["HorizontalPodAutoscaler"]["spec"]["metrics"]
     name = pods["pods"]["metric"]["name"]
     assert name in {metric.name for metric in Metrics().registry.collect()}
-    (rule,) = read("components/prometheus/adapter-values.yaml")["rules"]["custom"]
+    (rule,) = read("components/prometheus-adapter/adapter-values.yaml")["rules"]["custom"]
     assert rule["seriesQuery"].startswith(name + "{")
     target = int(pods["pods"]["target"]["averageValue"])
     assert target < gateway_settings().server.max_requests_in_flight
@@ -362,7 +373,7 @@ def test_rules_equal_those_of_prometheus() -> None:
     """The rules have one source, which `python deploy/alerts.py` copies."""
     source = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     assert alerts.RESOURCE.read_text() == alerts.resource(source)
-    assert RESOURCES["PrometheusRule"]["spec"] == yaml.safe_load(source)
+    assert MONITORED["PrometheusRule"]["spec"] == yaml.safe_load(source)
 
 
 def test_network_policy_allows_the_gateways_connections() -> None:

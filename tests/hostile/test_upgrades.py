@@ -56,7 +56,7 @@ def nginx(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         port: int = probe.getsockname()[1]
     config = folder / "nginx.conf"
     config.write_text(NGINX.format(folder=folder, port=port, gateway=url))
-    command = [str(program("nginx", "nginx")), "-e", "stderr", "-p", str(folder), "-c", str(config)]
+    command = [str(program("nginx")), "-e", "stderr", "-p", str(folder), "-c", str(config)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
         try:
             wait_for(lambda: listens(port), "nginx listens")
@@ -126,7 +126,7 @@ def test_jdk_http2_upgrade_request_keeps_its_body(url: str) -> None:
     source = Path(__file__).with_name("UpgradingClient.java")
     address = urlsplit(url)
     target = f"http://{address.netloc}{CHAT}"
-    java = program("java", "default-jdk-headless")
+    java = program("java")
     command = [str(java), str(source), target, API_KEY, json.dumps(BODY)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     lines = ended.stdout.splitlines()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,19 +41,30 @@ if TYPE_CHECKING:
     from switchcraft_training.config import RunConfig
     from switchcraft_training.workers import Workers
 
+INSTALL = "pip install 'switchcraft-router[cpu,train,review]'"
+"""Command that installs what the commands import."""
+
+_MISSING = (
+    ""
+    if find_spec("torch")
+    else f"""
+The extra `train` is not installed, which most commands need: `{INSTALL}`
+"""
+)
+
 DECISIONS = "decisions"
 """Name of the source of `import` that reads a gateway's decision log."""
 
 app = create_command_line(
     "switchcraft-train",
-    """Train a router for a pool of models, and evaluate and publish it.
+    f"""Train a router for a pool of models, and evaluate and publish it.
 
 - From recorded answers: `fetch`, then `run configs/NAME.yaml --data data --out runs/today`
 - From your own queries: `import`, then `label`, then `run`
 - From a gateway's log: `import decisions:PATH`, then `run`, then `publish`
 
 `switchcraft-train COMMAND --help` describes a command and shows an example.
-""",
+{_MISSING}""",
 )
 app.command(fetch, group=DATA)
 app.command(label, group=DATA)
@@ -76,9 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as exc:
         if (exc.name or "").startswith(("switchcraft_training", "router_service")):
             raise
-        remedy = (
-            "run pip install 'switchcraft-router[cpu,train,review]', in a checkout with '.[...]'"
-        )
+        remedy = f"run {INSTALL}, in a checkout with '.[...]'"
         print(f"switchcraft-train: {exc.name} is not installed; {remedy}", file=sys.stderr)
     return 1
 

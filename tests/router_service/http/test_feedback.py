@@ -55,6 +55,7 @@ def test_feedback_is_counted_and_logged(sandbox: Sandbox, tmp_path: Path) -> Non
         assert [(line.decision_id, line.arm) for line in lines] == [(n, "medium") for n in names]
         assert gateway.metric('feedback_total{arm="medium",verdict="correct"}') == 2
         assert gateway.metric('feedback_total{arm="medium",verdict="wrong"}') == 1
+        assert gateway.metric('release_feedback_total{release="stable",verdict="correct"}') == 2
         assert gateway.metric('calibration_decisions_total{bin="0.7"}') == 3
         predicted = gateway.metric('calibration_predicted_total{bin="0.7"}')
         assert predicted == pytest.approx(3 * 0.7)

@@ -144,6 +144,8 @@ def test_metrics_count_candidates_steps_and_requests(house: VerifyingGateway) ->
     names = {
         'switchcraft_candidates_total{arm="small",outcome="rejected"}': 1,
         'switchcraft_candidates_total{arm="large",outcome="accepted"}': 1,
+        'switchcraft_release_candidates_total{outcome="accepted",release="stable"}': 1,
+        'switchcraft_release_expected_correct_total{release="stable"}': pytest.approx(0.9),
         "switchcraft_verification_steps_count": 1,
         "switchcraft_verification_steps_sum": 3,
         "switchcraft_verification_added_seconds_count": 1,

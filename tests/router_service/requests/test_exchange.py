@@ -107,6 +107,14 @@ def test_release_is_not_judged_by_the_clients_errors(
 
     asyncio.run(record())
     assert trial.seen == seen
-    name = "switchcraft_release_failures_total"
-    failures = metrics.registry.get_sample_value(name, {"release": "canary"}) or 0
-    assert failures == sum(has_failed for _, has_failed in seen)
+
+    def counted(name: str) -> float:
+        name = f"switchcraft_release_{name}"
+        return metrics.registry.get_sample_value(name, {"release": "canary"}) or 0
+
+    assert counted("failures_total") == sum(has_failed for _, has_failed in seen)
+    assert counted("requests_total") == counted("seconds_count") == len(seen)
+    is_answered = (status, ending) == (200, Ending.COMPLETE)
+    assert plan.decision is not None
+    probability = plan.decision.probabilities[plan.decision.arm]
+    assert counted("expected_correct_total") == pytest.approx(probability if is_answered else 0)
