@@ -492,6 +492,14 @@ class MissingExtraError(ConfigError):
         self.extra = extra
 
 
+class CredentialsError(SwitchcraftError):
+    """Credentials of the gateway at a platform that cannot be fetched; for operators only."""
+
+    def __init__(self, platform: str, problem: str, remedy: str) -> None:
+        super().__init__(f"No credentials for {platform}: {problem.rstrip('.')}. {remedy}.")
+        self.platform = platform
+
+
 class Failure(StrEnum):
     """Kind of an upstream's failure."""
 
@@ -554,11 +562,11 @@ class UpstreamError(SwitchcraftError):
 
     @property
     def cause(self) -> str:
-        """The problem, with the operating system's reason if there is one; for operators only."""
+        """The problem, with its reason if one is known; for operators only."""
         exc = self.__cause__
-        while exc is not None and not isinstance(exc, OSError):
+        while exc is not None and not isinstance(exc, OSError | CredentialsError):
             exc = exc.__cause__
-        reason = "" if exc is None else str(exc.strerror or exc)
+        reason = "" if exc is None else str(getattr(exc, "strerror", None) or exc)
         return f"{self.problem}: {reason}" if reason else self.problem
 
     @property

@@ -51,6 +51,7 @@ from router_service.policies.costs import Price
 from router_service.policies.risk import Risk, RiskRules
 from router_service.predictor.familiarity import BEST
 from router_service.settings.files import line_of
+from router_service.settings.platforms import Platform, account_text
 from router_service.store.backends import Retention, StoreLimits, check_shared_address
 from router_service.store.records import UpstreamObject
 from router_service.verifier.steps import VerificationLimits
@@ -160,6 +161,9 @@ class Deployment(Frozen):
     supports_reasoning: bool = False
     """Whether the model accepts a reasoning effort. Other models get translated requests without
     it."""
+    platform: Platform | None = Field(default=None, repr=False)
+    """How requests are addressed and authenticated, if that takes more than `base_url` and a
+    key."""
     provider: str = ""
     """LiteLLM's name of the provider, whose rules translated requests follow; empty
     for an unknown server that is compatible with OpenAI."""
@@ -176,6 +180,13 @@ class Deployment(Frozen):
         if self.base_model is None:
             return self.upstream_model
         return self.base_model.removeprefix("azure/").removeprefix("openai/")
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """The account that the deployment uses at its address; it contains secrets."""
+        if self.platform is not None:
+            return self.origin, account_text(self.platform)
+        return self.origin, "" if self.api_key is None else self.api_key.get_secret_value()
 
     def url(self, path: str, query: str = "") -> str:
         """Return the full address of an endpoint, such as `/chat/completions`.
@@ -211,6 +222,8 @@ class Deployment(Frozen):
         """
         key = self.api_key.get_secret_value() if self.api_key else ""
         facts = "\0".join((self.base_url, self.query, self.upstream_model, key))
+        if self.platform is not None:
+            facts += "\0" + account_text(self.platform)
         if self.parameters:
             facts += "\0" + json.dumps(dict(self.parameters), sort_keys=True, default=str)
         return f"{self.upstream_model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"

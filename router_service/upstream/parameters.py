@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
 from router_service.apis.conversation import Json
 from router_service.apis.registry import APIS
 from router_service.core.errors import InvalidRequestError
-from router_service.upstream.bodies import key_pattern, top_level
+from router_service.upstream.bodies import find_field, with_fields
 
 
 def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> bytes:
@@ -36,29 +34,19 @@ def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> by
         elif inner:
             start, end = found
             body = body[:start] + _with_field(body[start:end], inner, value) + body[end:]
-    return _with_fields(body, added)
+    return with_fields(body, added)
 
 
 def _find(name: str, body: bytes) -> tuple[int, int] | None:
     """Return the start and the end of a top-level field's value, or None if it is missing."""
     try:
-        found = next(top_level(key_pattern(name), body), None)
+        return find_field(name, body)
     except InvalidRequestError:  # too many fields of this name, at all levels together, to search
         return 0, 0
-    return found and (found[1], found[2])
 
 
 def _with_field(value: bytes, name: str, inner: Json) -> bytes:
     """Return a JSON value with one more field if it is an object that lacks it."""
     if not value.startswith(b"{") or _find(name, value):
         return value
-    return _with_fields(value, {name: inner})
-
-
-def _with_fields(body: bytes, added: Mapping[str, Json]) -> bytes:
-    """Return an object with further fields at its beginning."""
-    if not added:
-        return body
-    start = body.index(b"{") + 1
-    comma = b"" if body[start:].lstrip().startswith(b"}") else b","
-    return body[:start] + orjson.dumps(added)[1:-1] + comma + body[start:]
+    return with_fields(value, {name: inner})

@@ -91,12 +91,13 @@ _UNFIT_CODES = {"request_too_large", "string_above_max_length"}
 
 _TOO_LONG_CODE = "context_length_exceeded"
 _TOO_LONG_MESSAGE = re.compile(
-    "prompt is too long|exceed context limit|maximum context length|exceeds? the (?:model's )?"
-    "(?:available )?context|input token count|too many (?:input )?tokens",
+    "(?:prompt|input) is too long|exceed context limit|maximum context length|"
+    "exceeds? the (?:model's )?(?:available )?context|input token count|too many (?:input )?tokens",
     re.IGNORECASE,
 )
 """Messages of requests that exceed the context window, for providers without a code for it:
-Anthropic (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini, Cohere."""
+Anthropic and Bedrock (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini,
+Cohere."""
 
 MAX_MESSAGE = 500
 """Characters of an error's message that are searched. Servers may quote the request after them."""
@@ -231,6 +232,8 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
             break
     body = b"" if len(parts) > MAX_ERROR_BYTES or answer.has_secrets else bytes(parts)
     value = decode_json(body)
+    if isinstance(value, list) and len(value) == 1:  # Google's compatible API
+        value = value[0]
     error = value.get("error", value) if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     if answer.status in {400, 413, 422} and _is_too_long(error):

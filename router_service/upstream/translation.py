@@ -76,11 +76,13 @@ class ProofMemory:
 def account_of(deployment: Deployment, api: Api) -> Account:
     """Return where proofs of a deployment are valid.
 
-    Anthropic's signatures are valid for all of its keys. OpenAI's encrypted reasoning is only valid
+    Anthropic's signatures are valid for all of its keys, and at a platform in all of its regions.
+    They are not assumed to be valid at another platform. OpenAI's encrypted reasoning is only valid
     for the organization of the key.
     """
-    key = deployment.api_key if api.proofs_belong_to_key else None
-    return deployment.origin, "" if key is None else key.get_secret_value()
+    if api.proofs_belong_to_key:
+        return deployment.account
+    return deployment.origin if deployment.platform is None else deployment.provider, ""
 
 
 @dataclass(slots=True)
