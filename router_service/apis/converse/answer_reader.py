@@ -14,6 +14,7 @@ from router_service.apis.answers import MAX_PARTS, ParsedAnswer, TranslatedRecor
 from router_service.apis.building import build
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.converse import NAME
+from router_service.apis.converse.error import is_error
 from router_service.apis.encoding import UnwritableError
 from router_service.apis.foreign import from_input, read_text
 from router_service.apis.parts import (
@@ -240,8 +241,8 @@ class ConverseReader:
             case _:
                 # AWS may add types of events, which clients must ignore.
                 kind = next(iter(event), None) if isinstance(event, dict) else None
-                is_known = isinstance(kind, str) and (kind in _EVENTS or "Exception" in kind)
-                if not self._has_started or is_known or kind is None:
+                is_new = kind is not None and kind not in _EVENTS and not is_error(event)
+                if not (self._has_started and is_new):
                     raise _foreign(f"has an unexpected event of the type {kind!r:.50}")
         return [*events]
 

@@ -31,12 +31,14 @@ from router_service.apis.usage import Usage
 class ConverseApi(UpstreamApi):
     """Amazon Bedrock's Converse API.
 
-    A body has no model and does not say whether the answer is streamed: the model's name is in the
-    address, and streams have another endpoint, `/converse-stream`.
+    Two things differ from what AWS gets and sends, so that the rest of the gateway need not know
+    them. `upstream/platforms/` converts both.
 
-    AWS streams its answers as binary messages. Whoever receives them turns each into a server-sent
-    event whose data is one JSON object with the event's type as its only key, as in botocore's
-    parsed stream:
+    A body has the fields `model` and `stream`, as in the other APIs. In AWS's requests, the address
+    says both.
+
+    A stream has server-sent events, into which AWS's binary messages are turned. The data of each is
+    one JSON object with the event's type as its only key, as in botocore's parsed stream:
 
         {"messageStart": {"role": "assistant"}}
         {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {...}}}}

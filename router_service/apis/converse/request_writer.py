@@ -129,7 +129,9 @@ def write_request(
     if choice is not None and choice.mode == "none":  # Converse cannot forbid calls
         tools = ()
     system, messages = _write_messages(request, target, is_foreign, has_tools=bool(tools))
-    body: dict[str, Json] = {"messages": messages}
+    body: dict[str, Json] = {"model": model, "messages": messages}
+    if request.stream:
+        body["stream"] = True
     if system:
         body["system"] = [{"text": writing.join_texts(system)}]
     if tools:
