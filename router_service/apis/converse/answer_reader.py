@@ -241,8 +241,8 @@ class ConverseReader:
             case _:
                 # AWS may add types of events, which clients must ignore.
                 kind = next(iter(event), None) if isinstance(event, dict) else None
-                is_new = kind is not None and kind not in _EVENTS and not is_error(event)
-                if not (self._has_started and is_new):
+                is_new = kind is not None and len(event) == 1 and kind not in _EVENTS
+                if not (self._has_started and is_new) or is_error(event):
                     raise _foreign(f"has an unexpected event of the type {kind!r:.50}")
         return [*events]
 

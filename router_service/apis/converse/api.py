@@ -37,8 +37,8 @@ class ConverseApi(UpstreamApi):
     A body has the fields `model` and `stream`, as in the other APIs. In AWS's requests, the address
     says both.
 
-    A stream has server-sent events, into which AWS's binary messages are turned. The data of each is
-    one JSON object with the event's type as its only key, as in botocore's parsed stream:
+    A stream has server-sent events, into which AWS's binary messages are turned. The data of each
+    is one JSON object with the event's type as its only key, as in botocore's parsed stream:
 
         {"messageStart": {"role": "assistant"}}
         {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {...}}}}

@@ -18,6 +18,7 @@ from router_service.apis.parts import (
     Media,
     Message,
     OfferedTool,
+    OutputFormat,
     Part,
     Request,
     Result,
@@ -155,18 +156,20 @@ def write_request(
     if config:
         body["inferenceConfig"] = config
 
-    form = request.output_format
-    if form is not None:
-        schema = {"schema": encode(form.schema).decode(), "name": form.name}
-        if form.description:
-            schema["description"] = form.description
-        structure = {"jsonSchema": schema}
-        body["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
+    if request.output_format is not None:
+        body["outputConfig"] = {"textFormat": _write_format(request.output_format)}
     if request.service_tier in _SERVICE_TIERS:
         body["serviceTier"] = {"type": request.service_tier}
     if tools and _CACHES.search(model):
         _add_cache_points(body, model)
     return body
+
+
+def _write_format(form: OutputFormat) -> dict[str, Json]:
+    schema = {"schema": encode(form.schema).decode(), "name": form.name}
+    if form.description:
+        schema["description"] = form.description
+    return {"type": "json_schema", "structure": {"jsonSchema": schema}}
 
 
 def _write_sampling(
