@@ -89,6 +89,12 @@ def read_error(value: Json, status: int) -> AnswerError:
     return AnswerError(status, message, kind, code, texts["param"])
 
 
+def error_fields(value: Json) -> Json:
+    """Return the part of an error body or event that has its message and its code."""
+    inner = value.get("response", value) if isinstance(value, dict) else None
+    return inner.get("error", inner) if isinstance(inner, dict) else None
+
+
 def is_error(value: Mapping[str, Json]) -> bool:
     """Return whether a decoded body or event is an error, whatever its status was.
 

@@ -10,7 +10,7 @@ from io import StringIO
 
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
 from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
-from router_service.apis.api import Api
+from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import UnwritableError, encode
 from router_service.apis.foreign import to_input, unwrap_custom, wrap_custom
@@ -59,7 +59,7 @@ class AnswerTranslator:
     """
 
     def __init__(
-        self, source: Api, target: Api, request: Request, *, model: str, created_s: int
+        self, source: UpstreamApi, target: Api, request: Request, *, model: str, created_s: int
     ) -> None:
         self.source = source
         self.target = target

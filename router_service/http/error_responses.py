@@ -198,7 +198,7 @@ def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat)
     if form.accepts(body):
         return body
     value = decode_json(body)
-    source = next((api for api in APIS if api.is_error_body(value)), None)
+    source = next((api for api in APIS.of_upstreams if api.is_error_body(value)), None)
     if source is None:
         message = f"The upstream of model {model!r} answered with status {status}."
         return form.write(status, _typed(message, "upstream_error", "upstream_error"))

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from pydantic import SecretStr
 
-from router_service.apis.api import Api
+from router_service.apis.api import UpstreamApi
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.chat.api import CHAT
 from router_service.apis.messages.api import MESSAGES
@@ -282,7 +282,7 @@ class _Place:
             "parameters": parameters,
         }
 
-    def _apis(self, provider: str) -> tuple[Api, ...]:
+    def _apis(self, provider: str) -> tuple[UpstreamApi, ...]:
         """Return the APIs that the deployment speaks: those that the entry states, or a default."""
         stated = self.entry.model_info.apis
         if stated is not None:

@@ -31,7 +31,7 @@ from pydantic import (
     model_validator,
 )
 
-from router_service.apis.api import Api
+from router_service.apis.api import UpstreamApi
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json, ToolSpec
@@ -155,7 +155,7 @@ class Deployment(Frozen):
     api_key: SecretStr | None = None
     key_header: Literal["authorization", "api-key", "x-api-key"] = "authorization"
     """Header that carries the key; Azure uses `api-key`, and Anthropic `x-api-key`."""
-    apis: tuple[Annotated[InstanceOf[Api], PlainSerializer(str)], ...] = (CHAT, RESPONSES)
+    apis: tuple[Annotated[InstanceOf[UpstreamApi], PlainSerializer(str)], ...] = (CHAT, RESPONSES)
     """The APIs that the upstream speaks, the preferred one first. Requests in another API are
     translated."""
     supports_reasoning: bool = False

@@ -10,19 +10,19 @@ from router_service.core.errors import InvalidRequestError
 from router_service.upstream.bodies import find_field, with_fields
 
 
-def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> bytes:
+def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str, model: str) -> bytes:
     """Return a body, a valid JSON object, with those of the parameters that it does not set.
 
     The names are those of the Chat Completions API. A field counts as set even if its value is
-    null. `path` is the endpoint; the other endpoints' bodies stay unchanged. All other bytes of a
-    body stay unchanged too.
+    null. `path` is the endpoint at the upstream, and `model` the model's name there; bodies for
+    endpoints that are no API stay unchanged. All other bytes of a body stay unchanged too.
     """
     api = APIS.at(path)
     if api is None:
         return body
     added: dict[str, Json] = {}
     for name, given in parameters.items():
-        place = api.parameter(name, given)
+        place = api.parameter(name, given, model)
         if place is None:
             continue
         (outer, _, inner), value = place[0].partition("."), place[1]
@@ -30,7 +30,10 @@ def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> by
         if found is None:
             other = api.excludes_parameter(name)
             if not (other and _find(other, body)):
-                added[outer] = {inner: value} if inner else value
+                new, earlier = {inner: value} if inner else value, added.get(outer)
+                if isinstance(earlier, dict) and isinstance(new, dict):
+                    new = {**earlier, **new}
+                added[outer] = new
         elif inner:
             start, end = found
             body = body[:start] + _with_field(body[start:end], inner, value) + body[end:]

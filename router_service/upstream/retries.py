@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from router_service.apis.api import Api
+from router_service.apis.api import UpstreamApi
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -342,7 +342,7 @@ class RetryingClient:
                     model, deployment, self._proofs, has_thinking=has_thinking
                 )
             if deployment.parameters:
-                body = add_parameters(body, deployment.parameters, path)
+                body = add_parameters(body, deployment.parameters, path, deployment.upstream_model)
             if refusal in self._option_refusals and asks_for_usage(body):
                 body = without_field("stream_options", body)
             return body
@@ -392,7 +392,7 @@ class RetryingClient:
         answer: UpstreamAnswer,
         started: StartedAnswer,
         request: UpstreamRequest,
-        target: Api | None,
+        target: UpstreamApi | None,
     ) -> None:
         """Read the start of an answer, translate it, and remember who made its proofs."""
         translation, translator, on_proof = request.translation, None, None

@@ -11,10 +11,10 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from router_service.apis.answer_errors import ForeignAnswerError, is_error
+from router_service.apis.answer_errors import ForeignAnswerError, error_fields, is_error
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
-from router_service.apis.api import Api
+from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
@@ -171,7 +171,7 @@ async def read_whole(
     started: StartedAnswer,
     *,
     expects_json: bool,
-    api: Api | None = None,
+    api: UpstreamApi | None = None,
     translator: AnswerTranslator | None = None,
 ) -> None:
     """Read an answer that is not a stream into `started`, translated if there is a translator.
@@ -214,7 +214,7 @@ async def read_whole(
         return
     if (isinstance(started.value, dict) or expects_json) and _reports_error(started.value, api):
         problem = "answered with an error, but with a success status"
-        raise UpstreamError(answer.model, problem, failure_of_error(started.value))
+        raise UpstreamError(answer.model, problem, failure_of_error(started.value, api))
     started.body = _in_clients_api(answer, started, api, translator)
 
 
@@ -289,7 +289,7 @@ def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def is_of_another_api(value: Json, api: Api | None) -> bool:
+def is_of_another_api(value: Json, api: UpstreamApi | None) -> bool:
     """Return whether an answer or an event is recognized as one of another API."""
     if api is None or not isinstance(value, dict):
         return api is not None  # no API answers with anything but objects
@@ -299,7 +299,7 @@ def is_of_another_api(value: Json, api: Api | None) -> bool:
 def _in_clients_api(
     answer: UpstreamAnswer,
     started: StartedAnswer,
-    api: Api | None,
+    api: UpstreamApi | None,
     translator: AnswerTranslator | None,
 ) -> bytes:
     """Return a whole answer in the client's API; raise UpstreamError if that is impossible."""
@@ -318,21 +318,20 @@ def _untranslatable(answer: UpstreamAnswer, exc: ForeignAnswerError) -> Upstream
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def _reports_error(value: Json, api: Api | None) -> bool:
+def _reports_error(value: Json, api: UpstreamApi | None) -> bool:
     """Return whether a decoded body or event is an error; no API answers with non-objects."""
     if not isinstance(value, dict):
         return True
     return is_error(value) if api is None else api.is_error(value)
 
 
-def failure_of_error(value: Json) -> Failure:
+def failure_of_error(value: Json, api: UpstreamApi | None = None) -> Failure:
     """Return the kind of failure for an error in an answer with a success status.
 
     The error's code decides. OpenAI's codes are words, OpenRouter's codes are HTTP statuses, and
     Anthropic's errors have types instead.
     """
-    inner = value.get("response", value) if isinstance(value, dict) else None
-    error = inner.get("error", inner) if isinstance(inner, dict) else None
+    error = error_fields(value) if api is None else api.error_fields(value)
     code = error.get("code") if isinstance(error, dict) else None
     if _is_too_long(error):
         return Failure.TOO_LONG
@@ -352,7 +351,7 @@ async def start_stream(
     started: StartedAnswer,
     *,
     expects_json: bool = True,
-    api: Api | None = None,
+    api: UpstreamApi | None = None,
     translator: AnswerTranslator | None = None,
     on_proof: Callable[[str], None] | None = None,
 ) -> None:
@@ -407,7 +406,7 @@ class EventReader:
         answer: UpstreamAnswer,
         *,
         expects_json: bool = True,
-        api: Api | None = None,
+        api: UpstreamApi | None = None,
         translator: AnswerTranslator | None = None,
         on_proof: Callable[[str], None] | None = None,
     ) -> None:
@@ -428,7 +427,7 @@ class EventReader:
         self.is_within_event = False
         """Whether the last forwarded bytes were not the end of an event."""
         self._is_done = False
-        self.accumulator = AnswerRecord() if api is None else api.record()
+        self.accumulator = api.record() if isinstance(api, Api) else AnswerRecord()
         """What the answer contains so far."""
         if translator is not None:
             self.accumulator = translator.record
@@ -645,7 +644,9 @@ class EventReader:
             return
         if _reports_error(content, self._api):
             problem = "sent an error within its answer"
-            self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
+            self.error = UpstreamError(
+                self._answer.model, problem, failure_of_error(content, self._api)
+            )
             if self.translator is not None:
                 error = self.translator.source.read_error(content, 200)
                 self._translate(partial(self.translator.error, error))

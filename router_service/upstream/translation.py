@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from router_service.apis.answer_translation import AnswerTranslator
-from router_service.apis.api import Api, Target
+from router_service.apis.api import Api, Target, UpstreamApi
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import SEAL, unseal
 from router_service.apis.parts import Request
@@ -73,7 +73,7 @@ class ProofMemory:
         return known or (number, account) in self._refusals
 
 
-def account_of(deployment: Deployment, api: Api) -> Account:
+def account_of(deployment: Deployment, api: UpstreamApi) -> Account:
     """Return where proofs of a deployment are valid.
 
     Anthropic's signatures are valid for all of its keys, and at a platform in all of its regions.
@@ -92,7 +92,7 @@ class Translation:
     client: Api
     """The client's API."""
     body: BodyTemplate
-    target_of: Callable[[Deployment], Api | None]
+    target_of: Callable[[Deployment], UpstreamApi | None]
     """The API in which a deployment gets the request; None if it cannot get it."""
     reserve_memory: ReserveMemory
     run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
