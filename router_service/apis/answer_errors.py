@@ -63,13 +63,17 @@ class AnswerError:
     """The field of the request that caused the error."""
 
 
+def unwrapped(value: Json) -> Json:
+    """Return a decoded error without the list that Google's compatible API puts around it."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
 def read_error(value: Json, status: int) -> AnswerError:
     """Return what an error body or event says, in any provider's format.
 
     A status below 400 is replaced by the one that fits the error.
     """
-    if isinstance(value, list) and len(value) == 1:  # Google's compatible API
-        value = value[0]
+    value = unwrapped(value)
     body = value if isinstance(value, dict) else {}
     response = body.get("response")
     inner = response if isinstance(response, dict) else body

@@ -496,8 +496,8 @@ class CredentialsError(SwitchcraftError):
     """Credentials of the gateway at a platform that cannot be fetched; for operators only."""
 
     def __init__(self, platform: str, problem: str, remedy: str) -> None:
-        super().__init__(f"No credentials for {platform}: {problem.rstrip('.')}. {remedy}.")
-        self.platform = platform
+        self.reason = f"{problem.rstrip('.')}. {remedy}"
+        super().__init__(f"No credentials for {platform}: {self.reason}.")
 
 
 class Failure(StrEnum):
@@ -566,7 +566,9 @@ class UpstreamError(SwitchcraftError):
         exc = self.__cause__
         while exc is not None and not isinstance(exc, OSError | CredentialsError):
             exc = exc.__cause__
-        reason = "" if exc is None else str(getattr(exc, "strerror", None) or exc)
+        reason = exc.reason if isinstance(exc, CredentialsError) else ""
+        if isinstance(exc, OSError):
+            reason = str(exc.strerror or exc)
         return f"{self.problem}: {reason}" if reason else self.problem
 
     @property

@@ -197,7 +197,7 @@ def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat)
     """Return an upstream's error for the client: translated, or replaced if it is unreadable."""
     if form.accepts(body):
         return body
-    value = decode_json(body)
+    value = unwrapped(decode_json(body))
     source = next((api for api in APIS.of_upstreams if api.is_error_body(value)), None)
     if source is None:
         message = f"The upstream of model {model!r} answered with status {status}."

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from router_service.apis.api import Api
+from router_service.apis.api import UpstreamApi
 from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json
 from router_service.apis.converse.api import CONVERSE
@@ -51,7 +51,7 @@ class PlatformEntry:
     platform: Platform
     base_url: str
     upstream_model: str
-    apis: tuple[Api, ...]
+    apis: tuple[UpstreamApi, ...]
     api_key: SecretStr | None = None
     base_model: str | None = None
 

@@ -231,9 +231,7 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
         if len(parts) > MAX_ERROR_BYTES:
             break
     body = b"" if len(parts) > MAX_ERROR_BYTES or answer.has_secrets else bytes(parts)
-    value = decode_json(body)
-    if isinstance(value, list) and len(value) == 1:  # Google's compatible API
-        value = value[0]
+    value = unwrapped(decode_json(body))
     error = value.get("error", value) if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     if answer.status in {400, 413, 422} and _is_too_long(error):

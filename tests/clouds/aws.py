@@ -118,14 +118,17 @@ class Aws:
     Only signatures by `keys` are accepted: secrets and session tokens by the keys' ids.
     """
 
-    play: Callable[[Asked], Answer] = lambda asked: [Text("Hello from Bedrock")]
+    parts: Answer = (Text("Hello from Bedrock"),)
+    """What the model answers."""
     failures: list[AwsError] = field(default_factory=list)
-    """Answers of the next requests, instead of what `play` says."""
+    """Answers of the next requests, instead of the model's."""
     events: Callable[[list[bytes]], Iterable[bytes]] = lambda events: events
     """What becomes of the messages of a stream."""
     lifetime_s: float = 3600.0
     """How long the credentials that STS and the container give live."""
-    keys: dict[str, tuple[str, str | None]] = field(default_factory=lambda: {KEY[0]: (KEY[1], None)})
+    keys: dict[str, tuple[str, str | None]] = field(
+        default_factory=lambda: {KEY[0]: (KEY[1], None)}
+    )
     asked: list[Asked] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     sts_calls: list[dict[str, str]] = field(default_factory=list)
@@ -173,7 +176,7 @@ class Aws:
             raise self.failures.pop(0)
         self._validate(asked)
         self.asked.append(asked)
-        parts = self.play(asked)
+        parts = self.parts
         if operation.startswith("converse"):
             return self._converse(asked, parts)
         reply = Reply(MESSAGES, asked.model, parts, len(self.asked))

@@ -91,7 +91,11 @@ def served_over_tls(app: Azure, folder: Path) -> Iterator[tuple[str, Path]]:
     authority.cert_pem.write_to_path(folder / "authority.pem")
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, lifespan="on", log_config=None, ssl_certfile=str(folder / "server.pem")
+        app,
+        lifespan="on",
+        log_config=None,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=str(folder / "server.pem"),
     )
     server = ThreadServer(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

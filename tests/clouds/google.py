@@ -76,6 +76,9 @@ class Google:
         path = request.url.path
         if path == "/token":
             return await self._token(request)
+        return await self._predict(request, path)
+
+    async def _predict(self, request: Request, path: str) -> Response:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         if token not in self.tokens:
             return _error(401, "UNAUTHENTICATED", "Request had invalid credentials.")
@@ -91,33 +94,32 @@ class Google:
             return JSONResponse({"input_tokens": 42})
         if place == "endpoints/openapi/chat/completions":
             dialect, model, streams = CHAT, body["model"], body.get("stream") is True
-            if "/" not in model:
-                return _error(400, "INVALID_ARGUMENT", "Malformed publisher model.")
+            is_valid = "/" in model
         else:
             model, _, method = place.removeprefix("publishers/anthropic/models/").partition(":")
             dialect, streams = MESSAGES, method == "streamRawPredict"
-            if "model" in body or body.get("anthropic_version") != "vertex-2023-10-16":
-                return _error(400, "INVALID_ARGUMENT", "model: Extra inputs are not permitted")
-            if streams != (body.get("stream") is True):
-                return _error(400, "INVALID_ARGUMENT", "stream does not fit the method")
+            is_valid = (
+                "model" not in body
+                and body.get("anthropic_version") == "vertex-2023-10-16"
+                and streams == (body.get("stream") is True)
+            )
+        if not is_valid:
+            return _error(400, "INVALID_ARGUMENT", "Request contains an invalid argument.")
         reply = Reply(dialect, model, self.parts, len(self.asked))
-        if not streams:
-            return JSONResponse(reply.whole())
-        return StreamingResponse(iter(reply.events()), media_type="text/event-stream")
+        events = StreamingResponse(iter(reply.events()), media_type="text/event-stream")
+        return events if streams else JSONResponse(reply.whole())
 
     async def _token(self, request: Request) -> Response:
         """Give a token for a valid assertion of the service account (RFC 7523)."""
         if self.token_failures:
             self.token_failures -= 1
             return JSONResponse({"error": "internal_failure"}, 500)
-        form = dict(
-            pair.split("=", 1) for pair in (await request.body()).decode().split("&")
-        )
+        form = dict(pair.split("=", 1) for pair in (await request.body()).decode().split("&"))
         claims = jwt.decode(
             form["assertion"],
             _private_key().public_key(),
             algorithms=["RS256"],
-            audience=str(request.url),
+            audience="https://oauth2.googleapis.com/token",  # whatever the address is
         )
         assert claims["iss"] == EMAIL
         assert claims["scope"] == "https://www.googleapis.com/auth/cloud-platform"

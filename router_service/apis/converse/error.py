@@ -20,6 +20,7 @@ STATUSES = {
     "modelerrorexception": 500,  # its own status is 424
     "modelstreamerrorexception": 500,  # 424
     "modeltimeoutexception": 504,  # 408, with which servers refuse slow clients
+    "servicequotaexceededexception": 429,  # 400
     "modelnotreadyexception": 503,  # 429, but no limit is exceeded
     "throttlingexception": 429,
     "internalserverexception": 500,

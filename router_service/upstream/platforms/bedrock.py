@@ -22,6 +22,7 @@ from botocore.eventstream import EventStreamBuffer, ParserError
 from botocore.session import Session
 
 from router_service.apis.converse.api import CONVERSE
+from router_service.apis.converse.error import STATUSES
 from router_service.apis.messages.api import MESSAGES
 from router_service.settings import Deployment
 from router_service.settings.platforms import Bedrock, secret_texts
@@ -56,20 +57,6 @@ KNOWN_BETAS = {
     ).split()
 } | {"advanced-tool-use-2025-11-20": "tool-search-tool-2025-10-19"}
 """Betas of Messages that Bedrock has, by Anthropic's names."""
-
-STATUSES = {
-    "internalserverexception": 500,
-    "modelerrorexception": 500,  # its own status is 424
-    "modelnotreadyexception": 503,  # 429, but no limit is exceeded
-    "modelstreamerrorexception": 500,
-    "modeltimeoutexception": 504,  # 408, with which servers refuse slow clients
-    "servicequotaexceededexception": 429,  # 400
-    "serviceunavailableexception": 503,
-    "throttlingexception": 429,
-    "validationexception": 400,
-}
-"""The statuses that say what Bedrock's errors mean, by their names in lower case. The others keep
-the status that they have (AWS: "Troubleshooting Amazon Bedrock API Error Codes")."""
 
 ERROR_TYPES = {
     400: "invalid_request_error",

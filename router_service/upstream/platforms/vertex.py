@@ -92,8 +92,7 @@ class VertexClient(PlatformClient):
         if self._given is None:
             credentials, _ = auth.default(scopes=[SCOPE])
         else:
-            load: Any = auth.load_credentials_from_dict  # has no annotations
-            credentials, _ = load(_info(self._given), scopes=[SCOPE])
+            credentials = _load(_info(self._given))
         credentials.refresh(Request())
         token = str(credentials.token)
         headers = [(b"authorization", b"Bearer " + token.encode())]
@@ -102,6 +101,19 @@ class VertexClient(PlatformClient):
             headers.append((b"x-goog-user-project", str(project).encode()))
         expires = credentials.expiry.replace(tzinfo=UTC).timestamp()
         return Credentials(headers, (token,), expires)
+
+
+def _load(info: dict[str, Any]) -> Any:  # noqa: ANN401 - google-auth has no annotations
+    if info.get("type") == "service_account":
+        from google.oauth2 import service_account  # noqa: PLC0415 - an extra
+
+        load: Any = service_account.Credentials.from_service_account_info
+        return load(info, scopes=[SCOPE])
+    # Deprecated, because it is dangerous for credentials from strangers. These are the operator's.
+    from google.auth import load_credentials_from_dict  # noqa: PLC0415 - an extra
+
+    load = load_credentials_from_dict
+    return load(info, scopes=[SCOPE])[0]
 
 
 def _info(given: str) -> dict[str, Any]:
