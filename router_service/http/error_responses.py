@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from router_service.apis.answer_errors import is_openai_error, write_openai_error
+from router_service.apis.answer_errors import is_openai_error, unwrapped, write_openai_error
 from router_service.apis.api import Api
 from router_service.apis.registry import APIS
 from router_service.core.errors import (

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from router_service.apis.answer_errors import ForeignAnswerError, error_fields, is_error
+from router_service.apis.answer_errors import ForeignAnswerError, error_fields, is_error, unwrapped
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api, UpstreamApi

@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from router_service.apis.parts import Text, ToolUse
+from router_service.check import Status, check
 from router_service.serving.app import create_app
 from router_service.settings import load_settings
 from router_service.upstream.platforms.registry import client_of
@@ -564,3 +565,20 @@ litellm_settings:
         with gateway(tmp_path / "config.yaml", text, environ) as url:
             assert asked(url, "gpt-3.5-turbo").status_code == 200
     assert entra.asked[0][0].startswith("/openai/v1/chat/completions")
+
+
+def test_check_says_what_credentials_lack(tmp_path: Path, aws: Aws) -> None:
+    """`check --ask` asks these deployments too, and explains what is wrong with credentials."""
+    with served(aws) as endpoint:
+        right = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        missing = bedrock_file(f"aws_bedrock_runtime_endpoint: {endpoint}")
+        found = {}
+        for name, text in {"right": right, "missing": missing}.items():
+            path = tmp_path / f"{name}.yaml"
+            path.write_text(f"{text}\nrouter: {{unknown_prices: allow}}\nserver: {{port: 0}}\n")
+            findings = [each for each in check(path, asks=True) if each.subject.startswith("m (")]
+            found[name] = findings[0]
+    assert found["right"].status is Status.OK
+    assert found["missing"].status is Status.FAILED
+    assert "AWS's chain of credentials has none" in found["missing"].detail
+    assert "Check the settings that begin with aws_" in found["missing"].detail
