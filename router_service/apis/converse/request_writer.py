@@ -69,10 +69,6 @@ _IMAGE_FORMATS = {
 }
 _DOCUMENT_FORMATS = {
     "application/pdf": "pdf",
-    "text/csv": "csv",
-    "text/html": "html",
-    "text/markdown": "md",
-    "text/plain": "txt",
     "application/msword": "doc",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
     "application/vnd.ms-excel": "xls",
@@ -118,6 +114,7 @@ def _obstacle(part: Media) -> str:
         is_known = part.media_type is None or part.media_type in _IMAGE_FORMATS
         return "" if is_known else "image that is neither PNG, JPEG, GIF nor WebP"
     is_known = part.media_type is None or part.media_type in _DOCUMENT_FORMATS
+    is_known = is_known or writing.is_text_document(part)
     return "" if is_known else "document of an unknown type"
 
 
