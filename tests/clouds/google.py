@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from router_service.apis.parts import Text, ToolUse
-from tests.apis import CHAT, MESSAGES
+from tests.apis import CHAT, MESSAGES, Api
 from tests.providers.answers import Reply
 
 EMAIL = "gateway@my-project.iam.gserviceaccount.com"
@@ -92,8 +92,9 @@ class Google:
         place = path.removeprefix(base).partition("/")[2]
         if place == "publishers/anthropic/models/count-tokens:rawPredict":
             return JSONResponse({"input_tokens": 42})
+        dialect: Api = CHAT
         if place == "endpoints/openapi/chat/completions":
-            dialect, model, streams = CHAT, body["model"], body.get("stream") is True
+            model, streams = body["model"], body.get("stream") is True
             is_valid = "/" in model
         else:
             model, _, method = place.removeprefix("publishers/anthropic/models/").partition(":")

@@ -20,10 +20,15 @@ ARN = "arn:aws:bedrock:eu-west-1:123456789012:application-inference-profile/abc1
 INFO = json.dumps({"type": "service_account", "project_id": "from-the-key", "private_key": "k"})
 
 
-def read(tmp_path: Path, environ: Mapping[str, str] | None = None, **params: object) -> Settings:
+def read(
+    tmp_path: Path,
+    environ: Mapping[str, str] | None = None,
+    /,
+    **params: Any,  # noqa: ANN401 - any setting
+) -> Settings:
     """Return the settings of a file with one entry; `litellm` is the section for all entries."""
     path = tmp_path / "config.yaml"
-    settings: Any = params.pop("litellm", {})
+    settings = params.pop("litellm", {})
     entry = {"model_name": "m", "litellm_params": params}
     path.write_text(yaml.safe_dump({"model_list": [entry], "litellm_settings": settings}))
     missing = {"AWS_CONFIG_FILE": str(tmp_path / "missing")}

@@ -6,7 +6,7 @@ The servers check signatures, assertions and bodies with the vendors' own librar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tests.fakes import FakeRouter
 from tests.serving import served, wait_for
 
 CALL = ToolUse("toolu_01", "get_weather", '{"city": "Vienna"}')
-TOOL = {
+TOOL: Any = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -119,7 +119,7 @@ model_list:
             "AWS_BEDROCK_RUNTIME_ENDPOINT": endpoint,
         }
         with gateway(tmp_path / "config.yaml", text, environ) as url:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
+            client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
             whole = client.chat.completions.create(
                 model="bedrock-claude-haiku", messages=ASK, tools=[TOOL]
             )
@@ -176,7 +176,7 @@ def test_nova_is_asked_with_converse(tmp_path: Path, aws: Aws) -> None:
             *SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}", model="amazon.nova-pro-v1:0"
         )
         with gateway(tmp_path / "config.yaml", text, {}) as url:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
+            client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
             whole = client.chat.completions.create(model="m", messages=ASK, tools=[TOOL])
             stream = list(
                 client.chat.completions.create(
@@ -383,6 +383,7 @@ def test_exception_within_a_stream(tmp_path: Path, aws: Aws) -> None:
 
 def test_broken_event_stream_is_a_failure(tmp_path: Path, aws: Aws) -> None:
     """A stream that ends within a message, or whose checksum is wrong, ends with an error."""
+    last: Iterator[Callable[[bytes], bytes]]
     last = iter([lambda message: message[:20], lambda message: message[:-1] + b"?"])
     aws.events = lambda messages: [*messages[:3], next(last)(messages[3])]
     with served(aws) as endpoint:
@@ -437,7 +438,7 @@ model_list:
 """
         environ = {"VERTEXAI_API_BASE": endpoint}
         with gateway(tmp_path / "config.yaml", text, environ) as url:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
+            client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
             for model in ("gemini", "claude"):
                 whole = client.chat.completions.create(model=model, messages=ASK, tools=[TOOL])
                 assert whole.choices[0].message.tool_calls
