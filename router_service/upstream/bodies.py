@@ -151,7 +151,8 @@ def may_be_repeated(path: str) -> bool:
     All other endpoints under `/v1/` may create something, such as a job, a batch, a file or a
     video.
     """
-    return path in _REPEATABLE_PATHS or any(path in (api.path, api.counting_path) for api in APIS)
+    is_counting = any(path == api.counting_path for api in APIS)
+    return path in _REPEATABLE_PATHS or APIS.at(path) is not None or is_counting
 
 
 def is_repeatable(path: str, body: BodyTemplate) -> bool:

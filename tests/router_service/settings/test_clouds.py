@@ -11,9 +11,13 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
+from router_service.apis.messages.api import MESSAGES
 from router_service.core.errors import ConfigError
+from router_service.requests.pool import Pool
 from router_service.settings import Deployment, Settings, load_settings
 from router_service.settings.platforms import Bedrock, Entra, Vertex
+from router_service.upstream.translation import account_of
+from tests.fakes import manifest
 
 SONNET = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 ARN = "arn:aws:bedrock:eu-west-1:123456789012:application-inference-profile/abc123"
@@ -265,3 +269,47 @@ def test_accounts_are_different_deployments(tmp_path: Path) -> None:
         ids.add(found.id)
         assert secret not in repr(found)
     assert len(ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "input_usd", "window_tokens"),
+    [
+        ({"model": f"bedrock/{SONNET}"}, 3.3, 200_000),
+        ({"model": f"bedrock/us.{SONNET}"}, 3.3, 200_000),
+        ({"model": f"bedrock/global.{SONNET}"}, 3.0, 200_000),
+        ({"model": f"bedrock/{SONNET}", "model_id": ARN}, 3.3, 200_000),
+        ({"model": "bedrock/amazon.nova-pro-v1:0"}, 0.8, 300_000),
+        ({"model": "vertex_ai/claude-sonnet-4-5@20250929"}, 3.0, 200_000),
+        ({"model": "vertex_ai/gemini-2.5-pro"}, 1.25, None),
+    ],
+    ids=lambda each: str(each)[:60],
+)
+def test_prices_and_windows_are_found_by_name(
+    tmp_path: Path, params: dict[str, str], input_usd: float, window_tokens: int | None
+) -> None:
+    """The price list knows the models of a platform, whatever the address of an endpoint is."""
+    environ = {
+        "AWS_BEDROCK_RUNTIME_ENDPOINT": "https://vpce-1.example.com",
+        "VERTEXAI_API_BASE": "https://vertex.example.com",
+    }
+    params = {"vertex_project": "p", **params} if "vertex" in params["model"] else params
+    (model,) = Pool.build(read(tmp_path, environ, **params), manifest()).models.values()
+    assert model.price is not None
+    assert model.price.input_usd_per_mtok == pytest.approx(input_usd)
+    assert model.capabilities.context_window_tokens == window_tokens
+    assert model.price.cached_input_usd_per_mtok is not None
+
+
+def test_signatures_of_reasoning_are_valid_in_all_regions_of_a_platform(tmp_path: Path) -> None:
+    """They are not assumed to be valid at another platform."""
+    accounts = [
+        account_of(only(read(tmp_path, **params)), MESSAGES)
+        for params in (
+            {"model": f"bedrock/us-east-1/{SONNET}"},
+            {"model": f"bedrock/eu-west-1/{SONNET}"},
+            {"model": "vertex_ai/claude-sonnet-4-5@20250929", "vertex_project": "p"},
+            {"model": "anthropic/claude-sonnet-4-5", "api_key": "k"},
+        )
+    ]
+    assert accounts[0] == accounts[1]
+    assert len(set(accounts)) == 3
