@@ -23,7 +23,7 @@ from tests import apis
 from tests.apis import UpstreamApi
 from tests.bedrock import problems_of_request
 
-KNOWN_FIELDS = {
+KNOWN_FIELDS: dict[UpstreamApi, set[str]] = {
     apis.CHAT: set(get_type_hints(chat_params.CompletionCreateParamsStreaming)),
     apis.RESPONSES: {
         "client_metadata",  # Codex sends it
