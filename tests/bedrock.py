@@ -17,7 +17,7 @@ from botocore.validate import ParamValidator
 
 Json = Any
 
-_SCALARS = {"boolean": bool, "integer": int, "long": int, "float": (int, float)}
+_SCALARS: dict[str, Any] = {"boolean": bool, "integer": int, "long": int, "float": (int, float)}
 
 IN_ADDRESS = ("model", "stream")
 """Fields of the gateway's form of a request that AWS's form has in the address."""

@@ -351,8 +351,8 @@ def _messages_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
 
 def _converse(content: Content) -> Iterator[dict[str, Json]]:
     if content.thinking:
-        text = {"text": content.thinking, "signature": "c2ln"}
-        yield {"reasoningContent": {"reasoningText": text}}
+        signed = {"text": content.thinking, "signature": "c2ln"}
+        yield {"reasoningContent": {"reasoningText": signed}}
     if text := content.text + content.refusal:
         yield {"text": text}
     for call_id, name, arguments in content.calls:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from uuid import uuid4
 
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
 from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
@@ -65,8 +66,6 @@ class AnswerTranslator:
         self.target = target
         self.record = TranslatedRecord()
         """What the events so far contain."""
-        self._model = model
-        self._created_s = created_s
         self._answer_id = ""
         self._drops_thinking = target.omits_unasked_thinking and not request.accepts_thinking
         self._messages = request.messages
@@ -252,13 +251,17 @@ class AnswerTranslator:
             raise self._foreign(problem)
 
     def _translate_id(self, answer_id: str) -> str:
-        """Return an id in the target's format, always the same for the same id."""
+        """Return an id in the target's format, always the same for the same id.
+
+        Answers without an id, such as Bedrock's, get a new one.
+        """
         prefixes = (*(api.answer_id_prefix for api in APIS), "gen-")  # the last is OpenRouter's
         prefix = next(filter(answer_id.startswith, filter(None, prefixes)), "")
         suffix = answer_id.removeprefix(prefix)
         if not _ID.fullmatch(suffix):
-            seed = answer_id or f"{self._model} {self._created_s}"
-            suffix = hashlib.sha256(seed.encode()).hexdigest()[:32]
+            suffix = (
+                hashlib.sha256(answer_id.encode()).hexdigest()[:32] if answer_id else uuid4().hex
+            )
         return self.target.answer_id_prefix + suffix
 
     def _foreign(self, problem: str) -> ForeignAnswerError:

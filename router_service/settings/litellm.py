@@ -55,16 +55,17 @@ ListPrice = Annotated[float, Field(ge=0, le=1000)]
 """USD per token or second. The limit keeps the price per million tokens, or per hour, finite."""
 
 REQUEST_PARAMETERS = frozenset(
-    "chat_template_kwargs enable_thinking frequency_penalty include_reasoning length_penalty "
-    "logit_bias logprobs max_completion_tokens max_tokens metadata min_p min_tokens modalities "
-    "parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_retention "
-    "provider random_seed reasoning reasoning_effort reasoning_format repetition_penalty "
-    "response_format safe_prompt safety_identifier search_parameters seed service_tier "
+    "chat_template_kwargs enable_thinking frequency_penalty guardrailConfig include_reasoning "
+    "length_penalty logit_bias logprobs max_completion_tokens max_tokens metadata min_p "
+    "min_tokens modalities parallel_tool_calls performanceConfig prediction presence_penalty "
+    "prompt_cache_key prompt_cache_retention provider random_seed reasoning reasoning_effort "
+    "reasoning_format repetition_penalty requestMetadata response_format safe_prompt "
+    "safety_identifier search_parameters seed serviceTier service_tier "
     "skip_special_tokens stop stop_token_ids temperature thinking thinking_budget tool_choice "
     "top_k top_logprobs top_p transforms user verbosity".split()
 )
 """Settings in `litellm_params` that are added to the requests to a deployment: parameters of Chat
-Completions, and common ones of other providers, vLLM and OpenRouter. All others go into
+Completions, and common ones of other providers, vLLM, OpenRouter and Bedrock. All others go into
 `extra_body`, because LiteLLM has settings of its own beside them, some of which are secrets."""
 
 RESERVED_FIELDS = frozenset(

@@ -423,7 +423,7 @@ def test_explained_refusals() -> None:
 
 
 def test_ids_are_translated_always_in_the_same_way() -> None:
-    """Ids have the target's prefix, and the same id gives the same result."""
+    """Ids have the target's prefix. The same id gives the same result, and a missing one a new."""
     value = whole(CASES["text"], CHAT)
     assert translate_whole(value, CHAT, MESSAGES)["id"] == "msg_1"
     assert translate_whole(value, CHAT, RESPONSES)["output"][0]["id"] == "msg_1_0"
@@ -432,7 +432,7 @@ def test_ids_are_translated_always_in_the_same_way() -> None:
         for id_ in ("a" * 70, "a" * 70, "\u00e9", None, 7)
     ]
     assert odd[0] == odd[1]
-    assert len(set(odd)) == 3
+    assert len(set(odd)) == 4
     assert all(id_.startswith("resp_") and len(id_) <= 55 for id_ in odd)
 
 
