@@ -20,6 +20,7 @@ from router_service.apis.parts import Text, ToolUse
 from router_service.check import Status, check
 from router_service.serving.app import create_app
 from router_service.settings import load_settings
+from router_service.upstream.bodies import may_be_repeated
 from router_service.upstream.platforms.registry import client_of
 from tests.clouds import azure, google
 from tests.clouds.aws import API_KEY, KEY, REGION, Aws, AwsError, exception_message
@@ -583,3 +584,14 @@ def test_check_says_what_credentials_lack(tmp_path: Path, aws: Aws) -> None:
     assert found["missing"].status is Status.FAILED
     assert "AWS's chain of credentials has none" in found["missing"].detail
     assert "Check the settings that begin with aws_" in found["missing"].detail
+
+
+def test_large_body_is_signed(tmp_path: Path, aws: Aws) -> None:
+    """A body of a megabyte, which is prepared in a thread, has the right signature."""
+    with served(aws) as endpoint:
+        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            long = [{"role": "user", "content": "word " * 200_000}]
+            assert asked(url, messages=long).status_code == 200
+    assert aws.refused == []
+    assert may_be_repeated("/converse")
