@@ -23,7 +23,12 @@ from router_service.access.listening import has_stored_keys, permitted_listen_ho
 from router_service.apis.api import Target
 from router_service.apis.parts import Message, Request, Text
 from router_service.artifact import MANIFEST, read_manifest
-from router_service.core.errors import ConfigError, DatabaseError, SwitchcraftError
+from router_service.core.errors import (
+    ConfigError,
+    CredentialsError,
+    DatabaseError,
+    SwitchcraftError,
+)
 from router_service.core.keys import without_keys
 from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.database.migrating import newer_version_problem
@@ -227,7 +232,8 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
                 async for part in answer.chunks():
                     start += part[: MAX_ERROR_BYTES - len(start)]
         except SwitchcraftError as exc:
-            return Finding(subject, Status.FAILED, f"{exc} Address: {deployment.base_url}")
+            reason = exc.__cause__ if isinstance(exc.__cause__, CredentialsError) else exc
+            return Finding(subject, Status.FAILED, f"{reason} Address: {deployment.base_url}")
         if answer.status < 400:
             return Finding(subject, Status.OK, f"answered with status {answer.status}")
         said = " ".join(start.decode(errors="replace").split())

@@ -30,6 +30,9 @@ _LISTED_PROVIDERS: Mapping[str, str] = {
 }
 """Names of providers in the price list where LiteLLM has other ones."""
 
+_WITH_PATHS = frozenset({"bedrock", "vertex_ai"})
+"""Providers whose names of models may begin with a region, an ARN or a publisher and a slash."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -56,6 +59,7 @@ def look_up_id(model_id: str, at: datetime) -> Listing | None:
     The provider is LiteLLM's name of it. Prices are those of `look_up`.
     """
     provider, slash, name = model_id.partition("/")
+    name = name.rpartition("/")[2] if provider in _WITH_PATHS else name
     return _find(name, _LISTED_PROVIDERS.get(provider, provider), None, at) if slash else None
 
 

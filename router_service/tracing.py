@@ -259,6 +259,10 @@ def provider_name(base_url: str) -> str:
     host = urlsplit(base_url).hostname or ""
     if host.endswith(".openai.azure.com"):
         return "azure.ai.openai"
+    if host.startswith("bedrock-runtime.") and ".amazonaws.com" in host:
+        return "aws.bedrock"
+    if host.endswith(("aiplatform.googleapis.com", ".rep.googleapis.com")):
+        return "gcp.vertex_ai"
     return _PROVIDERS_BY_HOST.get(host, "openai")
 
 

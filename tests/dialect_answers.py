@@ -16,7 +16,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests import apis
-from tests.apis import Api
+from tests.apis import Api, UpstreamApi
 
 Json = Any
 
@@ -72,6 +72,14 @@ _MESSAGES_STOPS = {
     "filter": "refusal",
     "sequence": "stop_sequence",
 }
+_CONVERSE_STOPS = {
+    "end": "end_turn",
+    "calls": "tool_use",
+    "refusal": "refusal",
+    "length": "max_tokens",
+    "filter": "guardrail_intervened",
+    "sequence": "stop_sequence",
+}
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
@@ -80,7 +88,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
         yield text[start : start + size]
 
 
-def whole(content: Content, dialect: Api) -> dict[str, Json]:
+def whole(content: Content, dialect: UpstreamApi) -> dict[str, Json]:
     """Return an answer that is not streamed."""
     match dialect:
         case apis.CHAT:
@@ -111,6 +119,13 @@ def whole(content: Content, dialect: Api) -> dict[str, Json]:
             }
         case apis.RESPONSES:
             return _response(content, list(_items(content)))
+        case apis.CONVERSE:
+            return {
+                "output": {"message": {"role": "assistant", "content": [*_converse(content)]}},
+                **_converse_stop(content),
+                "usage": _usage(content, dialect),
+                "metrics": {"latencyMs": 1},
+            }
         case _:  # Messages
             return _message(content) | {
                 "content": list(_blocks(content)),
@@ -119,18 +134,20 @@ def whole(content: Content, dialect: Api) -> dict[str, Json]:
             }
 
 
-def events(content: Content, dialect: Api, size: int = 3) -> list[dict[str, Json]]:
+def events(content: Content, dialect: UpstreamApi, size: int = 3) -> list[dict[str, Json]]:
     """Return the events of a streamed answer, with texts in pieces of a size."""
     match dialect:
         case apis.CHAT:
             return list(_chat_events(content, size))
         case apis.RESPONSES:
             return list(_responses_events(content, size))
+        case apis.CONVERSE:
+            return list(_converse_events(content, size))
         case _:  # Messages
             return list(_messages_events(content, size))
 
 
-def _usage(content: Content, dialect: Api) -> dict[str, Json]:
+def _usage(content: Content, dialect: UpstreamApi) -> dict[str, Json]:
     reasoning = {"reasoning_tokens": content.reasoning}
     cached = {"cached_tokens": content.cached, "cache_write_tokens": content.written}
     total = content.prompt + content.completion
@@ -150,6 +167,14 @@ def _usage(content: Content, dialect: Api) -> dict[str, Json]:
                 "output_tokens": content.completion,
                 "output_tokens_details": reasoning,
                 "total_tokens": total,
+            }
+        case apis.CONVERSE:  # without the tokens of reasoning
+            return {
+                "inputTokens": content.prompt - content.cached - content.written,
+                "cacheReadInputTokens": content.cached,
+                "cacheWriteInputTokens": content.written,
+                "outputTokens": content.completion,
+                "totalTokens": total,
             }
         case _:  # Messages
             return {
@@ -322,6 +347,48 @@ def _messages_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
     usage = {"output_tokens": content.completion, "output_tokens_details": details}
     yield {"type": "message_delta", "delta": stop, "usage": usage}
     yield {"type": "message_stop"}
+
+
+def _converse(content: Content) -> Iterator[dict[str, Json]]:
+    if content.thinking:
+        signed = {"text": content.thinking, "signature": "c2ln"}
+        yield {"reasoningContent": {"reasoningText": signed}}
+    if text := content.text + content.refusal:
+        yield {"text": text}
+    for call_id, name, arguments in content.calls:
+        call = {"toolUseId": call_id, "name": name, "input": orjson.loads(arguments)}
+        yield {"toolUse": call}
+
+
+def _converse_stop(content: Content) -> dict[str, Json]:
+    stop: dict[str, Json] = {"stopReason": _CONVERSE_STOPS[content.stop]}
+    if content.stop_text:
+        stop["additionalModelResponseFields"] = {"stop_sequence": content.stop_text}
+    return stop
+
+
+def _converse_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
+    yield {"messageStart": {"role": "assistant"}}
+    for index, block in enumerate(_converse(content)):
+        place = {"contentBlockIndex": index}
+        deltas: list[Json] = []
+        match block:
+            case {"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}}:
+                deltas = [{"reasoningContent": {"text": piece}} for piece in pieces(text, size)]
+                deltas.append({"reasoningContent": {"signature": signature}})
+            case {"text": text}:
+                deltas = [{"text": piece} for piece in pieces(text, size)]
+            case {"toolUse": call}:
+                start = {"toolUseId": call["toolUseId"], "name": call["name"]}
+                yield {"contentBlockStart": {**place, "start": {"toolUse": start}}}
+                # A call without arguments has no deltas.
+                text = orjson.dumps(call["input"]).decode() if call["input"] else ""
+                deltas = [{"toolUse": {"input": piece}} for piece in pieces(text, size)]
+        for delta in deltas:
+            yield {"contentBlockDelta": {**place, "delta": delta}}
+        yield {"contentBlockStop": place}
+    yield {"messageStop": _converse_stop(content)}
+    yield {"metadata": {"usage": _usage(content, apis.CONVERSE), "metrics": {"latencyMs": 1}}}
 
 
 _RESPONSE_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)

@@ -63,13 +63,17 @@ class AnswerError:
     """The field of the request that caused the error."""
 
 
+def unwrapped(value: Json) -> Json:
+    """Return a decoded error without the list that Google's compatible API puts around it."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
 def read_error(value: Json, status: int) -> AnswerError:
     """Return what an error body or event says, in any provider's format.
 
     A status below 400 is replaced by the one that fits the error.
     """
-    if isinstance(value, list) and len(value) == 1:  # Google's compatible API
-        value = value[0]
+    value = unwrapped(value)
     body = value if isinstance(value, dict) else {}
     response = body.get("response")
     inner = response if isinstance(response, dict) else body
@@ -87,6 +91,12 @@ def read_error(value: Json, status: int) -> AnswerError:
         status = status or (number if 400 <= number < 600 else 500)
     message = message or f"The upstream answered with status {status} and without a message."
     return AnswerError(status, message, kind, code, texts["param"])
+
+
+def error_fields(value: Json) -> Json:
+    """Return the part of an error body or event that has its message and its code."""
+    inner = value.get("response", value) if isinstance(value, dict) else None
+    return inner.get("error", inner) if isinstance(inner, dict) else None
 
 
 def is_error(value: Mapping[str, Json]) -> bool:

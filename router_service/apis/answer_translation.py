@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from uuid import uuid4
 
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
 from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
-from router_service.apis.api import Api
+from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import UnwritableError, encode
 from router_service.apis.foreign import to_input, unwrap_custom, wrap_custom
@@ -59,14 +60,12 @@ class AnswerTranslator:
     """
 
     def __init__(
-        self, source: Api, target: Api, request: Request, *, model: str, created_s: int
+        self, source: UpstreamApi, target: Api, request: Request, *, model: str, created_s: int
     ) -> None:
         self.source = source
         self.target = target
         self.record = TranslatedRecord()
         """What the events so far contain."""
-        self._model = model
-        self._created_s = created_s
         self._answer_id = ""
         self._drops_thinking = target.omits_unasked_thinking and not request.accepts_thinking
         self._messages = request.messages
@@ -252,13 +251,17 @@ class AnswerTranslator:
             raise self._foreign(problem)
 
     def _translate_id(self, answer_id: str) -> str:
-        """Return an id in the target's format, always the same for the same id."""
+        """Return an id in the target's format, always the same for the same id.
+
+        Answers without an id, such as Bedrock's, get a new one.
+        """
         prefixes = (*(api.answer_id_prefix for api in APIS), "gen-")  # the last is OpenRouter's
         prefix = next(filter(answer_id.startswith, filter(None, prefixes)), "")
         suffix = answer_id.removeprefix(prefix)
         if not _ID.fullmatch(suffix):
-            seed = answer_id or f"{self._model} {self._created_s}"
-            suffix = hashlib.sha256(seed.encode()).hexdigest()[:32]
+            suffix = (
+                hashlib.sha256(answer_id.encode()).hexdigest()[:32] if answer_id else uuid4().hex
+            )
         return self.target.answer_id_prefix + suffix
 
     def _foreign(self, problem: str) -> ForeignAnswerError:

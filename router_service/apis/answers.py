@@ -293,7 +293,9 @@ class TranslatedRecord(AnswerRecord):
             case PartEnded():
                 return
             case Started(answer_id, model, usage):
-                self.identity = AnswerIdentity(_identifier(answer_id), _identifier(model))
+                self.identity = AnswerIdentity(
+                    _identifier(answer_id or None), _identifier(model or None)
+                )
                 self.usage = usage
             case Finished(usage=usage):
                 self.usage = usage or self.usage

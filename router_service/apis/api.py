@@ -14,8 +14,8 @@ from typing import ClassVar, Protocol
 
 from pydantic import BaseModel
 
-from router_service.apis.answer_errors import AnswerError, is_error, read_error
-from router_service.apis.answers import AnswerRecord
+from router_service.apis.answer_errors import AnswerError, error_fields, is_error, read_error
+from router_service.apis.answers import AnswerRecord, ParsedAnswer
 from router_service.apis.conversation import ChatRequest, Json, as_list, parse_chat_request
 from router_service.apis.openapi import ErrorBody, RequestSchema
 from router_service.apis.parts import Answer, Event, Request
@@ -64,15 +64,142 @@ class FieldNames:
     output_format: str = ""
 
 
-class Api(ABC):
-    """An API in which models are asked. There is one value of each."""
+class UpstreamApi(ABC):
+    """An API in which deployments are asked. There is one value of each.
+
+    Clients may speak it only if it is an `Api`.
+    """
 
     name: ClassVar[str]
     """Name in the configuration, in sealed proofs of reasoning and in the page's addresses."""
     title: ClassVar[str]
     """Name in error messages, such as `the Messages API`."""
     path: ClassVar[str]
-    """The endpoint's path below `/v1`."""
+    """The endpoint's path below `/v1`, or below the address of the model."""
+
+    max_call_id_characters: ClassVar[int] = 64
+    """Longest id of a call: longer ones are rejected."""
+    call_id_pattern: ClassVar[re.Pattern[str] | None] = None
+    """Form of a call's id; None if any text is accepted."""
+    answer_id_prefix: ClassVar[str] = ""
+    """Beginning of the ids of answers."""
+    continues_answers: ClassVar[bool] = False
+    """Whether a last message of the assistant is continued instead of answered."""
+    ping_type: ClassVar[str] = ""
+    """Type of keep-alive events; an empty string if the API has no such events."""
+
+    has_proofs: ClassVar[bool] = False
+    """Whether reasoning in answers has proofs, which only the account that made them accepts."""
+    proofs_belong_to_key: ClassVar[bool] = False
+    """Whether a proof is valid only for the key's account, instead of for the whole provider."""
+
+    forwarded_headers: ClassVar[frozenset[str]] = frozenset()
+    """Headers of requests that are forwarded to upstreams with this API."""
+    default_headers: ClassVar[Mapping[str, str]] = {}
+    """Headers that the API requires, for requests without them."""
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+    def __repr__(self) -> str:
+        """Return the title."""
+        return f"<{self.title}>"
+
+    # Requests
+
+    @abstractmethod
+    def write_request(
+        self, request: Request, target: Target, is_foreign: IsForeign | None = None
+    ) -> dict[str, Json]:
+        """Return the body of a request without obstacles for a target with this API.
+
+        `is_foreign` tells proofs of reasoning that another provider of this API made. Such
+        reasoning is not sent, because the target would reject it.
+        """
+
+    def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
+        """Yield the fields of a client's request that this API cannot express."""
+        yield from ()
+
+    def fit_call_id(self, call_id: str, provider: str = "") -> str:
+        """Return a call's id if this API accepts it, and otherwise a hash of it.
+
+        A call and its result get the same id, because it depends on nothing else.
+        """
+        if len(call_id) <= self.max_call_id_characters and (
+            self.call_id_pattern is None or self.call_id_pattern.fullmatch(call_id)
+        ):
+            return call_id
+        digest = hashlib.sha256(call_id.encode(errors="replace")).hexdigest()
+        return f"call_{digest[:32]}"
+
+    def parameter(self, name: str, value: Json, model: str) -> tuple[str, Json] | None:
+        """Return the field for a parameter of Chat Completions; None if this API lacks it.
+
+        A dot separates the names of an object and of its field. `model` is the model's name at the
+        provider.
+        """
+        return name, value
+
+    def excludes_parameter(self, name: str) -> str:
+        """Return the field that conflicts with the field `name`, or an empty string."""
+        return ""
+
+    # Answers
+
+    @abstractmethod
+    def recognizes(self, value: Mapping[str, Json]) -> bool:
+        """Return whether an answer or an event has the marks of this API."""
+
+    @abstractmethod
+    def is_beginning(self, event: Mapping[str, Json]) -> bool:
+        """Return whether an event contains nothing of the answer.
+
+        After such events, another deployment may still answer.
+        """
+
+    @abstractmethod
+    def parse_answer(self, value: Mapping[str, Json]) -> ParsedAnswer | None:
+        """Return the calls and the text of a whole answer, or None if they are not kept."""
+
+    @abstractmethod
+    def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
+        """Return the usage of an answer or of an event, given what earlier events reported."""
+
+    @abstractmethod
+    def answer_reader(self, request: Request) -> AnswerReader:
+        """Return a reader of the answer to a request."""
+
+    def find_proofs(self, value: Mapping[str, Json]) -> Iterable[str]:
+        """Return the proofs of reasoning in a whole answer."""
+        return ()
+
+    # Errors
+
+    def is_error(self, value: Mapping[str, Json]) -> bool:
+        """Return whether a body or event is an error, even if the status was a success."""
+        return is_error(value)
+
+    @abstractmethod
+    def is_error_body(self, value: Json) -> bool:
+        """Return whether a decoded body is an error in this format, so that clients can read it."""
+
+    def error_fields(self, value: Json) -> Json:
+        """Return the part of an error body or event that has its message and its code."""
+        return error_fields(value)
+
+    def read_error(self, value: Json, status: int) -> AnswerError:
+        """Return what an error body or event says, in this format or in a similar one.
+
+        A status below 400 is replaced by the one that fits the error.
+        """
+        return read_error(value, status)
+
+
+class Api(UpstreamApi):
+    """An API in which clients ask, and deployments too."""
+
     counting_path: ClassVar[str] = ""
     """Path below `/v1` at which a request's tokens are counted; empty if the API cannot do that."""
     operation: ClassVar[str]
@@ -82,47 +209,21 @@ class Api(ABC):
     description: ClassVar[str] = "Answer with the pool's model that the router chooses."
     fields: ClassVar[FieldNames]
 
-    max_call_id_characters: ClassVar[int] = 64
-    """Longest id of a call: longer ones are rejected."""
-    call_id_pattern: ClassVar[re.Pattern[str] | None] = None
-    """Form of a call's id; None if any text is accepted."""
-    answer_id_prefix: ClassVar[str] = ""
-    """Beginning of the ids of answers."""
     takes_objects: ClassVar[bool] = False
     """Whether arguments of calls are objects instead of text, and all tools are functions."""
     omits_unasked_thinking: ClassVar[bool] = False
     """Whether clients that have not asked for reasoning do not expect any."""
-    continues_answers: ClassVar[bool] = False
-    """Whether a last message of the assistant is continued instead of answered."""
-    ping_type: ClassVar[str] = ""
-    """Type of keep-alive events; an empty string if the API has no such events."""
     stores_answers: ClassVar[bool] = False
     """True if providers store answers by default, and a request can turn that off."""
 
-    has_proofs: ClassVar[bool] = False
-    """Whether reasoning in answers has proofs, which only the account that made them accepts."""
-    proofs_belong_to_key: ClassVar[bool] = False
-    """Whether a proof is valid only for the key's account, instead of for the whole provider."""
     proof_marks: ClassVar[tuple[bytes, ...]] = ()
     """Every request with reasoning that may be foreign contains one of these; empty for any."""
     proof_pattern: ClassVar[re.Pattern[bytes] | None] = None
     """A proof of reasoning in a request's body. Other values may match too, such as images. If its
     group is empty, the empty text stands for all reasoning in the body."""
 
-    forwarded_headers: ClassVar[frozenset[str]] = frozenset()
-    """Headers of requests that are forwarded to upstreams with this API."""
-    default_headers: ClassVar[Mapping[str, str]] = {}
-    """Headers that the API requires, for requests without them."""
     error_body: ClassVar[type[BaseModel]] = ErrorBody
     """Model of an error's body, for the OpenAPI description."""
-
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
-
-    def __repr__(self) -> str:
-        """Return the title."""
-        return f"<{self.title}>"
 
     # Routing
 
@@ -148,41 +249,15 @@ class Api(ABC):
     def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
         """Return the schema of a request; of one whose tokens are counted, if `is_counted`."""
 
-    # Translation of requests
+    # Clients' requests
 
     @abstractmethod
     def read_request(self, body: Mapping[str, Json]) -> Request:
         """Read a request that has to be translated. Raises InvalidRequestError."""
 
-    @abstractmethod
-    def write_request(
-        self, request: Request, target: Target, is_foreign: IsForeign | None = None
-    ) -> dict[str, Json]:
-        """Return the body of a request without obstacles for a target with this API.
-
-        `is_foreign` tells proofs of reasoning that another provider of this API made. Such
-        reasoning is not sent, because the target would reject it.
-        """
-
-    def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
-        """Yield the fields of a client's request that this API cannot express."""
-        yield from ()
-
     def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
         """Return where a message of a body has a call, or its result; empty if it has not."""
         return ""
-
-    def fit_call_id(self, call_id: str, provider: str = "") -> str:
-        """Return a call's id if this API accepts it, and otherwise a hash of it.
-
-        A call and its result get the same id, because it depends on nothing else.
-        """
-        if len(call_id) <= self.max_call_id_characters and (
-            self.call_id_pattern is None or self.call_id_pattern.fullmatch(call_id)
-        ):
-            return call_id
-        digest = hashlib.sha256(call_id.encode(errors="replace")).hexdigest()
-        return f"call_{digest[:32]}"
 
     def with_fitting_call_ids(self, body: bytes, target: Target) -> bytes:
         """Return a body of this API whose ids of calls a target of the same API accepts."""
@@ -198,41 +273,17 @@ class Api(ABC):
         """
         return None
 
-    def parameter(self, name: str, value: Json) -> tuple[str, Json] | None:
-        """Return the field for a parameter of Chat Completions; None if this API lacks it.
-
-        A dot separates the names of an object and of its field.
-        """
-        return name, value
-
-    def excludes_parameter(self, name: str) -> str:
-        """Return the field that conflicts with the field `name`, or an empty string."""
-        return ""
-
-    # Answers
-
-    @abstractmethod
-    def recognizes(self, value: Mapping[str, Json]) -> bool:
-        """Return whether an answer or an event has the marks of this API."""
-
-    @abstractmethod
-    def is_beginning(self, event: Mapping[str, Json]) -> bool:
-        """Return whether an event contains nothing of the answer.
-
-        After such events, another deployment may still answer.
-        """
+    # Answers for clients
 
     @abstractmethod
     def record(self) -> AnswerRecord:
         """Return a record for an answer that is not translated."""
 
-    @abstractmethod
-    def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
-        """Return the usage of an answer or of an event, given what earlier events reported."""
-
-    @abstractmethod
-    def answer_reader(self, request: Request) -> AnswerReader:
-        """Return a reader of the answer to a request."""
+    def parse_answer(self, value: Mapping[str, Json]) -> ParsedAnswer | None:
+        """Return the calls and the text of a whole answer, or None if it is too long."""
+        record = self.record()
+        record.feed(value)
+        return record.answer()
 
     @abstractmethod
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
@@ -241,34 +292,13 @@ class Api(ABC):
         `model` is the model's name for the client, and `created_s` the answer's Unix time.
         """
 
-    def find_proofs(self, value: Mapping[str, Json]) -> Iterable[str]:
-        """Return the proofs of reasoning in a whole answer."""
-        return ()
-
     def rate_headers(self, rate: RateState, now_s: float) -> Sequence[RawHeader]:
         """Return the headers of an answer about one rate limit; `now_s` is the Unix time."""
         return openai_headers(rate)
 
-    # Errors
-
     @abstractmethod
     def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
         """Return the body of an error. Types are named by the status."""
-
-    def is_error(self, value: Mapping[str, Json]) -> bool:
-        """Return whether a body or event is an error, even if the status was a success."""
-        return is_error(value)
-
-    @abstractmethod
-    def is_error_body(self, value: Json) -> bool:
-        """Return whether a decoded body is an error in this format, so that clients can read it."""
-
-    def read_error(self, value: Json, status: int) -> AnswerError:
-        """Return what an error body or event says, in this format or in a similar one.
-
-        A status below 400 is replaced by the one that fits the error.
-        """
-        return read_error(value, status)
 
     def write_fault(
         self, status: int, fault: Mapping[str, str | None], *, request_id: str | None = None
@@ -295,7 +325,7 @@ _READS_REASONING = frozenset(
 class Target:
     """The deployment that a request is written for."""
 
-    api: Api
+    api: UpstreamApi
     model: str
     """The model's name at the provider."""
     provider: str = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from router_service.apis.api import Api
+from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import fits_inside
 from router_service.apis.parts import (
@@ -110,7 +110,7 @@ def _unpaired(
     )
 
 
-def obstacles(request: Request, client: Api, target: Api) -> tuple[str, ...]:
+def obstacles(request: Request, client: Api, target: UpstreamApi) -> tuple[str, ...]:
     """Return paths of what the target cannot express, in words of the client's API.
 
     A request without obstacles can be translated. A client's own API has none.

@@ -535,6 +535,14 @@ class MissingExtraError(ConfigError):
         self.extra = extra
 
 
+class CredentialsError(SwitchcraftError):
+    """Credentials of the gateway at a platform that cannot be fetched; for operators only."""
+
+    def __init__(self, platform: str, problem: str, remedy: str) -> None:
+        self.reason = f"{problem.rstrip('.')}. {remedy}"
+        super().__init__(f"No credentials for {platform}: {self.reason}.")
+
+
 class Failure(StrEnum):
     """Kind of an upstream's failure."""
 
@@ -597,11 +605,13 @@ class UpstreamError(SwitchcraftError):
 
     @property
     def cause(self) -> str:
-        """The problem, with the operating system's reason if there is one; for operators only."""
+        """The problem, with its reason if one is known; for operators only."""
         exc = self.__cause__
-        while exc is not None and not isinstance(exc, OSError):
+        while exc is not None and not isinstance(exc, OSError | CredentialsError):
             exc = exc.__cause__
-        reason = "" if exc is None else str(exc.strerror or exc)
+        reason = exc.reason if isinstance(exc, CredentialsError) else ""
+        if isinstance(exc, OSError):
+            reason = str(exc.strerror or exc)
         return f"{self.problem}: {reason}" if reason else self.problem
 
     @property

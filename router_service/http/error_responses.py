@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from router_service.apis.answer_errors import is_openai_error, write_openai_error
+from router_service.apis.answer_errors import is_openai_error, unwrapped, write_openai_error
 from router_service.apis.api import Api
 from router_service.apis.registry import APIS
 from router_service.core.errors import (
@@ -197,8 +197,8 @@ def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat)
     """Return an upstream's error for the client: translated, or replaced if it is unreadable."""
     if form.accepts(body):
         return body
-    value = decode_json(body)
-    source = next((api for api in APIS if api.is_error_body(value)), None)
+    value = unwrapped(decode_json(body))
+    source = next((api for api in APIS.of_upstreams if api.is_error_body(value)), None)
     if source is None:
         message = f"The upstream of model {model!r} answered with status {status}."
         return form.write(status, _typed(message, "upstream_error", "upstream_error"))

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from router_service.artifact import Manifest
 from router_service.settings import Deployment, Model, Settings
 from router_service.settings.deployments import PROVIDERS
+from router_service.settings.platforms import AZURE_HOSTS
 
 ONBOARD = "let it join with `switchcraft-train onboard`, from about 100 of its answers"
 """How a model that no arm stands for becomes an arm."""
@@ -25,8 +26,6 @@ EFFORT_PARAMETERS = frozenset(
 )
 """Request parameters that make a deployment another model than the measured one. In `google`,
 Gemini's API has the budget for thinking."""
-
-AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 _LOCATION = re.compile(r"^(us|eu|apac|jp|au|ca|global|us-gov)\.(?=[a-z])")
 """Prefix of an inference profile at Bedrock, which serves the same model from other regions."""
@@ -341,7 +340,7 @@ def _provider_at(deployment: Deployment) -> str | None:
 def _normal_id(model_id: str) -> str:
     """Return an id in one spelling, without the region and the API that LiteLLM writes into it."""
     provider, slash, name = model_id.casefold().partition("/")
-    if provider in {"azure", "bedrock"}:
+    if provider in {"azure", "bedrock", "vertex_ai"}:
         name = name.rpartition("/")[2]
     name = _LOCATION.sub("", name)
     return f"{provider}{slash}{_normal(name)}"

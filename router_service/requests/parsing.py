@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from router_service.apis.api import Api
+from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.capabilities import Requirements, read_requirements
 from router_service.apis.conversation import (
     ChatRequest,
@@ -144,7 +144,7 @@ class ParsedRequest:
     """The body as the client sent it; each deployment gets it with its own name of the model."""
     session: str | None
     """The name that the body gives to the conversation, if any."""
-    _obstacles: dict[Api, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict, repr=False)
     """Fields that each API cannot express; empty until a request has to be translated."""
 
     def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ class ParsedRequest:
         more = (f"{len(lost) - len(shown)} more fields",) if len(lost) > len(shown) else ()
         return (*shown, *more) or (api.title,)
 
-    def target_of(self, deployment: Deployment) -> Api | None:
+    def target_of(self, deployment: Deployment) -> UpstreamApi | None:
         """Return the API in which a deployment gets the request, or None if it cannot get it.
 
         That is the client's API, or else the first of the deployment's that can express it.
@@ -170,7 +170,7 @@ class ParsedRequest:
             return api
         return next((target for target in deployment.apis if not self._lost(api, target)), None)
 
-    def _lost(self, client: Api, target: Api) -> tuple[str, ...]:
+    def _lost(self, client: Api, target: UpstreamApi) -> tuple[str, ...]:
         """Return the fields that an API cannot express; reads the whole body at the first use."""
         if not self._obstacles:
             body = loads_exactly(self.body.with_model("-"))
@@ -182,7 +182,9 @@ class ParsedRequest:
                     param="thread",
                     code="thread_unsupported_request",
                 )
-            self._obstacles.update((other, obstacles(request, client, other)) for other in APIS)
+            self._obstacles.update(
+                (other, obstacles(request, client, other)) for other in APIS.of_upstreams
+            )
         return self._obstacles[target]
 
     def decoded(self) -> Mapping[str, Json]:

@@ -20,7 +20,7 @@ from router_service.core.errors import (
 from router_service.policies.caching import ArmTerms, cache_rule
 from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
-from router_service.prices import Listing, look_up
+from router_service.prices import Listing, look_up, look_up_id
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
 from router_service.settings import Deployment, Model, Settings, match_wildcard
 from router_service.store.records import UpstreamObject
@@ -258,13 +258,8 @@ class Pool:
 
         At a provider, every model can read all responses that are stored in the same account.
         """
-
-        def account(deployment: Deployment) -> tuple[str, str | None]:
-            key = deployment.api_key
-            return deployment.origin, None if key is None else key.get_secret_value()
-
-        wanted = account(holder.deployments[0])
-        return _only_deployments(model, lambda d: account(d) == wanted)
+        wanted = holder.deployments[0].account
+        return _only_deployments(model, lambda d: d.account == wanted)
 
 
 def capable_models(
@@ -407,7 +402,7 @@ def _with_listing(model: Model, last_resort: Price | None = None) -> Model:
     If the price is not listed either, it gets the last resort.
     """
     now = datetime.now(UTC)
-    listings = (look_up(d.base_url, d.listed_as, now) for d in model.deployments)
+    listings = (_listing(deployment, now) for deployment in model.deployments)
     unlisted = Listing(provider="", price=None, context_window_tokens=None)
     listing = next((found for found in listings if found is not None), unlisted)
     known = model.capabilities
@@ -418,6 +413,14 @@ def _with_listing(model: Model, last_resort: Price | None = None) -> Model:
         "provider": listing.provider,
     }
     return model.model_copy(update=changes)
+
+
+def _listing(deployment: Deployment, now: datetime) -> Listing | None:
+    """Return a deployment's entry in the price list, by its address or its platform."""
+    name = deployment.listed_as
+    if deployment.platform is None or deployment.provider == "azure":
+        return look_up(deployment.base_url, name, now)
+    return look_up_id(name if deployment.base_model else f"{deployment.provider}/{name}", now)
 
 
 def _terms(model: Model, profile: ArmProfile) -> ArmTerms:

@@ -85,6 +85,7 @@ class Engine:
             max_connections=settings.upstreams.max_connections,
             forwarded=settings.router.forward_headers,
         )
+        self.client.prepare(d for model in settings.models for d in model.deployments)
         retries = settings.upstreams.retries
         budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
         self.attempts = RetryingClient(self.client, breakers, budget, retries)

@@ -6,20 +6,22 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from pydantic import SecretStr
 
-from router_service.apis.api import Api
+from router_service.apis.api import UpstreamApi
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.chat.api import CHAT
 from router_service.apis.messages.api import MESSAGES
 from router_service.apis.responses.api import RESPONSES
 from router_service.core.addresses import check_http_address
 from router_service.core.errors import ConfigError, ConfigProblem
+from router_service.settings.clouds import read_bedrock, read_entra, read_vertex
 from router_service.settings.litellm import (
     File,
+    LiteLLMSection,
     ModelEntry,
     Reliability,
 )
@@ -100,6 +102,11 @@ KEY_HEADERS: Mapping[str, Literal["api-key", "x-api-key"]] = {
 }
 """Headers for the key at providers that do not use `authorization`."""
 
+NO_KEY = "there is no key; set the environment variable {}, or api_key"
+
+PLATFORMS = frozenset({"bedrock", "vertex_ai"})
+"""Providers whose addresses and credentials `clouds.py` reads."""
+
 FIREWORKS_MODELS = "accounts/fireworks/models/"
 """Prefix that LiteLLM adds to the names of Fireworks models if they name no account."""
 
@@ -117,8 +124,10 @@ def read_models(
     `positions` has the place of each entry in the file's `model_list`.
     """
     reader = _ModelReader(file, timeouts, source)
+    litellm = file.litellm_settings
+    environ = {**environ, **litellm.variables()}
     for index, entry in zip(positions, file.model_list, strict=True):
-        place = _Place(entry, f"model_list.{index}", source, environ)
+        place = _Place(entry, f"model_list.{index}", source, environ, litellm)
         reader.groups.setdefault(entry.model_name, []).append(place)
     patterns = [name for name in reader.groups if "*" in name]
     for name in reader.groups:
@@ -261,6 +270,7 @@ class _Place:
     where: str
     source: str
     environ: Mapping[str, str] = field(repr=False)
+    litellm: LiteLLMSection
 
     def named(self, stars: Sequence[str]) -> _Place:
         """Return the entry with these texts in the place of each `*` in its model."""
@@ -275,6 +285,8 @@ class _Place:
         """Return the entry's deployment; raise ConfigError."""
         params = self.entry.litellm_params
         provider, upstream_model = self._split_provider()
+        if provider in PLATFORMS:
+            return self._at_platform(provider, upstream_model, weight, timeouts)
         api_base, api_key = self._account(provider)
         try:
             check_http_address(api_base, has_query=False)
@@ -290,10 +302,15 @@ class _Place:
             if params.api_version is not None:
                 base_url, model_path = f"{base}/openai", f"/deployments/{upstream_model}"
                 query = urlencode({"api-version": params.api_version})
-        try:
-            parameters = params.request_parameters()
-        except ValueError as exc:
-            raise self._error("", str(exc)) from exc
+        platform, key_header = None, KEY_HEADERS.get(provider, "authorization")
+        if provider == "azure" and not api_key:
+            refreshes = self.litellm.enable_azure_ad_token_refresh
+            platform, api_key = read_entra(
+                params, self.environ, base_url, self._error, refreshes=refreshes
+            )
+            key_header = "authorization"  # a token of Entra ID
+            if platform is None and api_key is None and params.api_base is None:
+                raise self._error(".api_key", NO_KEY.format("AZURE_API_KEY"))
         return Deployment(
             upstream_model=upstream_model,
             base_model=self.entry.model_info.base_model,
@@ -301,18 +318,55 @@ class _Place:
             model_path=model_path,
             query=query,
             api_key=api_key,
-            key_header=KEY_HEADERS.get(provider, "authorization"),
+            key_header=key_header,
             apis=self._apis(provider),
-            supports_reasoning=self.entry.model_info.supports_reasoning is True,
+            platform=platform,
             provider="" if provider == "openai" and params.api_base is not None else provider,
-            weight=weight,
-            timeouts=override(timeouts, params.timeout, params.stream_timeout).model_copy(
-                update={str(name): seconds for name, seconds in params.timeouts.items()}
-            ),
-            parameters=parameters,
+            **self._common(weight, timeouts),
         )
 
-    def _apis(self, provider: str) -> tuple[Api, ...]:
+    def _at_platform(
+        self, provider: str, name: str, weight: float, timeouts: Timeouts
+    ) -> Deployment:
+        """Return the deployment of an entry whose platform has addresses of its own."""
+        params, info = self.entry.litellm_params, self.entry.model_info
+        if provider == "bedrock":
+            found = read_bedrock(name, params, self.environ, info.base_model, self._error)
+        else:
+            found = read_vertex(name, params, self.environ, self._error)
+        try:
+            check_http_address(found.base_url, has_query=False)
+        except ValueError as exc:
+            raise self._error(".api_base", str(exc)) from exc
+        return Deployment(
+            upstream_model=found.upstream_model,
+            base_model=found.base_model or info.base_model,
+            base_url=found.base_url,
+            api_key=found.api_key,
+            # Its formats are known, except that some models answer no conversations.
+            apis=() if info.apis == () else found.apis,
+            platform=found.platform,
+            provider=provider,
+            **self._common(weight, timeouts),
+        )
+
+    def _common(self, weight: float, timeouts: Timeouts) -> dict[str, Any]:
+        """Return the fields that deployments of all providers have."""
+        params = self.entry.litellm_params
+        try:
+            parameters = params.request_parameters()
+        except ValueError as exc:
+            raise self._error("", str(exc)) from exc
+        return {
+            "supports_reasoning": self.entry.model_info.supports_reasoning is True,
+            "weight": weight,
+            "timeouts": override(timeouts, params.timeout, params.stream_timeout).model_copy(
+                update={str(name): seconds for name, seconds in params.timeouts.items()}
+            ),
+            "parameters": parameters,
+        }
+
+    def _apis(self, provider: str) -> tuple[UpstreamApi, ...]:
         """Return the APIs that the deployment speaks: those that the entry states, or a default."""
         stated = self.entry.model_info.apis
         if stated is not None:
@@ -353,7 +407,9 @@ class _Place:
             return params.api_base.rstrip("/"), params.api_key
         known = PROVIDERS.get(provider)
         if provider == "azure" and self.environ.get("AZURE_API_BASE"):
-            known = Provider(self.environ["AZURE_API_BASE"], ("AZURE_API_KEY",))
+            # Without a key, there may be a token of Entra ID.
+            azure_key = params.api_key or SecretStr(self.environ.get("AZURE_API_KEY", ""))
+            return self.environ["AZURE_API_BASE"].rstrip("/"), azure_key or None
         if known is None:
             problem = f"the provider {provider!r} has no known address; set api_base"
             raise self._error("", problem)
@@ -361,11 +417,7 @@ class _Place:
         if key is None and known.key_names:
             found = next(filter(None, map(self.environ.get, known.key_names)), None)
             if found is None:
-                problem = (
-                    f"there is no key; set the environment variable {known.key_names[0]}, or"
-                    " api_key"
-                )
-                raise self._error(".api_key", problem)
+                raise self._error(".api_key", NO_KEY.format(known.key_names[0]))
             key = SecretStr(found)
         return known.api_base.rstrip("/"), key
 

@@ -5,6 +5,7 @@ LiteLLM's settings have the names and meanings of the page "All settings" in its
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -26,12 +28,14 @@ from router_service.apis.conversation import Json
 from router_service.apis.registry import APIS
 from router_service.core.addresses import host_in_address
 from router_service.policies.costs import SECONDS_PER_HOUR, TOKENS_PER_MTOK, LongPromptPrice, Price
+from router_service.settings.platforms import ENTRA_SCOPE
 from router_service.settings.values import (
     BudgetSettings,
     ClientKey,
     Count,
     DatabaseSettings,
     DecisionLogSettings,
+    HttpAddress,
     KeySettings,
     LoggingSettings,
     Name,
@@ -51,16 +55,17 @@ ListPrice = Annotated[float, Field(ge=0, le=1000)]
 """USD per token or second. The limit keeps the price per million tokens, or per hour, finite."""
 
 REQUEST_PARAMETERS = frozenset(
-    "chat_template_kwargs enable_thinking frequency_penalty include_reasoning length_penalty "
-    "logit_bias logprobs max_completion_tokens max_tokens metadata min_p min_tokens modalities "
-    "parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_retention "
-    "provider random_seed reasoning reasoning_effort reasoning_format repetition_penalty "
-    "response_format safe_prompt safety_identifier search_parameters seed service_tier "
+    "chat_template_kwargs enable_thinking frequency_penalty guardrailConfig include_reasoning "
+    "length_penalty logit_bias logprobs max_completion_tokens max_tokens metadata min_p "
+    "min_tokens modalities parallel_tool_calls performanceConfig prediction presence_penalty "
+    "prompt_cache_key prompt_cache_retention provider random_seed reasoning reasoning_effort "
+    "reasoning_format repetition_penalty requestMetadata response_format safe_prompt "
+    "safety_identifier search_parameters seed serviceTier service_tier "
     "skip_special_tokens stop stop_token_ids temperature thinking thinking_budget tool_choice "
     "top_k top_logprobs top_p transforms user verbosity".split()
 )
 """Settings in `litellm_params` that are added to the requests to a deployment: parameters of Chat
-Completions, and common ones of other providers, vLLM and OpenRouter. All others go into
+Completions, and common ones of other providers, vLLM, OpenRouter and Bedrock. All others go into
 `extra_body`, because LiteLLM has settings of its own beside them, some of which are secrets."""
 
 RESERVED_FIELDS = frozenset(
@@ -75,6 +80,15 @@ ONE_OF = (
     frozenset({"max_tokens", "max_completion_tokens"}),
 )
 """Groups of parameters; a request can have only one of each group."""
+
+
+Region = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+"""A region or location of a cloud, which becomes a part of the name of a host."""
+
+
+def _as_json(value: Json) -> Json:
+    """Return credentials that are written as YAML as the JSON that they stand for."""
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 class Section(BaseModel):
@@ -99,8 +113,13 @@ class Section(BaseModel):
     @classmethod
     def names(cls) -> frozenset[str]:
         """Return the names of the settings that are implemented."""
-        aliases = {"base_url"} if "api_base" in cls.model_fields else set()
-        return frozenset(cls.model_fields.keys() | aliases)
+        aliases = (
+            choice
+            for field in cls.model_fields.values()
+            if isinstance(field.validation_alias, AliasChoices)
+            for choice in field.validation_alias.choices
+        )
+        return frozenset({*cls.model_fields, *map(str, aliases)})
 
 
 class Costs(Section):
@@ -156,6 +175,61 @@ class Params(Costs):
     without `api_base`, so that the key is never sent to another address."""
     api_version: str | None = None
     """Azure's API version; without it, Azure's newer API is used."""
+    tenant_id: str | None = None
+    """Tenant of Entra ID whose client gets Azure's access tokens, with `client_id` and
+    `client_secret`; `AZURE_TENANT_ID` without it."""
+    client_id: str | None = None
+    """Client of Entra ID; `AZURE_CLIENT_ID` without it."""
+    client_secret: SecretStr | None = None
+    """Secret of the client; `AZURE_CLIENT_SECRET` without it."""
+    azure_ad_token: SecretStr | None = None
+    """An access token of Entra ID, which is not renewed."""
+    azure_scope: Name | None = Field(None, json_schema_extra={"x-default": ENTRA_SCOPE})
+    """What the access tokens are for; `AZURE_SCOPE` without it."""
+    aws_region_name: Region | None = None
+    """Region of Amazon Bedrock; without it the region in `model`, `AWS_REGION_NAME`, `AWS_REGION`,
+    `AWS_DEFAULT_REGION` or that of the profile, or else `us-west-2`."""
+    aws_access_key_id: str | None = None
+    """Key id for Amazon Bedrock. Without credentials here, AWS's usual chain is searched:
+    environment, profile, container, instance role."""
+    aws_secret_access_key: SecretStr | None = None
+    """Secret of the key id."""
+    aws_session_token: SecretStr | None = None
+    """Session token, if the key is a temporary one."""
+    aws_profile_name: Name | None = None
+    """Profile in AWS's configuration files."""
+    aws_role_name: Name | None = None
+    """ARN of a role to assume with these credentials."""
+    aws_session_name: Name | None = Field(None, json_schema_extra={"x-default": "switchcraft"})
+    """Name of the role's session."""
+    aws_external_id: Name | None = None
+    """External id that the role demands."""
+    aws_web_identity_token: SecretStr | None = None
+    """Token with which the role is assumed: the token, the path of its file, `oidc/file/PATH` or
+    `oidc/env/NAME`."""
+    aws_sts_endpoint: HttpAddress | None = None
+    """Address of AWS's Security Token Service, if it is not the region's."""
+    aws_bedrock_runtime_endpoint: HttpAddress | None = None
+    """Address of Amazon Bedrock, such as that of a VPC endpoint, if it is not the region's."""
+    model_id: Name | None = None
+    """ARN of an inference profile or of a provisioned model at Amazon Bedrock, which `model`
+    names the model of."""
+    vertex_project: Name | None = Field(
+        None, validation_alias=AliasChoices("vertex_project", "vertex_ai_project")
+    )
+    """Google Cloud project of Vertex AI; without it `VERTEXAI_PROJECT` or the credentials'
+    project."""
+    vertex_location: Region | None = Field(
+        None,
+        validation_alias=AliasChoices("vertex_location", "vertex_ai_location"),
+        json_schema_extra={"x-default": "VERTEXAI_LOCATION"},
+    )
+    """Location of Vertex AI, such as `us-central1` or `global`."""
+    vertex_credentials: Annotated[SecretStr, BeforeValidator(_as_json)] | None = Field(
+        None, validation_alias=AliasChoices("vertex_credentials", "vertex_ai_credentials")
+    )
+    """Google's credentials for Vertex AI, as JSON or as the path of a file; without them
+    Application Default Credentials."""
     weight: Weight | None = None
     """Share of the model's requests, relative to its other deployments. If no deployment has a
     weight, `rpm` is used as the share, or else `tpm`. If these are missing too, all shares are
@@ -286,11 +360,6 @@ class ModelEntry(Section):
     litellm_params: Params
     model_info: ModelInfo = ModelInfo()
 
-    @property
-    def is_wildcard(self) -> bool:
-        """Return whether the entry stands for many models."""
-        return "*" in self.model_name
-
     def price(self) -> Price | None:
         """Return the entry's price; None if the input or the output price is missing."""
         costs = self.litellm_params.costs() | self.model_info.costs()
@@ -415,6 +484,21 @@ class LiteLLMSection(Reliability):
 
     request_timeout: Seconds | None = None
     """Longest time in seconds for the whole call."""
+    enable_azure_ad_token_refresh: bool = False
+    """Whether Azure's deployments without a key get access tokens of the identity that
+    azure-identity's `DefaultAzureCredential` finds."""
+    vertex_project: Name | None = None
+    """Google Cloud project of entries without one."""
+    vertex_location: Region | None = None
+    """Location of Vertex AI of entries without one."""
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables that the section replaces."""
+        values = {
+            "VERTEXAI_PROJECT": self.vertex_project,
+            "VERTEXAI_LOCATION": self.vertex_location,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class File(BaseModel):

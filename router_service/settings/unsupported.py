@@ -19,7 +19,11 @@ _NO_BUDGETS = (
     " limit the spending at the provider"
 )
 _KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
-_NO_CREDENTIALS = "it has no effect; set api_key in each entry"
+_NO_CREDENTIALS = "it has no effect; set api_key, or the platform's credentials, in each entry"
+_NO_PASSWORDS = (
+    "Entra ID is not asked with passwords; set tenant_id, client_id and client_secret, or"
+    " litellm_settings.enable_azure_ad_token_refresh"
+)
 _ALL_RETRIED = "it has no effect; every retryable failure is retried up to num_retries times"
 _POLICY_REFUSALS = "it has no effect; a refusal by a provider's content policy is relayed"
 _NO_CALLBACKS = (
@@ -94,6 +98,9 @@ _CONSEQUENCES: Mapping[str, str] = {
     "router_settings.routing_strategy": "it has no effect; deployments are chosen at random by"
     " weight",
     "model_list.litellm_params.budget_duration": _NO_BUDGETS,
+    "model_list.litellm_params.aws_session_tags": "the role's session gets no tags",
+    "model_list.litellm_params.azure_password": _NO_PASSWORDS,
+    "model_list.litellm_params.azure_username": _NO_PASSWORDS,
     "model_list.litellm_params.cooldown_time": _FOR_ALL_MODELS.format("cooldown_time"),
     "model_list.litellm_params.extra_headers": "they are not sent; router.forward_headers forwards"
     " the client's headers",

@@ -33,7 +33,7 @@ from pydantic import (
     model_validator,
 )
 
-from router_service.apis.api import Api
+from router_service.apis.api import UpstreamApi
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json, ToolSpec
@@ -53,6 +53,7 @@ from router_service.policies.costs import Price
 from router_service.policies.risk import Risk, RiskRules
 from router_service.predictor.familiarity import BEST
 from router_service.settings.files import line_of
+from router_service.settings.platforms import Platform, account_text
 from router_service.store.backends import Retention, StoreLimits, check_shared_address
 from router_service.store.records import UpstreamObject
 from router_service.verifier.steps import VerificationLimits
@@ -159,12 +160,15 @@ class Deployment(Frozen):
     api_key: SecretStr | None = None
     key_header: Literal["authorization", "api-key", "x-api-key"] = "authorization"
     """Header that carries the key; Azure uses `api-key`, and Anthropic `x-api-key`."""
-    apis: tuple[Annotated[InstanceOf[Api], PlainSerializer(str)], ...] = (CHAT, RESPONSES)
+    apis: tuple[Annotated[InstanceOf[UpstreamApi], PlainSerializer(str)], ...] = (CHAT, RESPONSES)
     """The APIs that the upstream speaks, the preferred one first. Requests in another API are
     translated."""
     supports_reasoning: bool = False
     """Whether the model accepts a reasoning effort. Other models get translated requests without
     it."""
+    platform: Platform | None = Field(default=None, repr=False)
+    """How requests are addressed and authenticated, if that takes more than `base_url` and a
+    key."""
     provider: str = ""
     """LiteLLM's name of the provider, whose rules translated requests follow; empty
     for an unknown server that is compatible with OpenAI."""
@@ -181,6 +185,13 @@ class Deployment(Frozen):
         if self.base_model is None:
             return self.upstream_model
         return self.base_model.removeprefix("azure/").removeprefix("openai/")
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """The account that the deployment uses at its address; it contains secrets."""
+        if self.platform is not None:
+            return self.origin, account_text(self.platform)
+        return self.origin, "" if self.api_key is None else self.api_key.get_secret_value()
 
     def url(self, path: str, query: str = "") -> str:
         """Return the full address of an endpoint, such as `/chat/completions`.
@@ -217,6 +228,8 @@ class Deployment(Frozen):
         key = self.api_key.get_secret_value() if self.api_key else ""
         model = self.shown_as or self.upstream_model
         facts = "\0".join((self.base_url, self.query, model, key))
+        if self.platform is not None:
+            facts += "\0" + account_text(self.platform)
         if self.parameters:
             facts += "\0" + json.dumps(dict(self.parameters), sort_keys=True, default=str)
         return f"{model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"

@@ -92,6 +92,7 @@ _PLAIN_OPTIONS = re.compile(rb'\{\s*"include_usage"\s*:\s*(?:true|false)\s*\}')
 _STREAM = re.compile(rb'"stream"\s*:\s*')
 _SCALAR = re.compile(_STRING + rb"|[^\s,}\]{\[]++", re.DOTALL)
 _BEFORE_KEY = b"{, \t\r\n"
+_COMMA = re.compile(rb"[ \t\r\n]*+,[ \t\r\n]*+")
 _BRACKETS_OUTSIDE_STRINGS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
 
 _MAX_DIGITS = 20
@@ -150,7 +151,8 @@ def may_be_repeated(path: str) -> bool:
     All other endpoints under `/v1/` may create something, such as a job, a batch, a file or a
     video.
     """
-    return path in _REPEATABLE_PATHS or any(path in (api.path, api.counting_path) for api in APIS)
+    is_counting = any(path == api.counting_path for api in APIS)
+    return path in _REPEATABLE_PATHS or APIS.at(path) is not None or is_counting
 
 
 def is_repeatable(path: str, body: BodyTemplate) -> bool:
@@ -193,15 +195,39 @@ def asks_for_usage(body: bytes) -> bool:
     return _PLAIN_OPTIONS.match(body, options[1]) is not None
 
 
-def without_stream_options(body: bytes) -> bytes:
-    """Return a body, a valid JSON object, without its top-level `stream_options`."""
-    found = next(top_level(_STREAM_OPTIONS, body), None)
-    if found is None:
+def find_field(name: str, body: bytes) -> tuple[int, int] | None:
+    """Return the start and the end of a top-level field's value, or None if it is missing.
+
+    Raises InvalidRequestError like `top_level`.
+    """
+    found = next(top_level(key_pattern(name), body), None)
+    return found and (found[1], found[2])
+
+
+def without_field(name: str, body: bytes) -> bytes:
+    """Return a body, a valid JSON object, without its top-level fields of this name.
+
+    Raises InvalidRequestError like `top_level`.
+    """
+    kept: list[bytes] = []
+    position, is_last = 0, False
+    for start, _, end in top_level(key_pattern(name), body):
+        kept.append(body[position:start])
+        comma = _COMMA.match(body, end)
+        position, is_last = (end, True) if comma is None else (comma.end(), False)
+    head, tail = b"".join(kept), body[position:]
+    if is_last:
+        return head.rstrip(b" \t\r\n").removesuffix(b",") + tail.lstrip(b" \t\r\n")
+    return head + tail
+
+
+def with_fields(body: bytes, added: Mapping[str, Json]) -> bytes:
+    """Return a JSON object with further fields at its beginning."""
+    if not added:
         return body
-    head, tail = body[: found[0]], body[found[2] :].lstrip(b" \t\r\n")
-    if tail.startswith(b","):
-        return head + tail[1:]
-    return head.rstrip(b" \t\r\n").removesuffix(b",") + tail
+    start = body.index(b"{") + 1
+    comma = b"" if body[start:].lstrip().startswith(b"}") else b","
+    return body[:start] + orjson.dumps(added)[1:-1] + comma + body[start:]
 
 
 def top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int, int]]:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
 from router_service.apis.conversation import Json
 from router_service.apis.registry import APIS
 from router_service.core.errors import InvalidRequestError
-from router_service.upstream.bodies import key_pattern, top_level
+from router_service.upstream.bodies import find_field, with_fields
 
 
-def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> bytes:
+def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str, model: str) -> bytes:
     """Return a body, a valid JSON object, with those of the parameters that it does not set.
 
     The names are those of the Chat Completions API. A field counts as set even if its value is
-    null. `path` is the endpoint; the other endpoints' bodies stay unchanged. All other bytes of a
-    body stay unchanged too.
+    null. `path` is the endpoint at the upstream, and `model` the model's name there; bodies for
+    endpoints that are no API stay unchanged. All other bytes of a body stay unchanged too.
     """
     api = APIS.at(path)
     if api is None:
         return body
     added: dict[str, Json] = {}
     for name, given in parameters.items():
-        place = api.parameter(name, given)
+        place = api.parameter(name, given, model)
         if place is None:
             continue
         (outer, _, inner), value = place[0].partition("."), place[1]
@@ -32,33 +30,26 @@ def add_parameters(body: bytes, parameters: Mapping[str, Json], path: str) -> by
         if found is None:
             other = api.excludes_parameter(name)
             if not (other and _find(other, body)):
-                added[outer] = {inner: value} if inner else value
+                new, earlier = {inner: value} if inner else value, added.get(outer)
+                if isinstance(earlier, dict) and isinstance(new, dict):
+                    new = {**earlier, **new}
+                added[outer] = new
         elif inner:
             start, end = found
             body = body[:start] + _with_field(body[start:end], inner, value) + body[end:]
-    return _with_fields(body, added)
+    return with_fields(body, added)
 
 
 def _find(name: str, body: bytes) -> tuple[int, int] | None:
     """Return the start and the end of a top-level field's value, or None if it is missing."""
     try:
-        found = next(top_level(key_pattern(name), body), None)
+        return find_field(name, body)
     except InvalidRequestError:  # too many fields of this name, at all levels together, to search
         return 0, 0
-    return found and (found[1], found[2])
 
 
 def _with_field(value: bytes, name: str, inner: Json) -> bytes:
     """Return a JSON value with one more field if it is an object that lacks it."""
     if not value.startswith(b"{") or _find(name, value):
         return value
-    return _with_fields(value, {name: inner})
-
-
-def _with_fields(body: bytes, added: Mapping[str, Json]) -> bytes:
-    """Return an object with further fields at its beginning."""
-    if not added:
-        return body
-    start = body.index(b"{") + 1
-    comma = b"" if body[start:].lstrip().startswith(b"}") else b","
-    return body[:start] + orjson.dumps(added)[1:-1] + comma + body[start:]
+    return with_fields(value, {name: inner})

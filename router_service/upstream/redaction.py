@@ -194,6 +194,14 @@ def secrets_of(base_url: str, api_key: SecretStr | None) -> Secrets | None:
             texts.append(b64encode(f"{url.username}:{url.password}".encode()).decode())
     except httpx.InvalidURL:
         pass  # no request is sent to an invalid address
+    return secrets_in(texts)
+
+
+def secrets_in(texts: Iterable[str]) -> Secrets | None:
+    """Return texts as secrets to be removed, or None if there are none.
+
+    Placeholders and texts that are too short are not searched for.
+    """
     forms: list[tuple[bytes, bytes]] = []
     for text in texts:
         if len(text) < MIN_CHARACTERS or _PLACEHOLDER.fullmatch(text):

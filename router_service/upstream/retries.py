@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from router_service.apis.api import Api
+from router_service.apis.api import UpstreamApi
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -31,7 +31,7 @@ from router_service.upstream.bodies import (
     asks_for_usage,
     is_repeatable,
     may_be_repeated,
-    without_stream_options,
+    without_field,
 )
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import (
@@ -342,9 +342,9 @@ class RetryingClient:
                     model, deployment, self._proofs, has_thinking=has_thinking
                 )
             if deployment.parameters:
-                body = add_parameters(body, deployment.parameters, path)
+                body = add_parameters(body, deployment.parameters, path, deployment.upstream_model)
             if refusal in self._option_refusals and asks_for_usage(body):
-                body = without_stream_options(body)
+                body = without_field("stream_options", body)
             return body
 
         body = await write()
@@ -372,7 +372,7 @@ class RetryingClient:
                 await self._read(answer, started, request, target)
                 if remember is None and started.status in {400, 422}:
                     if b"stream_options" in started.body and asks_for_usage(body):
-                        other = without_stream_options(body)
+                        other = without_field("stream_options", body)
                         remember = partial(self._option_refusals.add, refusal)
                     elif translation is not None and may_refuse_thinking(started.body):
                         other = await write(has_thinking=False)
@@ -392,7 +392,7 @@ class RetryingClient:
         answer: UpstreamAnswer,
         started: StartedAnswer,
         request: UpstreamRequest,
-        target: Api | None,
+        target: UpstreamApi | None,
     ) -> None:
         """Read the start of an answer, translate it, and remember who made its proofs."""
         translation, translator, on_proof = request.translation, None, None

@@ -11,10 +11,10 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from router_service.apis.answer_errors import ForeignAnswerError, is_error
+from router_service.apis.answer_errors import ForeignAnswerError, error_fields, is_error, unwrapped
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
-from router_service.apis.api import Api
+from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
@@ -91,12 +91,13 @@ _UNFIT_CODES = {"request_too_large", "string_above_max_length"}
 
 _TOO_LONG_CODE = "context_length_exceeded"
 _TOO_LONG_MESSAGE = re.compile(
-    "prompt is too long|exceed context limit|maximum context length|exceeds? the (?:model's )?"
-    "(?:available )?context|input token count|too many (?:input )?tokens",
+    "(?:prompt|input) is too long|exceed context limit|maximum context length|"
+    "exceeds? the (?:model's )?(?:available )?context|input token count|too many (?:input )?tokens",
     re.IGNORECASE,
 )
 """Messages of requests that exceed the context window, for providers without a code for it:
-Anthropic (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini, Cohere."""
+Anthropic and Bedrock (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini,
+Cohere."""
 
 MAX_MESSAGE = 500
 """Characters of an error's message that are searched. Servers may quote the request after them."""
@@ -170,7 +171,7 @@ async def read_whole(
     started: StartedAnswer,
     *,
     expects_json: bool,
-    api: Api | None = None,
+    api: UpstreamApi | None = None,
     translator: AnswerTranslator | None = None,
 ) -> None:
     """Read an answer that is not a stream into `started`, translated if there is a translator.
@@ -213,7 +214,7 @@ async def read_whole(
         return
     if (isinstance(started.value, dict) or expects_json) and _reports_error(started.value, api):
         problem = "answered with an error, but with a success status"
-        raise UpstreamError(answer.model, problem, failure_of_error(started.value))
+        raise UpstreamError(answer.model, problem, failure_of_error(started.value, api))
     started.body = _in_clients_api(answer, started, api, translator)
 
 
@@ -230,7 +231,7 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
         if len(parts) > MAX_ERROR_BYTES:
             break
     body = b"" if len(parts) > MAX_ERROR_BYTES or answer.has_secrets else bytes(parts)
-    value = decode_json(body)
+    value = unwrapped(decode_json(body))
     error = value.get("error", value) if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     if answer.status in {400, 413, 422} and _is_too_long(error):
@@ -286,7 +287,7 @@ def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def is_of_another_api(value: Json, api: Api | None) -> bool:
+def is_of_another_api(value: Json, api: UpstreamApi | None) -> bool:
     """Return whether an answer or an event is recognized as one of another API."""
     if api is None or not isinstance(value, dict):
         return api is not None  # no API answers with anything but objects
@@ -296,7 +297,7 @@ def is_of_another_api(value: Json, api: Api | None) -> bool:
 def _in_clients_api(
     answer: UpstreamAnswer,
     started: StartedAnswer,
-    api: Api | None,
+    api: UpstreamApi | None,
     translator: AnswerTranslator | None,
 ) -> bytes:
     """Return a whole answer in the client's API; raise UpstreamError if that is impossible."""
@@ -315,21 +316,20 @@ def _untranslatable(answer: UpstreamAnswer, exc: ForeignAnswerError) -> Upstream
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-def _reports_error(value: Json, api: Api | None) -> bool:
+def _reports_error(value: Json, api: UpstreamApi | None) -> bool:
     """Return whether a decoded body or event is an error; no API answers with non-objects."""
     if not isinstance(value, dict):
         return True
     return is_error(value) if api is None else api.is_error(value)
 
 
-def failure_of_error(value: Json) -> Failure:
+def failure_of_error(value: Json, api: UpstreamApi | None = None) -> Failure:
     """Return the kind of failure for an error in an answer with a success status.
 
     The error's code decides. OpenAI's codes are words, OpenRouter's codes are HTTP statuses, and
     Anthropic's errors have types instead.
     """
-    inner = value.get("response", value) if isinstance(value, dict) else None
-    error = inner.get("error", inner) if isinstance(inner, dict) else None
+    error = error_fields(value) if api is None else api.error_fields(value)
     code = error.get("code") if isinstance(error, dict) else None
     if _is_too_long(error):
         return Failure.TOO_LONG
@@ -349,7 +349,7 @@ async def start_stream(
     started: StartedAnswer,
     *,
     expects_json: bool = True,
-    api: Api | None = None,
+    api: UpstreamApi | None = None,
     translator: AnswerTranslator | None = None,
     on_proof: Callable[[str], None] | None = None,
 ) -> None:
@@ -404,7 +404,7 @@ class EventReader:
         answer: UpstreamAnswer,
         *,
         expects_json: bool = True,
-        api: Api | None = None,
+        api: UpstreamApi | None = None,
         translator: AnswerTranslator | None = None,
         on_proof: Callable[[str], None] | None = None,
     ) -> None:
@@ -425,7 +425,7 @@ class EventReader:
         self.is_within_event = False
         """Whether the last forwarded bytes were not the end of an event."""
         self._is_done = False
-        self.accumulator = AnswerRecord() if api is None else api.record()
+        self.accumulator = api.record() if isinstance(api, Api) else AnswerRecord()
         """What the answer contains so far."""
         if translator is not None:
             self.accumulator = translator.record
@@ -642,7 +642,9 @@ class EventReader:
             return
         if _reports_error(content, self._api):
             problem = "sent an error within its answer"
-            self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
+            self.error = UpstreamError(
+                self._answer.model, problem, failure_of_error(content, self._api)
+            )
             if self.translator is not None:
                 error = self.translator.source.read_error(content, 200)
                 self._translate(partial(self.translator.error, error))

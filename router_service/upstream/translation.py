@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from router_service.apis.answer_translation import AnswerTranslator
-from router_service.apis.api import Api, Target
+from router_service.apis.api import Api, Target, UpstreamApi
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import SEAL, unseal
 from router_service.apis.parts import Request
@@ -73,14 +73,16 @@ class ProofMemory:
         return known or (number, account) in self._refusals
 
 
-def account_of(deployment: Deployment, api: Api) -> Account:
+def account_of(deployment: Deployment, api: UpstreamApi) -> Account:
     """Return where proofs of a deployment are valid.
 
-    Anthropic's signatures are valid for all of its keys. OpenAI's encrypted reasoning is only valid
+    Anthropic's signatures are valid for all of its keys, and at a platform in all of its regions.
+    They are not assumed to be valid at another platform. OpenAI's encrypted reasoning is only valid
     for the organization of the key.
     """
-    key = deployment.api_key if api.proofs_belong_to_key else None
-    return deployment.origin, "" if key is None else key.get_secret_value()
+    if api.proofs_belong_to_key:
+        return deployment.account
+    return deployment.origin if deployment.platform is None else deployment.provider, ""
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ class Translation:
     client: Api
     """The client's API."""
     body: BodyTemplate
-    target_of: Callable[[Deployment], Api | None]
+    target_of: Callable[[Deployment], UpstreamApi | None]
     """The API in which a deployment gets the request; None if it cannot get it."""
     reserve_memory: ReserveMemory
     run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]

@@ -1,4 +1,4 @@
-"""The matrix of APIs: each of three clients with each of three upstreams, in eight cases.
+"""The matrix of APIs: each client's with each upstream's, in eight cases.
 
     python -m tests.clients.matrix
 
@@ -20,7 +20,7 @@ import orjson
 
 from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
-from tests.apis import APIS, Api
+from tests.apis import APIS, Api, UpstreamApi
 from tests.clients.conversations import CONVERSATIONS, STOPS, SYSTEM, TOOLS, Conversation, Heard
 from tests.providers.answers import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Written
 from tests.providers.app import ERROR_MESSAGE, Fault, Play, Provider
@@ -72,7 +72,7 @@ class Cell(NamedTuple):
     """One conversation of the matrix."""
 
     client: Api
-    upstream: Api
+    upstream: UpstreamApi
     stream: bool
     case: Case
 
@@ -83,7 +83,7 @@ class Cell(NamedTuple):
         return f"{self.client}-{self.upstream}-{form}-{self.case.name.lower()}"
 
 
-CELLS = [Cell(*each) for each in product(APIS, APIS, (False, True), Case)]
+CELLS = [Cell(*each) for each in product(APIS, APIS.of_upstreams, (False, True), Case)]
 
 
 def play(asked: ProviderRequest) -> Play:
@@ -226,7 +226,7 @@ _CHECKS = {
 
 def table(problems: dict[Cell, str]) -> str:
     """Return the results as a Markdown table: passed conversations by case, client and upstream."""
-    pairs = list(product(APIS, APIS))
+    pairs = dict.fromkeys((cell.client, cell.upstream) for cell in problems)
     lines = [
         "| client's API | upstream's API | " + " | ".join(Case) + " |",
         "|---|---|" + "---|" * len(Case),
@@ -241,10 +241,11 @@ def table(problems: dict[Cell, str]) -> str:
     return "\n".join(lines) + f"\n\n{passed} of {len(problems)} conversations passed.\n"
 
 
-NAMES = {
+NAMES: dict[UpstreamApi, str] = {
     apis.CHAT: "Chat Completions",
     apis.RESPONSES: "Responses",
     apis.MESSAGES: "Messages",
+    apis.CONVERSE: "Converse (Amazon Bedrock)",
 }
 
 

@@ -19,24 +19,26 @@ from pathlib import Path
 from typing import Any
 
 from tests import apis
+from tests.apis import UpstreamApi
 from tests.clients import matrix
-from tests.clients.matrix import CELLS, SCRIPTS, Case, Cell, Matrix, play
+from tests.clients.matrix import SCRIPTS, Case, Cell, Matrix, play
 from tests.providers.app import Provider
 from tests.providers.gateways import names
 from tests.serving import served
 
-FORMATS = {
+FORMATS: dict[UpstreamApi, str] = {
     apis.CHAT: "openai_chat",
     apis.RESPONSES: "openai_responses",
     apis.MESSAGES: "anthropic_messages",
 }
+CELLS = [cell for cell in matrix.CELLS if cell.upstream in FORMATS]
 
 
 @contextmanager
 def switchyard(upstream: str, provider: Provider) -> Iterator[Matrix]:
     """Run Switchyard's server with a route for each API of the upstream."""
     lines = ["schema_version = 1"]
-    for dialect, name in names().items():
+    for dialect, name in names(tuple(FORMATS)).items():
         lines += [
             f"[llm_clients.{dialect}]",
             f'format = "{FORMATS[dialect]}"',

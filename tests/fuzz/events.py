@@ -19,7 +19,7 @@ from router_service.settings import Timeouts
 from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import HttpResponse
 from router_service.upstream.streams import MAX_EVENT_BYTES, EventReader
-from tests.apis import Api
+from tests.apis import UpstreamApi
 from tests.attacks import OUTSIDE_JSON, REPEATED_KEYS
 from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
@@ -67,7 +67,7 @@ class Relayed:
 
 
 async def read_events(
-    stream: Stream, dialect: Api | None = None, translator: AnswerTranslator | None = None
+    stream: Stream, dialect: UpstreamApi | None = None, translator: AnswerTranslator | None = None
 ) -> tuple[EventReader, Relayed]:
     """Return the gateway's reader of a stream, at its end, and what it relays."""
     guard = TimeoutGuard("m", Timeouts(), 1e6)
@@ -84,7 +84,7 @@ async def read_events(
 
 
 def read_stream(
-    data: bytes, dialect: Api | None = None, translator: AnswerTranslator | None = None
+    data: bytes, dialect: UpstreamApi | None = None, translator: AnswerTranslator | None = None
 ) -> Relayed:
     """Return what the gateway relays of a stream, in parts of 64 KB, whose end HTTP marks."""
     parts = [data[i : i + 65536] for i in range(0, len(data), 65536)]

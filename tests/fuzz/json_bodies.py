@@ -14,7 +14,7 @@ import orjson
 
 from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
-from router_service.upstream.bodies import BodyTemplate, asks_for_usage, without_stream_options
+from router_service.upstream.bodies import BodyTemplate, asks_for_usage, without_field
 from tests.attacks import BROKEN_JSON, INTEGERS, OUTSIDE_JSON, REPEATED_KEYS, VALUES
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Target, expect, fail, randomness
@@ -129,7 +129,7 @@ def check_rewriting(body: bytes, value: dict[str, Any]) -> None:
     rewritten = strict_json.decode(BodyTemplate.of(body).with_model(MODEL))
     wanted = {name: MODEL if name == "model" else inner for name, inner in value.items()}
     expect(is_same(rewritten, wanted), f"with another model: {rewritten!r}")
-    left = strict_json.decode(without_stream_options(body))
+    left = strict_json.decode(without_field("stream_options", body))
     wanted = {name: inner for name, inner in value.items() if name != "stream_options"}
     expect(is_same(left, wanted), f"without stream_options: {left!r}")
     options = value.get("stream_options")

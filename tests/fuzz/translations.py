@@ -2,7 +2,7 @@
 
 Each input is a JSON object: the numbers of the client's and the upstream's API (`client`,
 `upstream`), the client's `body`, and the upstream's `answer`, which is a list of events if it is a
-stream.
+stream. The APIs that only upstreams speak have the last numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from router_service.http.error_responses import ErrorFormat, error_body
 from router_service.requests.parsing import parse_request
 from router_service.upstream.bodies import UnreadableError, read_json
 from tests import apis
-from tests.apis import APIS, Api
+from tests.apis import APIS, Api, UpstreamApi
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
 from tests.fuzz.mutation import of_json
@@ -34,9 +34,9 @@ from tests.fuzz.target import expect, fail
 
 Json = Any
 
-DIALECTS = tuple(APIS)
+DIALECTS, SOURCES = tuple(APIS), APIS.of_upstreams
 ENDPOINTS = {apis.CHAT: CHAT, apis.RESPONSES: RESPONSES, apis.MESSAGES: MESSAGES}
-TARGETS: Mapping[Api, Sequence[Target]] = {
+TARGETS: Mapping[UpstreamApi, Sequence[Target]] = {
     apis.CHAT: [
         Target(apis.CHAT, "m", provider, supports_reasoning=True)
         for provider in ("openai", "vllm", "mistral")
@@ -45,6 +45,10 @@ TARGETS: Mapping[Api, Sequence[Target]] = {
     apis.MESSAGES: [
         Target(apis.MESSAGES, model, "anthropic", supports_reasoning=True)
         for model in ("claude-sonnet-4-5", "claude-opus-4-7")
+    ],
+    apis.CONVERSE: [
+        Target(apis.CONVERSE, model, "bedrock", supports_reasoning=True)
+        for model in ("anthropic.claude-opus-4-7", "amazon.nova-2-lite-v1:0", "meta.llama4")
     ],
 }
 
@@ -56,15 +60,17 @@ def check(data: bytes) -> None:
     except (ValueError, RecursionError):
         return
     case = case if isinstance(case, dict) else {}
-    client, upstream = (
-        DIALECTS[number % 3 if isinstance(number, int) else 0]
-        for number in (case.get("client"), case.get("upstream"))
-    )
+    client = DIALECTS[_number(case.get("client")) % len(DIALECTS)]
+    upstream = SOURCES[_number(case.get("upstream")) % len(SOURCES)]
     request = check_request(client, written(case.get("body")))
     if request is None:
         request = Request("m", ())
     if client is not upstream:
         check_answer(request, client, upstream, case.get("answer"))
+
+
+def _number(value: Json) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def written(value: Json) -> bytes:
@@ -98,7 +104,7 @@ def check_request(client: Api, body: bytes) -> Request | None:
     return request
 
 
-def check_answer(request: Request, client: Api, source: Api, answer: Json) -> None:
+def check_answer(request: Request, client: Api, source: UpstreamApi, answer: Json) -> None:
     """Check that an answer is translated to valid JSON, or refused as the upstream's mistake."""
     translator = AnswerTranslator(source, client, request, model="m", created_s=1)
     if isinstance(answer, list):
@@ -127,7 +133,7 @@ def seeds() -> Iterator[bytes]:
     from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS  # noqa: PLC0415
 
     answers: list[tuple[int, Json]] = []
-    for place, dialect in enumerate(DIALECTS):
+    for place, dialect in enumerate(SOURCES):
         made = (*ANSWERS[dialect].values(), *EVENTS[dialect].values())
         answers += [(place, make(1)) for make in made]
     rng = random.Random(1)
@@ -137,7 +143,9 @@ def seeds() -> Iterator[bytes]:
             case = {"client": client, "upstream": upstream, "body": make(1), "answer": answer}
             yield json.dumps(case, separators=(",", ":")).encode()
     for upstream, answer in answers:
-        client = (upstream + rng.choice((1, 2))) % 3
+        client = (upstream + rng.choice((1, 2))) % len(DIALECTS)
+        if client == upstream:
+            continue
         body = next(iter(REQUESTS[DIALECTS[client]].values()))(1)
         case = {"client": client, "upstream": upstream, "body": body, "answer": answer}
         yield json.dumps(case, separators=(",", ":")).encode()
@@ -163,7 +171,10 @@ TOKENS: Sequence[bytes] = tuple(
         "response.output_item.added response.output_item.done response.output_text.delta "
         "response.function_call_arguments.delta output_index content_index item status error "
         "prompt_tokens completion_tokens input_tokens output_tokens stop_reason reasoning_content "
-        "reasoning_details"
+        "reasoning_details messageStart contentBlockStart contentBlockDelta contentBlockStop "
+        "messageStop metadata contentBlockIndex start toolUse toolUseId reasoningContent "
+        "reasoningText redactedContent citationsContent stopReason inputTokens outputTokens "
+        "throttlingException additionalModelResponseFields stop_sequence"
     ).split()
 )
 
@@ -173,16 +184,21 @@ TARGET = FuzzTarget(
     mutate=of_json(TOKENS),
     tokens=TOKENS,
     measured=(
-        "router_service/apis/translators.py",
-        "router_service/apis/chat/request.py",
-        "router_service/apis/chat/answer.py",
-        "router_service/apis/foreign.py",
-        "router_service/apis/messages/request.py",
-        "router_service/apis/messages/answer.py",
+        "router_service/apis/answer_translation.py",
+        "router_service/apis/chat/answer_reader.py",
+        "router_service/apis/chat/request_reader.py",
+        "router_service/apis/chat/request_writer.py",
+        "router_service/apis/converse/answer_reader.py",
+        "router_service/apis/converse/request_writer.py",
         "router_service/apis/fields.py",
-        "router_service/apis/registry.py",
-        "router_service/apis/responses/request.py",
-        "router_service/apis/responses/answer.py",
+        "router_service/apis/foreign.py",
+        "router_service/apis/messages/answer_reader.py",
+        "router_service/apis/messages/request_reader.py",
+        "router_service/apis/messages/request_writer.py",
+        "router_service/apis/request_translation.py",
+        "router_service/apis/responses/answer_reader.py",
+        "router_service/apis/responses/request_reader.py",
+        "router_service/apis/responses/request_writer.py",
         "router_service/apis/writing.py",
     ),
     runs=1_500,

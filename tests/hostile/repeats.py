@@ -1,4 +1,4 @@
-"""Requests and answers in which one thing is repeated: all that may repeat in the three APIs.
+"""Requests and answers in which one thing is repeated: all that may repeat in the APIs.
 
 Each function takes how often, and returns a decoded body or answer, or the events of a stream.
 """
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tests import apis
-from tests.apis import Api
+from tests.apis import Api, UpstreamApi
 
 Json = Any
 MakeBody = Callable[[int], dict[str, Json]]
@@ -877,10 +877,60 @@ MESSAGES_EVENTS: dict[str, MakeEvents] = {
     "events of other kinds": lambda n: _message_stream(*[{"type": "new"}] * n),
 }
 
-EVENTS: dict[Api, dict[str, MakeEvents]] = {
+
+def _converse_stream(*events: Json) -> list[dict[str, Json]]:
+    usage = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
+    end = [{"messageStop": {"stopReason": "end_turn"}}, {"metadata": {"usage": usage}}]
+    return [{"messageStart": {"role": "assistant"}}, *events, *end]
+
+
+def _converse_call(i: int) -> dict[str, Json]:
+    start = {"toolUse": {"toolUseId": f"c{i}", "name": "f"}}
+    return {"contentBlockStart": {"contentBlockIndex": i, "start": start}}
+
+
+def _converse_delta(i: int, **delta: Json) -> dict[str, Json]:
+    return {"contentBlockDelta": {"contentBlockIndex": i, "delta": delta}}
+
+
+def _converse_stop(i: int) -> dict[str, Json]:
+    return {"contentBlockStop": {"contentBlockIndex": i}}
+
+
+CONVERSE_EVENTS: dict[str, MakeEvents] = {
+    "text": lambda n: _converse_stream(*[_converse_delta(0, text="a ")] * n, _converse_stop(0)),
+    "blocks": lambda n: _converse_stream(
+        *(e for i in range(n) for e in (_converse_delta(i, text="a"), _converse_stop(i)))
+    ),
+    "open blocks": lambda n: _converse_stream(*(_converse_delta(i, text="a") for i in range(n))),
+    "calls": lambda n: _converse_stream(
+        *(e for i in range(n) for e in (_converse_call(i), _converse_stop(i)))
+    ),
+    "open calls": lambda n: _converse_stream(*(_converse_call(i) for i in range(n))),
+    "arguments": lambda n: _converse_stream(
+        _converse_call(0),
+        _converse_delta(0, toolUse={"input": "{"}),
+        *[_converse_delta(0, toolUse={"input": " "})] * n,
+        _converse_delta(0, toolUse={"input": "}"}),
+    ),
+    "reasoning": lambda n: _converse_stream(
+        *[_converse_delta(0, reasoningContent={"text": "hm "})] * n,
+        *[_converse_delta(0, reasoningContent={"signature": SEAL})] * n,
+    ),
+    "encrypted reasoning": lambda n: _converse_stream(
+        *[_converse_delta(0, reasoningContent={"redactedContent": SEAL})] * n
+    ),
+    "citations": lambda n: _converse_stream(*[_converse_delta(0, citation={})] * n),
+    "empty blocks": lambda n: _converse_stream(*(_converse_stop(i) for i in range(n))),
+    "ends": lambda n: _converse_stream(*[{"messageStop": {"stopReason": "end_turn"}}] * n),
+    "events of other kinds": lambda n: _converse_stream(*[{"new": {}}] * n),
+}
+
+EVENTS: dict[UpstreamApi, dict[str, MakeEvents]] = {
     apis.CHAT: CHAT_EVENTS,
     apis.RESPONSES: RESPONSES_EVENTS,
     apis.MESSAGES: MESSAGES_EVENTS,
+    apis.CONVERSE: CONVERSE_EVENTS,
 }
 """Streams by API and by the kind of event that is repeated in them."""
 
@@ -895,7 +945,16 @@ def _completion_of_choices(n: int) -> dict[str, Json]:
     return {**answer, "choices": answer["choices"] * n}
 
 
-ANSWERS: dict[Api, dict[str, MakeBody]] = {
+def _converse(*content: Json) -> dict[str, Json]:
+    message = {"role": "assistant", "content": list(content)}
+    return {"output": {"message": message}, "stopReason": "end_turn", "usage": {}}
+
+
+def _converse_use(i: int, **arguments: Json) -> dict[str, Json]:
+    return {"toolUse": {"toolUseId": f"c{i}", "name": "f", "input": arguments}}
+
+
+ANSWERS: dict[UpstreamApi, dict[str, MakeBody]] = {
     apis.CHAT: {
         "choices": _completion_of_choices,
         "calls": lambda n: _completion(tool_calls=[_chat_call(i) for i in range(n)]),
@@ -945,6 +1004,21 @@ ANSWERS: dict[Api, dict[str, MakeBody]] = {
             [{**_tool_use(0), "input": {f"k{i}": i for i in range(n)}}]
         ),
         "letters": lambda n: _message([{"type": "text", "text": "word " * n}]),
+    },
+    apis.CONVERSE: {
+        "texts": lambda n: _converse(*[{"text": "a"}] * n),
+        "calls": lambda n: _converse(*(_converse_use(i) for i in range(n))),
+        "values of an input": lambda n: _converse(
+            _converse_use(0, **{f"k{i}": i for i in range(n)})
+        ),
+        "reasoning": lambda n: _converse(
+            *[{"reasoningContent": {"reasoningText": {"text": "hm", "signature": SEAL}}}] * n
+        ),
+        "encrypted reasoning": lambda n: _converse(
+            *[{"reasoningContent": {"redactedContent": SEAL}}] * n
+        ),
+        "cited texts": lambda n: _converse({"citationsContent": {"content": [{"text": "a"}] * n}}),
+        "letters": lambda n: _converse({"text": "word " * n}),
     },
 }
 """Whole answers by API and by what is repeated in them."""

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's, Anthropic's and DeepSeek's APIs write them, whole and in events.
+"""Answers as OpenAI's, Anthropic's, DeepSeek's and AWS's APIs write them, whole and in events.
 
 The shapes and the order of the events are those of the vendors' API references. They are written
 here a second time, without the service's own writers, so that a mistake there cannot hide.
@@ -14,7 +14,7 @@ from typing import Any
 
 from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
-from tests.apis import Api
+from tests.apis import UpstreamApi
 
 Written = Text | Thinking | ToolUse
 PIECE_CHARACTERS = 5
@@ -30,7 +30,7 @@ DONE = b"data: [DONE]\n\n"
 class Reply:
     """An answer of a provider's model."""
 
-    dialect: Api
+    dialect: UpstreamApi
     model: str
     parts: Sequence[Written]
     number: int = 1
@@ -57,6 +57,8 @@ class Reply:
             if self.dialect is apis.CHAT:
                 values = data["choices"][0]["delta"].values()
                 is_output = any(value and value != "assistant" for value in values)
+            elif self.dialect is apis.CONVERSE:
+                is_output = "messageStart" not in data
             else:
                 is_output = data["type"] in ("response.output_item.added", "content_block_start")
             if is_output:
@@ -348,12 +350,70 @@ def _message_events(reply: Reply) -> Iterator[bytes]:
     yield named("message_stop")
 
 
+def _converse_block(part: Written) -> dict[str, Any]:
+    """Return a complete content block of an answer of Bedrock."""
+    if isinstance(part, ToolUse):
+        call = {"toolUseId": part.id, "name": part.name, "input": json.loads(part.arguments)}
+        return {"toolUse": call}
+    if isinstance(part, Text):
+        return {"text": part.text}
+    if part.is_hidden:
+        return {"reasoningContent": {"redactedContent": part.proof}}
+    signed = {"text": part.text, "signature": part.proof}
+    return {"reasoningContent": {"reasoningText": signed}}
+
+
+def _converse_end(reply: Reply) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the reason to stop, and the usage with the metrics."""
+    usage = {
+        "inputTokens": PROMPT_TOKENS - CACHED_TOKENS,
+        "cacheReadInputTokens": CACHED_TOKENS,
+        "cacheWriteInputTokens": 0,
+        "outputTokens": COMPLETION_TOKENS,
+        "totalTokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+    }
+    stop = {"stopReason": "tool_use" if reply.calls else "end_turn"}
+    return stop, {"usage": usage, "metrics": {"latencyMs": 700}}
+
+
+def _whole_converse(reply: Reply) -> dict[str, Any]:
+    stop, counts = _converse_end(reply)
+    content = [_converse_block(part) for part in reply.parts]
+    return {"output": {"message": {"role": "assistant", "content": content}}, **stop, **counts}
+
+
+def _converse_events(reply: Reply) -> Iterator[bytes]:
+    yield event({"messageStart": {"role": "assistant"}})
+    for index, part in enumerate(reply.parts):
+        place = {"contentBlockIndex": index}
+        deltas: list[dict[str, Any]]
+        if isinstance(part, ToolUse):
+            start = {"toolUse": {"toolUseId": part.id, "name": part.name}}
+            yield event({"contentBlockStart": {**place, "start": start}})
+            deltas = [{"toolUse": {"input": piece}} for piece in _pieces(part.arguments)]
+        elif isinstance(part, Text):
+            deltas = [{"text": piece} for piece in _pieces(part.text)]
+        elif part.is_hidden:
+            deltas = [{"reasoningContent": {"redactedContent": part.proof}}]
+        else:
+            deltas = [{"reasoningContent": {"text": piece}} for piece in _pieces(part.text)]
+            deltas.append({"reasoningContent": {"signature": part.proof}})
+        for delta in deltas:
+            yield event({"contentBlockDelta": {**place, "delta": delta}})
+        yield event({"contentBlockStop": place})
+    stop, counts = _converse_end(reply)
+    yield event({"messageStop": stop})
+    yield event({"metadata": counts})
+
+
 _WHOLE = {
+    apis.CONVERSE: _whole_converse,
     apis.CHAT: _whole_chat,
     apis.RESPONSES: _whole_response,
     apis.MESSAGES: _whole_message,
 }
 _EVENTS = {
+    apis.CONVERSE: _converse_events,
     apis.CHAT: _chat_events,
     apis.RESPONSES: _response_events,
     apis.MESSAGES: _message_events,

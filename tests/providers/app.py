@@ -1,4 +1,4 @@
-"""Providers whose answers a test scripts, in OpenAI's and Anthropic's APIs, with faults."""
+"""Providers whose answers a test scripts, in all APIs that the gateway asks in, with faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.apis.parts import Thinking
 from tests import apis
-from tests.apis import APIS, Api
+from tests.apis import APIS, UpstreamApi
 from tests.providers.answers import Reply, Written, event
 from tests.providers.requests import ProviderRequest, RejectedError, read
 
@@ -61,7 +61,7 @@ class Play:
 
 
 class Provider:
-    """A provider: an ASGI app with three APIs. `asked` keeps the requests that it has accepted.
+    """A provider: an ASGI app with all APIs. `asked` keeps the requests that it has accepted.
 
     A signature or encrypted content is valid only for the text and the provider's name for which it
     was made. `is_lenient` says whether chat messages may have a `reasoning_content`, and ids of any
@@ -102,7 +102,7 @@ class Provider:
             content += message.get("body", b"")
             more = message.get("more_body", False)
         path = scope["path"]
-        dialect = next(each for each in APIS if path.endswith(each.path))
+        dialect = next(each for each in APIS.of_upstreams if path.endswith(each.path))
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         connection = _Connection(receive, send)
         try:
@@ -226,11 +226,13 @@ ANTHROPIC_TYPES = {
 }
 
 
-def error_body(dialect: Api, status: int, message: str) -> dict[str, Any]:
+def error_body(dialect: UpstreamApi, status: int, message: str) -> dict[str, Any]:
     """Return the body of an error."""
     if dialect is apis.MESSAGES:
         error = {"type": ANTHROPIC_TYPES[status], "message": message}
         return {"type": "error", "error": error, "request_id": "req_upstream"}
+    if dialect is apis.CONVERSE:
+        return {"message": message}
     kind = "invalid_request_error" if status == 400 else "server_error"
     code = None
     if status == 429:
@@ -238,11 +240,13 @@ def error_body(dialect: Api, status: int, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def _error_event(dialect: Api, number: int) -> bytes:
+def _error_event(dialect: UpstreamApi, number: int) -> bytes:
     if dialect is apis.MESSAGES:
         return event(error_body(dialect, 529, ERROR_MESSAGE), "error")
     if dialect is apis.CHAT:
         return event(error_body(dialect, 500, ERROR_MESSAGE))
+    if dialect is apis.CONVERSE:
+        return event({"serviceUnavailableException": {"message": ERROR_MESSAGE}})
     error = {"code": "server_error", "message": ERROR_MESSAGE, "param": None}
     return event({"type": "error", "sequence_number": number, **error}, "error")
 
@@ -250,9 +254,11 @@ def _error_event(dialect: Api, number: int) -> bytes:
 def _failure_event(reply: Reply, number: int) -> bytes:
     """Return the event with which a provider says that the answer has failed.
 
-    Responses has an event for it, OpenRouter and Mistral have a `finish_reason`, and Messages has
-    only the error event.
+    Responses and Converse have an event for it, OpenRouter and Mistral have a `finish_reason`, and
+    Messages has only the error event.
     """
+    if reply.dialect is apis.CONVERSE:
+        return event({"modelStreamErrorException": {"message": ERROR_MESSAGE}})
     if reply.dialect is apis.MESSAGES:
         return event(error_body(reply.dialect, 500, ERROR_MESSAGE), "error")
     if reply.dialect is apis.CHAT:

@@ -16,7 +16,7 @@ from router_service.settings import (
     Settings,
     UpstreamSettings,
 )
-from tests.apis import APIS, Api
+from tests.apis import APIS, UpstreamApi
 from tests.fakes import FakeRouter
 from tests.gateways import NO_RETRIES
 from tests.serving import served
@@ -31,7 +31,7 @@ ALIASES = RouterSettings(aliases={"claude-*": "switchcraft", "gpt-*": "switchcra
 
 def deployment(
     url: str,
-    dialect: Api,
+    dialect: UpstreamApi,
     upstreams: UpstreamSettings = NO_RETRIES,
     *,
     model: str = "scripted",
@@ -69,6 +69,6 @@ def gateway(
         yield url
 
 
-def names(dialects: Sequence[Api] = tuple(APIS)) -> dict[Api, str]:
+def names(dialects: Sequence[UpstreamApi] = APIS.of_upstreams) -> dict[UpstreamApi, str]:
     """Return a model's name for each API."""
     return {dialect: f"{dialect}-model" for dialect in dialects}

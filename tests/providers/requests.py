@@ -1,7 +1,8 @@
 """What a provider reads of a request, and what it rejects.
 
-The rules are those of OpenAI's and Anthropic's APIs that a translation could break: unknown fields,
-ids of calls, results without calls, empty texts, and reasoning that another provider has signed.
+The rules are those of OpenAI's, Anthropic's and AWS's APIs that a translation could break: unknown
+fields, ids of calls, results without calls, empty texts, and reasoning that another provider has
+signed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as responses_params
 
 from tests import apis
-from tests.apis import Api
+from tests.apis import UpstreamApi
+from tests.bedrock import problems_of_request
 
-KNOWN_FIELDS = {
+KNOWN_FIELDS: dict[UpstreamApi, set[str]] = {
     apis.CHAT: set(get_type_hints(chat_params.CompletionCreateParamsStreaming)),
     apis.RESPONSES: {
         "client_metadata",  # Codex sends it
@@ -52,7 +54,7 @@ def reject_if(is_wrong: object, message: str) -> None:
 class ProviderRequest:
     """A request as the provider understood it."""
 
-    dialect: Api
+    dialect: UpstreamApi
     headers: Mapping[str, str]
     body: dict[str, Any]
     system: list[str] = field(default_factory=list)
@@ -78,6 +80,10 @@ class ProviderRequest:
     def tools(self) -> dict[str, Any]:
         """Schemas of the tools' parameters, by their names."""
         tools: list[dict[str, Any]] = self.body.get("tools") or []
+        if self.dialect is apis.CONVERSE:
+            listed = self.body.get("toolConfig", {}).get("tools", [])
+            specs = [tool["toolSpec"] for tool in listed if "toolSpec" in tool]
+            return {spec["name"]: spec["inputSchema"]["json"] for spec in specs}
         if self.dialect is apis.CHAT:
             tools = [tool[tool["type"]] for tool in tools]
         key = "input_schema" if self.dialect is apis.MESSAGES else "parameters"
@@ -119,16 +125,20 @@ IsProof = Callable[[str, str], bool]
 
 
 def read(
-    dialect: Api,
+    dialect: UpstreamApi,
     headers: Mapping[str, str],
     body: dict[str, Any],
     is_proof: IsProof,
     is_lenient: bool,
 ) -> ProviderRequest:
     """Read a request; raise RejectedError."""
+    asked = ProviderRequest(dialect, headers, body)
+    if dialect is apis.CONVERSE:
+        _read_converse(asked, is_proof)
+        asked.check_answered()
+        return asked
     unknown = body.keys() - KNOWN_FIELDS[dialect]
     reject_if(unknown, f"Unknown parameter: {sorted(unknown)}")
-    asked = ProviderRequest(dialect, headers, body)
     if dialect is apis.CHAT:
         _read_chat(asked, is_lenient)
     elif dialect is apis.RESPONSES:
@@ -272,6 +282,44 @@ def _read_messages(asked: ProviderRequest, is_proof: IsProof) -> None:
                 asked.thinking.append(text)
             case _:
                 raise RejectedError(f"{place}: Input tag '{kind}' found")
+
+
+def _read_converse(asked: ProviderRequest, is_proof: IsProof) -> None:
+    body = asked.body
+    problems = problems_of_request(body)
+    reject_if(problems, f"Malformed input request: {problems}")
+    asked.system += [block["text"] for block in body.get("system", []) if "text" in block]
+    expected = "user"
+    for number, message in enumerate(body["messages"]):
+        reject_if(message["role"] != expected, f"messages.{number}: roles must alternate")
+        expected = "assistant" if expected == "user" else "user"
+        kinds = [next(iter(block)) for block in message["content"]]
+        results = kinds.count("toolResult")
+        reject_if(
+            kinds[:results].count("toolResult") < results, f"messages.{number}: results come first"
+        )
+        if expected == "user":
+            asked.check_answered()
+        for block in message["content"]:
+            match block:
+                case {"text": text}:
+                    reject_if(not text.strip(), "The text field in the ContentBlock is blank.")
+                    if message["role"] == "user":
+                        asked.add_text(text)
+                case {"image": image}:
+                    kind = f"data:image/{image['format']};base64,"
+                    asked.add_image(kind + image["source"]["bytes"])
+                case {"toolUse": call}:
+                    reject_if("toolConfig" not in body, "The toolConfig field must be defined.")
+                    asked.add_call(call["toolUseId"], call["name"], call["input"])
+                case {"toolResult": result}:
+                    asked.add_result(result["toolUseId"], _text_of(result["content"]))
+                case {"reasoningContent": {"reasoningText": {"text": text, "signature": proof}}}:
+                    reject_if(not is_proof(text, proof), "Invalid `signature` in `thinking` block")
+                    asked.thinking.append(text)
+                case {"reasoningContent": {"redactedContent": proof}}:
+                    reject_if(not is_proof("", proof), "Invalid `data` in `redacted_thinking`")
+                    asked.thinking.append("")
 
 
 def _check_thinking(body: Mapping[str, Any]) -> None:

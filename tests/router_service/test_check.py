@@ -13,6 +13,7 @@ from router_service.artifact import SHIPPED, read_manifest
 from router_service.check import Finding, Status, check
 from router_service.cli import main
 from router_service.database.engine import Database
+from router_service.database.schema import REVISION
 from router_service.sandbox.provider import run_in_thread
 from tests.postgresql import PostgreSQLServer
 
@@ -108,9 +109,9 @@ def test_database_is_described_and_not_changed(tmp_path: Path) -> None:
     assert not file.parent.exists()
     database = Database(f"sqlite:///{file}")
     database.prepare()
-    assert database_findings(path) == [(Status.OK, f"{file} has the version 0001")]
+    assert database_findings(path) == [(Status.OK, f"{file} has the version {REVISION}")]
     for version, status, said in (
-        ("0000", Status.OK, "will be migrated from version 0000 to 0001"),
+        ("0000", Status.OK, f"will be migrated from version 0000 to {REVISION}"),
         ("0999", Status.FAILED, "the version 0999 of a newer Switchcraft"),
     ):
         with database.write() as connection:

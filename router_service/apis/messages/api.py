@@ -139,7 +139,7 @@ class MessagesApi(Api):
         """Return a body without foreign reasoning, or None if nothing is to be removed."""
         return without_foreign_thinking(body, is_foreign)
 
-    def parameter(self, name: str, value: Json) -> tuple[str, Json] | None:
+    def parameter(self, name: str, value: Json, model: str) -> tuple[str, Json] | None:
         """Return the field for a parameter of Chat Completions."""
         if name in _LACKING:
             return None

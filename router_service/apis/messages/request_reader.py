@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router_service.apis import fields, writing
+from router_service.apis.claude import BUDGETS_TOKENS
 from router_service.apis.conversation import Json, as_list, read_model, read_stream, wrong_type
 from router_service.apis.foreign import from_input, unseal
 from router_service.apis.messages import NAME
@@ -53,8 +54,6 @@ _ROLES = {
     "redacted_thinking": "assistant",
     "tool_result": "user",
 }
-
-BUDGETS_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 
 DOCUMENT_TYPES = frozenset({None, "application/pdf", "text/plain"})
 """Types of documents that Anthropic reads, except those at an address."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from router_service.apis import writing
+from router_service.apis import claude, writing
 from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json
 from router_service.apis.foreign import to_input, wrap_custom
-from router_service.apis.messages.request_reader import BUDGETS_TOKENS
 from router_service.apis.parts import (
     Media,
     OfferedTool,
@@ -27,17 +25,6 @@ DEFAULT_MAX_TOKENS = 8192
 requires. Every current model of Anthropic allows at least as many."""
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
-
-_LARGEST_BUDGET_TOKENS = 32768
-
-MIN_BUDGET_TOKENS = 1024
-"""Fewest tokens of reasoning that Anthropic accepts as a budget."""
-
-_THINKS_BY_BUDGET = re.compile(r"claude-(\d|(opus|sonnet|haiku)-4(-[0-5](?!\d)|-\d{8}|@|$))")
-"""Models before Claude 4.6, which take a budget of tokens. Later ones take an effort instead."""
-
-_LACKS_SAMPLING = re.compile(r"claude-(?!(opus|sonnet)-4-6)")
-"""Together with `_THINKS_BY_BUDGET`: models after Claude 4.6 have no temperature and no `top_p`."""
 
 
 def write_request(
@@ -70,8 +57,7 @@ def write_request(
         _add_thinking(body, config, request, target)
     if config:
         body["output_config"] = config
-    is_old = _THINKS_BY_BUDGET.search(target.model)
-    if (is_old or not _LACKS_SAMPLING.search(target.model)) and "thinking" not in body:
+    if claude.takes_sampling(target.model) and "thinking" not in body:
         # While it thinks, Claude samples in one way only. Some models take only one of the two.
         if request.temperature is not None and request.temperature != 1:
             body["temperature"] = request.temperature
@@ -120,7 +106,7 @@ def _add_thinking(
     if effort == "none":
         body["thinking"] = {"type": "disabled"}
         return
-    if not _THINKS_BY_BUDGET.search(target.model):
+    if not claude.thinks_by_budget(target.model):
         display = "summarized" if request.shows_thinking else "omitted"
         body["thinking"] = {"type": "adaptive", "display": display}
         config["effort"] = "low" if effort == "minimal" else effort
@@ -130,9 +116,8 @@ def _add_thinking(
     is_answered = body["messages"][-1]["content"][0]["type"] == "tool_result"
     if is_answered and last is not None and "thinking" not in last["content"][0]["type"]:
         return
-    wanted = request.thinking_tokens or BUDGETS_TOKENS.get(effort or "", _LARGEST_BUDGET_TOKENS)
-    budget = min(wanted, body["max_tokens"] - 1)
-    if budget >= MIN_BUDGET_TOKENS:
+    budget = claude.thinking_budget(effort or "", request.thinking_tokens, body["max_tokens"])
+    if budget is not None:
         body["thinking"] = {"type": "enabled", "budget_tokens": budget}
 
 

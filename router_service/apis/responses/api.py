@@ -104,7 +104,7 @@ class ResponsesApi(Api):
         """Return a body without foreign reasoning, or None if nothing is to be removed."""
         return without_foreign_thinking(body, is_foreign)
 
-    def parameter(self, name: str, value: Json) -> tuple[str, Json] | None:
+    def parameter(self, name: str, value: Json, model: str) -> tuple[str, Json] | None:
         """Return the field for a parameter of Chat Completions."""
         return None if name in _LACKING else (_PARAMETERS.get(name, name), value)
 

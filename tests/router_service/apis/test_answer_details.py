@@ -1,10 +1,9 @@
-"""What differs between the three APIs, and between servers of the same API, in answers."""
+"""What differs between the APIs, and between servers of the same API, in answers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import permutations
 from typing import Any
 
 import orjson
@@ -16,10 +15,10 @@ from router_service.apis.foreign import from_input, unseal
 from router_service.apis.parts import Message, OfferedTool, Request, Thinking, ToolUse
 from router_service.apis.surrogates import fix_surrogates
 from tests import apis
-from tests.apis import APIS, Api
+from tests.apis import APIS, PAIRS, Api, UpstreamApi
 from tests.dialect_answers import CALL, CASES, Content, Sdks, decode, events, whole
 
-CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
+CHAT, RESPONSES, MESSAGES, CONVERSE = apis.CHAT, apis.RESPONSES, apis.MESSAGES, apis.CONVERSE
 REQUEST = Request("switchcraft", ())
 
 
@@ -29,7 +28,9 @@ def sdks() -> Sdks:
     return Sdks()
 
 
-def translate(sent: Sequence[Any], source: Api, target: Api, request: Request = REQUEST) -> bytes:
+def translate(
+    sent: Sequence[Any], source: UpstreamApi, target: Api, request: Request = REQUEST
+) -> bytes:
     """Return the translated bytes of a whole stream."""
     translator = AnswerTranslator(source, target, request, model="gpt-x", created_s=1)
     return b"".join(map(translator.feed, sent)) + translator.end()
@@ -37,7 +38,7 @@ def translate(sent: Sequence[Any], source: Api, target: Api, request: Request = 
 
 def translate_whole(
     value: Any,  # noqa: ANN401 - JSON
-    source: Api,
+    source: UpstreamApi,
     target: Api,
     request: Request = REQUEST,
 ) -> dict[str, Any]:
@@ -247,9 +248,9 @@ def test_tools_in_namespaces_and_searches(sdks: Sdks) -> None:
         sdks.read_stream(data, RESPONSES)
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
+@pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("is_hidden", [False, True])
-def test_proofs_survive_another_api(source: Api, target: Api, is_hidden: bool) -> None:
+def test_proofs_survive_another_api(source: UpstreamApi, target: Api, is_hidden: bool) -> None:
     """A client returns proofs that its API does not know, and they are recognized."""
     text = "" if is_hidden else "Hm."
     value = whole(CASES["thinking"], source)
@@ -268,6 +269,10 @@ def test_proofs_survive_another_api(source: Api, target: Api, is_hidden: bool) -
             value["content"][0] = {"type": "thinking", "thinking": text, "signature": "abc"}
             if is_hidden:
                 value["content"][0] = {"type": "redacted_thinking", "data": "abc"}
+        case apis.CONVERSE:
+            shown = {"reasoningText": {"text": text, "signature": "abc"}}
+            block = {"reasoningContent": {"redactedContent": "abc"} if is_hidden else shown}
+            value["output"]["message"]["content"][0] = block
     written = translate_whole(value, source, target)
     match target:
         case apis.CHAT:
@@ -320,8 +325,8 @@ def test_call_ids_are_unique_in_a_conversation() -> None:
     assert item["call_id"].startswith("call_")
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
-def test_halves_of_an_emoji(source: Api, target: Api) -> None:
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_halves_of_an_emoji(source: UpstreamApi, target: Api) -> None:
     """Providers split an emoji between two deltas; a lone half becomes a question mark."""
     sent = events(Content(text="a\ud83d\ude00b\ud83d"), source, size=1)
     data = translate(sent, source, target)
@@ -418,7 +423,7 @@ def test_explained_refusals() -> None:
 
 
 def test_ids_are_translated_always_in_the_same_way() -> None:
-    """Ids have the target's prefix, and the same id gives the same result."""
+    """Ids have the target's prefix. The same id gives the same result, and a missing one a new."""
     value = whole(CASES["text"], CHAT)
     assert translate_whole(value, CHAT, MESSAGES)["id"] == "msg_1"
     assert translate_whole(value, CHAT, RESPONSES)["output"][0]["id"] == "msg_1_0"
@@ -427,7 +432,7 @@ def test_ids_are_translated_always_in_the_same_way() -> None:
         for id_ in ("a" * 70, "a" * 70, "\u00e9", None, 7)
     ]
     assert odd[0] == odd[1]
-    assert len(set(odd)) == 3
+    assert len(set(odd)) == 4
     assert all(id_.startswith("resp_") and len(id_) <= 55 for id_ in odd)
 
 
@@ -526,10 +531,10 @@ class TestQuirks:
         assert items(translate([start, empty, stop, last, end], MESSAGES, RESPONSES)) == []
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
-def test_answers_of_another_api_are_refused_at_once(source: Api, target: Api) -> None:
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_answers_of_another_api_are_refused_at_once(source: UpstreamApi, target: Api) -> None:
     """An upstream that speaks another API than configured is noticed at its first event."""
-    for other in APIS:
+    for other in APIS.of_upstreams:
         translator = AnswerTranslator(source, target, REQUEST, model="m", created_s=1)
         if other is source:
             assert translator.feed(events(CASES["text"], other)[0])
@@ -540,12 +545,12 @@ def test_answers_of_another_api_are_refused_at_once(source: Api, target: Api) ->
             translate_whole(whole(CASES["text"], other), source, target)
 
 
-@pytest.mark.parametrize(("source", "target"), list(permutations(APIS, 2)))
+@pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("name", ["text", "one call", "thinking"])
-def test_cut_streams_are_noticed(source: Api, target: Api, name: str) -> None:
+def test_cut_streams_are_noticed(source: UpstreamApi, target: Api, name: str) -> None:
     """A stream that ends anywhere before its stop reason is not complete."""
     sent = events(CASES[name], source)
-    last = {CHAT: 2, RESPONSES: 1, MESSAGES: 2}[source]
+    last = {CHAT: 2, RESPONSES: 1, MESSAGES: 2, CONVERSE: 2}[source]
     for length in range(len(sent) - last + 1):
         with pytest.raises(ForeignAnswerError, match="before it was complete"):
             translate(sent[:length], source, target)
@@ -558,9 +563,10 @@ def test_cut_streams_are_noticed(source: Api, target: Api, name: str) -> None:
         (RESPONSES, {"type": "web_search_call", "id": "ws_1"}),
         (RESPONSES, {"type": "local_shell_call", "id": "sh_1"}),
         (CHAT, {"type": "image_url"}),
+        (CONVERSE, {"image": {"format": "png", "source": {"bytes": "iVBORw0="}}}),
     ],
 )
-def test_parts_that_the_target_cannot_express(source: Api, part: Any) -> None:  # noqa: ANN401
+def test_parts_that_the_target_cannot_express(source: UpstreamApi, part: Any) -> None:  # noqa: ANN401
     """Nothing is lost silently: an answer with such a part raises an error that names it."""
     target = CHAT if source is not CHAT else MESSAGES
     start = events(CASES["text"], source)[0]
@@ -575,11 +581,15 @@ def test_parts_that_the_target_cannot_express(source: Api, part: Any) -> None:  
         case apis.MESSAGES:
             sent = {"type": "content_block_start", "index": 0, "content_block": part}
             value["content"].append(part)
+        case apis.CONVERSE:
+            start_of_part = {"contentBlockIndex": 0, "start": {"image": {"format": "png"}}}
+            sent = {"contentBlockStart": start_of_part}
+            value["output"]["message"]["content"].append(part)
     for refused in (
         lambda: translate([start, sent], source, target),
         lambda: translate_whole(value, source, target),
     ):
-        with pytest.raises(ForeignAnswerError, match=part["type"]):
+        with pytest.raises(ForeignAnswerError, match=part.get("type", "image")):
             refused()
 
 
@@ -603,13 +613,13 @@ def test_endless_answers_are_refused() -> None:
 def test_translation_takes_microseconds() -> None:
     """An event takes less than 15 us, and here five times as much on a busy machine."""
     content = Content(thinking="Let me see. " * 50, text="It rains in Oslo. " * 50, calls=(CALL,))
-    for source, target in permutations(APIS, 2):
+    for source, target in PAIRS:
         sent = events(content, source)
         best_s = min(_timed(sent, source, target) for _ in range(5))
         assert best_s / len(sent) < 75e-6
 
 
-def _timed(sent: Sequence[Any], source: Api, target: Api) -> float:
+def _timed(sent: Sequence[Any], source: UpstreamApi, target: Api) -> float:
     start_s = time.process_time()
     translate(sent, source, target)
     return time.process_time() - start_s

@@ -21,7 +21,7 @@ from router_service.apis.registry import parse_answer, read_usage
 from router_service.apis.usage import MAX_TOKENS, Usage
 from router_service.requests.feedback import answer_content
 from tests import apis
-from tests.apis import APIS, Api
+from tests.apis import APIS, Api, UpstreamApi
 from tests.dialect_answers import CASES, events, whole
 
 OSLO = WrittenCall("call_1", "get_weather", '{"city":"Oslo"}')
@@ -128,16 +128,31 @@ def test_a_streamed_response(has_output: bool) -> None:
     assert accumulate(pieces, done, last) == ParsedAnswer((OSLO,))
 
 
+def expected_answer(name: str, dialect: UpstreamApi) -> ParsedAnswer:
+    """Return the calls and the text of a case. In some APIs, a refusal is a text."""
+    case = CASES[name]
+    text = case.text + (case.refusal if dialect in (apis.MESSAGES, apis.CONVERSE) else "")
+    return ParsedAnswer(tuple(WrittenCall(*call) for call in case.calls), text)
+
+
+@pytest.mark.parametrize("dialect", APIS.of_upstreams)
+@pytest.mark.parametrize("name", CASES)
+def test_every_api_gives_the_same_answer(name: str, dialect: UpstreamApi) -> None:
+    """The calls and the text of a whole answer are the same in each API, and so is the usage."""
+    value = whole(CASES[name], dialect)
+    assert parse_answer(value) == expected_answer(name, dialect)
+    usage, case = read_usage(value), CASES[name]
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.cached_tokens) == (case.prompt, case.cached)
+    assert (usage.cache_write_tokens, usage.completion_tokens) == (case.written, case.completion)
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("dialect", list(APIS))
 @pytest.mark.parametrize("name", CASES)
-def test_every_api_gives_the_same_answer(name: str, dialect: Api, size: int) -> None:
-    """The calls and the text are the same in each API, whole or streamed in pieces of any size."""
-    case = CASES[name]
-    calls = tuple(WrittenCall(*call) for call in case.calls)
-    text = case.text + (case.refusal if dialect is apis.MESSAGES else "")
-    assert parse_answer(whole(case, dialect)) == ParsedAnswer(calls, text)
-    assert accumulate(*events(case, dialect, size)) == ParsedAnswer(calls, text)
+def test_every_api_gives_the_same_streamed_answer(name: str, dialect: Api, size: int) -> None:
+    """The calls and the text of a stream are the same in each API, in pieces of any size."""
+    assert accumulate(*events(CASES[name], dialect, size)) == expected_answer(name, dialect)
 
 
 @pytest.mark.parametrize("size", [1, 1000])

@@ -28,7 +28,7 @@ from router_service.apis.parts import (
 from router_service.apis.request_translation import obstacles, read_request
 from router_service.core.errors import InvalidRequestError
 from tests import apis
-from tests.apis import APIS, Api
+from tests.apis import APIS, Api, UpstreamApi
 from tests.router_service.apis.sdk_schemas import VALIDATORS
 
 FAST = settings(
@@ -40,11 +40,14 @@ FAST = settings(
 )
 DIALECTS = list(APIS)
 PAIRS = [(source, target) for source in APIS for target in APIS if source is not target]
-TARGETS = {
+TARGETS: dict[UpstreamApi, Target] = {
     apis.CHAT: Target(apis.CHAT, "gpt-5", provider="openai", supports_reasoning=True),
     apis.RESPONSES: Target(apis.RESPONSES, "gpt-5", provider="openai", supports_reasoning=True),
     apis.MESSAGES: Target(
         apis.MESSAGES, "claude-opus-4-8", provider="anthropic", supports_reasoning=True
+    ),
+    apis.CONVERSE: Target(
+        apis.CONVERSE, "us.amazon.nova-2-lite-v1:0", provider="bedrock", supports_reasoning=True
     ),
 }
 IDS = {
@@ -70,7 +73,7 @@ images = st.sampled_from(
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
+def requests(draw: st.DrawFn, images: st.SearchStrategy[Media] = images) -> Request:
     """Return a request with calls in any number of rounds, each with its result."""
     messages = [Message("system", (Text(draw(texts)),))] if draw(st.booleans()) else []
     messages.append(Message("user", tuple(draw(st.lists(texts.map(Text) | images, min_size=1)))))
@@ -275,7 +278,7 @@ def test_damaged_requests_are_refused_or_translated(
     source.without_foreign_thinking(body, bool)
     with contextlib.suppress(InvalidRequestError):
         read = read_request(body, source)
-        for target in APIS:
+        for target in APIS.of_upstreams:
             if not obstacles(read, source, target):
                 orjson.dumps(target.write_request(read, TARGETS[target]))
 

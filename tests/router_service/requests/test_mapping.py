@@ -22,8 +22,6 @@ KEYS = {
     for name in "OPENAI ANTHROPIC GEMINI XAI OPENROUTER AZURE MISTRAL GROQ".split()
 }
 ENVIRON = KEYS | {"AZURE_API_BASE": "https://eu.openai.azure.com"}
-BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1"
-VERTEX = "https://us-east5-aiplatform.googleapis.com/v1"
 OWN = "http://litellm:4000/v1"
 
 
@@ -72,20 +70,25 @@ KNOWN = [
     (entry("anthropic/claude-sonnet-4-5"), "claude-sonnet-4.5"),
     # Bedrock: regions and APIs do not change the model.
     (
-        entry("bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0", api_base=BEDROCK),
+        entry("bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0", aws_region_name="us-east-1"),
         "claude-haiku-4.5",
     ),
     (
-        entry("bedrock/converse/au.anthropic.claude-sonnet-4-5-20250929-v1:0", api_base=BEDROCK),
+        entry(
+            "bedrock/converse/au.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            aws_region_name="us-east-1",
+        ),
         "claude-sonnet-4.5",
     ),
     (
-        entry("bedrock/us-west-2/anthropic.claude-opus-4-5-20251101-v1:0", api_base=BEDROCK),
+        entry(
+            "bedrock/us-west-2/anthropic.claude-opus-4-5-20251101-v1:0", aws_region_name="us-east-1"
+        ),
         "claude-opus-4.5",
     ),
     # Vertex AI, with `@` before the version, and Gemini.
-    (entry("vertex_ai/claude-haiku-4-5@20251001", api_base=VERTEX), "claude-haiku-4.5"),
-    (entry("vertex_ai/gemini-2.5-flash-lite", api_base=VERTEX), "gemini-2.5-flash-lite"),
+    (entry("vertex_ai/claude-haiku-4-5@20251001", vertex_project="p"), "claude-haiku-4.5"),
+    (entry("vertex_ai/gemini-2.5-flash-lite", vertex_project="p"), "gemini-2.5-flash-lite"),
     (entry("gemini/gemini-2.5-flash-lite"), "gemini-2.5-flash-lite"),
     # xAI and OpenRouter.
     (entry("xai/grok-4-1-fast-non-reasoning"), "grok-4.1-fast"),

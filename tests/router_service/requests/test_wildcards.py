@@ -183,3 +183,15 @@ def test_file_with_only_wildcards_is_served(plan_with: PlanWith) -> None:
     )
     assert planner.names == ()
     assert pool.models["openai/gpt-5-mini"].deployments[0].upstream_model == "gpt-5-mini"
+
+
+def test_wildcard_of_a_platform_has_the_platforms_addresses(plan_with: PlanWith) -> None:
+    """Each model of `bedrock/*` is asked in its own API, as if it were listed."""
+    pool, _ = plan_with(
+        'model_list: [{model_name: "bedrock/*", litellm_params: {model: "bedrock/*", '
+        "aws_region_name: us-west-2, aws_access_key_id: a, aws_secret_access_key: s}}]"
+    )
+    names = ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "amazon.nova-pro-v1:0")
+    apis = [pool.models[f"bedrock/{name}"].deployments[0].apis[0].name for name in names]
+    assert apis == ["messages", "converse"]
+    assert all(pool.models[f"bedrock/{name}"].price is not None for name in names)

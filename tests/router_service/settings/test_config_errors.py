@@ -83,8 +83,8 @@ ENTRIES = [
         ),
     ),
     (
-        "{model: bedrock/m}",
-        "litellm_params: the provider 'bedrock' has no known address; set api_base",
+        "{model: mystery/m}",
+        "litellm_params: the provider 'mystery' has no known address; set api_base",
     ),
     (
         "{model: mystery}",

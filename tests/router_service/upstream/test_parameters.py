@@ -42,7 +42,7 @@ def test_missing_parameters_are_added(
 ) -> None:
     """They have the API's own names; what only Chat Completions has stays away from Responses."""
     thinking = json.dumps(THINKING, separators=(",", ":")).encode()
-    assert add_parameters(body, parameters, path) == expected.replace(b"%b", thinking)
+    assert add_parameters(body, parameters, path, "m") == expected.replace(b"%b", thinking)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_missing_parameters_are_added(
 )
 def test_parameters_of_the_client_win(path: str, parameters: dict[str, Any], body: bytes) -> None:
     """The body is the client's, byte for byte, whatever way it writes the parameter."""
-    assert add_parameters(body, parameters, path) == body
+    assert add_parameters(body, parameters, path, "m") == body
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,18 @@ def test_parameters_of_the_client_win(path: str, parameters: dict[str, Any], bod
 )
 def test_effort_joins_the_clients_reasoning_options(body: bytes, expected: bytes) -> None:
     """A client of the Responses API that asks for summaries still gets the arm's effort."""
-    assert add_parameters(body, EFFORT, RESPONSES) == expected
+    assert add_parameters(body, EFFORT, RESPONSES, "m") == expected
 
 
 def test_equal_names_deeper_in_the_body_do_not_count() -> None:
     """A tool may have a parameter called `temperature`."""
     body = b'{"tools":[{"temperature":1}],"messages":[{"content":"\\"temperature\\":1"}]}'
-    assert add_parameters(body, {"temperature": 0.5}, CHAT) == b'{"temperature":0.5,' + body[1:]
+    assert (
+        add_parameters(body, {"temperature": 0.5}, CHAT, "m") == b'{"temperature":0.5,' + body[1:]
+    )
 
 
 def test_a_name_that_is_too_frequent_to_search_is_not_added() -> None:
     """The request is sent as it is, instead of failing."""
     body = b'{"a":[' + b",".join([b'{"seed":1}'] * (MAX_KEYS + 1)) + b"]}"
-    assert add_parameters(body, {"seed": 2}, CHAT) == body
+    assert add_parameters(body, {"seed": 2}, CHAT, "m") == body

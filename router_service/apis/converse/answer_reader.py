@@ -1,0 +1,390 @@
+"""Reader of answers of Converse, whole and in events.
+
+Amazon Bedrock API reference: "Converse", "ConverseStream".
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from router_service.apis.answer_errors import ForeignAnswerError
+from router_service.apis.answers import MAX_PARTS, ParsedAnswer, TranslatedRecord
+from router_service.apis.building import build
+from router_service.apis.conversation import Json, as_text
+from router_service.apis.converse import NAME
+from router_service.apis.converse.error import is_error
+from router_service.apis.encoding import UnwritableError
+from router_service.apis.foreign import from_input, read_text
+from router_service.apis.parts import (
+    Answer,
+    Event,
+    Finished,
+    PartEnded,
+    PartGrew,
+    PartProved,
+    PartStarted,
+    Started,
+    Stop,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from router_service.apis.usage import Usage, read_count
+
+_STOPS = {
+    "end_turn": Stop.END,
+    "tool_use": Stop.CALLS,
+    "max_tokens": Stop.LENGTH,
+    "model_context_window_exceeded": Stop.LENGTH,
+    "stop_sequence": Stop.SEQUENCE,
+    "guardrail_intervened": Stop.FILTER,
+    "content_filtered": Stop.FILTER,
+    "refusal": Stop.REFUSAL,
+}
+
+_BROKEN = frozenset({"malformed_model_output", "malformed_tool_use"})
+"""Reasons of answers that nobody can use; another deployment may answer better."""
+
+MAX_HIDDEN_CHARACTERS = 4 * 1024 * 1024
+"""Most characters of encrypted reasoning, which is kept until its block ends."""
+
+_THINKING = Thinking("", origin=NAME)
+
+_EVENTS = frozenset(
+    "messageStart contentBlockStart contentBlockDelta contentBlockStop messageStop metadata".split()
+)
+
+_SKIPPED = frozenset({"cachePoint", "toolResult", "searchResult"})
+"""Blocks that are not for the client: the last two belong to tools that the provider runs."""
+
+
+def recognizes(value: Mapping[str, Json]) -> bool:
+    """Return whether a value is an answer, or an event with a type of this API."""
+    output = value.get("output")
+    if "stopReason" in value and isinstance(output, dict):
+        return "message" in output
+    name = _event_of(value)
+    return name is not None and (
+        name != "metadata" or bool(value[name].keys() & {"usage", "metrics"})
+    )
+
+
+def _event_of(value: Json) -> str | None:
+    """Return the type of an event, or None if it is none of this API."""
+    if isinstance(value, dict) and len(value) == 1:
+        name: str = next(iter(value))
+        if name in _EVENTS and isinstance(value[name], dict):
+            return name
+    return None
+
+
+def is_beginning(event: Mapping[str, Json]) -> bool:
+    """Return whether an event contains nothing of the answer."""
+    return "messageStart" in event
+
+
+def read_usage(value: Mapping[str, Json]) -> Usage | None:
+    """Return the usage of an answer or of the event `metadata`.
+
+    `inputTokens` excludes what is read from a cache and written to it.
+    """
+    metadata = value.get("metadata")
+    usage = (metadata if isinstance(metadata, dict) else value).get("usage")
+    prompt, completion = read_count(usage, "inputTokens"), read_count(usage, "outputTokens")
+    if prompt is None or completion is None:
+        return None
+    cached = read_count(usage, "cacheReadInputTokens") or 0
+    written = read_count(usage, "cacheWriteInputTokens") or 0
+    return Usage(prompt + cached + written, completion, cached, written)
+
+
+def find_proofs(value: Mapping[str, Json]) -> Iterator[str]:
+    """Yield the proofs of reasoning in a whole answer."""
+    for block in _content_of(value):
+        reasoning = block.get("reasoningContent") if isinstance(block, dict) else None
+        if isinstance(reasoning, dict):
+            text = reasoning.get("reasoningText")
+            shown = text.get("signature") if isinstance(text, dict) else None
+            for proof in (shown, reasoning.get("redactedContent")):
+                if isinstance(proof, str) and proof:
+                    yield proof
+
+
+def parse_answer(value: Mapping[str, Json]) -> ParsedAnswer | None:
+    """Return the calls and the text of a whole answer.
+
+    Return None if it is too long to be kept, or malformed.
+    """
+    if len(_content_of(value)) > MAX_PARTS:
+        return None
+    record = TranslatedRecord()
+    try:
+        for event in ConverseReader().events_of(value):
+            record.add(event)
+    except (ForeignAnswerError, UnwritableError):
+        return None
+    return record.answer()
+
+
+def _content_of(value: Mapping[str, Json]) -> Sequence[Json]:
+    """Return the blocks of a whole answer, or none if it is malformed."""
+    output = value.get("output")
+    message = output.get("message") if isinstance(output, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, list) else ()
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block that has not ended."""
+
+    index: int | None = None
+    """Place of its part in the answer; None before the part has begun, or if it is left out."""
+    part: Text | Thinking | ToolUse | None = None
+    """None before the first delta, which shows what the block contains."""
+    has_text: bool = False
+    hidden: list[str] = field(default_factory=list)
+    """Encrypted reasoning so far. Each piece is base64."""
+
+
+class ConverseReader:
+    """Reader of one answer."""
+
+    def __init__(self, *, is_parallel: bool = True) -> None:
+        """Read all calls, or without `is_parallel` only the first one.
+
+        Converse has no field for the limit. The model repeats the other calls when it gets the
+        first one's result, as far as they are still needed.
+        """
+        self._is_parallel = is_parallel
+        self._blocks: dict[int, _Block] = {}
+        self._hidden_characters = 0
+        self._next = 0
+        """The place of the next part."""
+        self._has_call = False
+        self._has_started = False
+        self._has_finished = False
+        self._stop: Stop | None = None
+        self._stop_text: str | None = None
+        self.usage: Usage | None = None
+        """The usage that the answer has reported so far."""
+
+    def whole(self, value: Json) -> Answer:
+        """Read a whole answer; raise ForeignAnswerError."""
+        return build(self.events_of(value))
+
+    def events_of(self, value: Json) -> Iterator[Event]:
+        """Yield the events of a whole answer; raises ForeignAnswerError."""
+        output = value.get("output") if isinstance(value, dict) else None
+        message = output.get("message") if isinstance(output, dict) else None
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, list):
+            raise _foreign("has no message with a list of content")
+        self._has_started = True
+        yield Started("", "")
+        for number, block in enumerate(content):
+            fields = block if isinstance(block, dict) else {}
+            self._blocks[number] = _Block()
+            match fields:
+                case {"text": str(text)}:
+                    yield from self._grow(number, Text(""), read_text(text))
+                case {"toolUse": dict(call)}:
+                    arguments = call.get("input")
+                    text = from_input(arguments if isinstance(arguments, dict) else {})
+                    yield from self._start_call(number, call)
+                    yield from self._grow_call(number, text)
+                case {"reasoningContent": dict(reasoning)}:
+                    shown = reasoning.get("reasoningText")
+                    fields = shown if isinstance(shown, dict) else reasoning
+                    yield from self._read_reasoning(number, fields)
+                case {"citationsContent": dict(cited)}:
+                    texts = cited.get("content")
+                    for each in texts if isinstance(texts, list) else ():
+                        said = each.get("text") if isinstance(each, dict) else None
+                        yield from self._grow(number, Text(""), read_text(said))
+                case _:
+                    kind = next(iter(fields), None)
+                    if kind not in _SKIPPED:
+                        raise _foreign(
+                            f"has a block of the type {kind!r:.50}, which cannot be translated"
+                        )
+            yield from self._end_block(number)
+        self._read_stop(value)
+        self.usage = read_usage(value)
+        yield from self.end()
+
+    def feed(self, event: Json) -> Sequence[Event]:
+        """Read one event; raise ForeignAnswerError."""
+        name = _event_of(event)
+        fields = {} if name is None else event[name]
+        events: Iterable[Event] = ()
+        match name:
+            case "contentBlockDelta":
+                events = self._read_delta(_place(fields), fields.get("delta"))
+            case "contentBlockStart":
+                events = self._start_block(_place(fields), fields.get("start"))
+            case "contentBlockStop":
+                events = self._end_block(_place(fields))
+            case "messageStart":
+                if self._has_started:
+                    raise _foreign("starts twice")
+                self._has_started = True
+                events = (Started("", ""),)
+            case "messageStop":
+                self._read_stop(fields)
+            case "metadata":
+                self.usage = read_usage(event) or self.usage
+                if self._stop is not None:  # the usage comes last
+                    events = self.end()
+            case _:
+                # AWS may add types of events, which clients must ignore.
+                kind = next(iter(event), None) if isinstance(event, dict) else None
+                is_new = kind is not None and len(event) == 1 and kind not in _EVENTS
+                if not (self._has_started and is_new) or is_error(event):
+                    raise _foreign(f"has an unexpected event of the type {kind!r:.50}")
+        return [*events]
+
+    def end(self) -> Sequence[Event]:
+        """Return the events that complete the answer; raise ForeignAnswerError."""
+        if self._has_finished:
+            return ()
+        if self._stop is None or not self._has_started:
+            raise _foreign("ended before it was complete")
+        self._has_finished = True
+        events = [event for number in [*self._blocks] for event in self._end_block(number)]
+        stop = self._stop
+        if stop in {Stop.END, Stop.CALLS}:  # some models end their turn in spite of calls
+            stop = Stop.CALLS if self._has_call else Stop.END
+        return [*events, Finished(stop, self._stop_text, self.usage)]
+
+    def _start_block(self, number: int, start: Json) -> Iterator[Event]:
+        if not self._has_started or number in self._blocks:
+            raise _foreign("starts a block at an invalid place")
+        self._blocks[number] = _Block()
+        match start:
+            case {"toolUse": dict(call)}:
+                yield from self._start_call(number, call)
+            case {"image": _}:
+                raise _foreign("has an image, which cannot be translated")
+            case _:
+                pass  # a text or reasoning begins with its first delta
+
+    def _start_call(self, number: int, call: dict[str, Json]) -> Iterator[Event]:
+        block = self._blocks[number]
+        part = ToolUse(as_text(call.get("toolUseId")), as_text(call.get("name")), "")
+        block.part = part
+        is_kept = self._is_parallel or not self._has_call
+        # Only the client's tools are offered, so a call by the provider's server is not its own.
+        if is_kept and call.get("type") != "server_tool_use":
+            if not part.name:
+                raise _foreign("has a call without a name")
+            self._has_call = True
+            block.index, self._next = self._next, self._next + 1
+            yield PartStarted(block.index, part)
+
+    def _grow_call(self, number: int, text: str) -> Iterator[Event]:
+        block = self._blocks[number]
+        if text and block.index is not None:
+            block.has_text = True
+            yield PartGrew(block.index, text)
+
+    def _read_delta(self, number: int, delta: Json) -> Iterator[Event]:
+        if not self._has_started or not isinstance(delta, dict):
+            raise _foreign("has a delta at an invalid place")
+        block = self._blocks.setdefault(number, _Block())
+        match delta:
+            case {"text": str(text)}:
+                yield from self._grow(number, Text(""), text)
+            case {"toolUse": {"input": str(text)}} if isinstance(block.part, ToolUse):
+                yield from self._grow_call(number, text)
+            case {"reasoningContent": dict(reasoning)}:
+                yield from self._read_reasoning(number, reasoning)
+            case {"citation": _} | {"toolResult": _}:
+                pass  # the text is complete without them
+            case {"toolUse": _} if isinstance(block.part, ToolUse):
+                raise _foreign("has a call without a text of arguments")
+            case _:
+                raise _foreign(
+                    f"has an unexpected delta of the type {next(iter(delta), None)!r:.50}"
+                )
+
+    def _read_reasoning(self, number: int, fields: Mapping[str, Json]) -> Iterator[Event]:
+        block = self._blocks[number]
+        text, signature = fields.get("text"), fields.get("signature")
+        hidden = fields.get("redactedContent")
+        if isinstance(hidden, str) and hidden:
+            self._hidden_characters += len(hidden)
+            if self._hidden_characters > MAX_HIDDEN_CHARACTERS:
+                raise _foreign("has too much encrypted reasoning")
+            block.hidden.append(hidden)
+        if isinstance(text, str):
+            yield from self._grow(number, _THINKING, text)
+        if isinstance(signature, str) and signature:
+            yield from self._begin(block, _THINKING)
+            if block.index is not None:
+                yield PartProved(block.index, read_text(signature))
+
+    def _grow(self, number: int, start: Text | Thinking, text: str) -> Iterator[Event]:
+        """Add a text to a block, whose part begins with it."""
+        block = self._blocks[number]
+        if text:
+            yield from self._begin(block, start)
+            if block.index is not None:
+                yield PartGrew(block.index, text)
+
+    def _begin(self, block: _Block, start: Text | Thinking) -> Iterator[Event]:
+        if block.part is None:
+            block.part, block.index = start, self._next
+            self._next += 1
+            yield PartStarted(block.index, start)
+        elif block.part != start:
+            raise _foreign("has a block with different contents")
+
+    def _end_block(self, number: int) -> Iterator[Event]:
+        block = self._blocks.pop(number, None)
+        if block is None:  # an empty text has neither a start nor a delta
+            return
+        if block.index is not None:
+            if isinstance(block.part, ToolUse) and not block.has_text:
+                yield PartGrew(block.index, "{}")
+            yield PartEnded(block.index)
+        if block.hidden:
+            part = Thinking("", _join_base64(block.hidden), is_hidden=True, origin=NAME)
+            index, self._next = self._next, self._next + 1
+            yield PartStarted(index, part)
+            yield PartEnded(index)
+
+    def _read_stop(self, fields: Mapping[str, Json]) -> None:
+        reason = fields.get("stopReason")
+        reason = reason if isinstance(reason, str) else ""
+        if reason in _BROKEN:
+            raise _foreign(f"ended with the reason {reason!r}")
+        self._stop = _STOPS.get(reason, Stop.END)
+        additional = fields.get("additionalModelResponseFields")
+        stop_text = additional.get("stop_sequence") if isinstance(additional, dict) else None
+        if isinstance(stop_text, str) and self._stop is Stop.SEQUENCE:
+            self._stop_text = read_text(stop_text)
+
+
+def _place(fields: Mapping[str, Json]) -> int:
+    """Return the number of a block."""
+    number = fields.get("contentBlockIndex")
+    if type(number) is not int or number < 0:
+        raise _foreign("has an event without the place of its block")
+    return number
+
+
+def _join_base64(pieces: Sequence[str]) -> str:
+    if len(pieces) == 1:
+        return read_text(pieces[0])
+    try:
+        data = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
+    except ValueError as exc:
+        raise _foreign("has encrypted reasoning that is not base64") from exc
+    return base64.b64encode(data).decode()
+
+
+def _foreign(problem: str) -> ForeignAnswerError:
+    return ForeignAnswerError(NAME, problem)

@@ -1,0 +1,58 @@
+"""Azure with access tokens of Entra ID, from azure-identity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from router_service.settings import Deployment
+from router_service.settings.platforms import Entra, secret_texts
+from router_service.upstream.platforms.credentials import Credentials, CredentialSource
+from router_service.upstream.platforms.platform import PlatformClient, PlatformRequest
+
+REMEDY = (
+    "Check tenant_id, client_id and client_secret, or what DefaultAzureCredential finds on this"
+    " machine, and that it has the role Cognitive Services OpenAI User"
+)
+
+
+class EntraClient(PlatformClient):
+    """Requests to Azure with the tokens of one identity."""
+
+    title = "Entra ID"
+
+    def __init__(self, platform: Entra) -> None:
+        self._platform = platform
+        self._credential: Any = None
+        self.credentials: CredentialSource[str] = CredentialSource(
+            self.title, self._fetch, REMEDY, secrets=secret_texts(platform)
+        )
+
+    def prepare(self, deployment: Deployment, request: PlatformRequest) -> PlatformRequest:
+        """Add the token; the address and the body stay as they are."""
+        found = self.credentials.current()
+        token = "" if found is None else found.value
+        authorization = (b"authorization", b"Bearer " + token.encode())
+        return replace(request, headers=[*request.headers, authorization])
+
+    def _fetch(self) -> Credentials[str]:
+        if self._credential is None:
+            self._credential = _credential(self._platform)
+        token = self._credential.get_token(self._platform.scope)
+        return Credentials(token.token, (token.token,), float(token.expires_on))
+
+
+def _credential(platform: Entra) -> Any:  # noqa: ANN401 - azure-identity has no common base class
+    from azure.identity import (  # noqa: PLC0415 - an extra
+        ClientSecretCredential,
+        DefaultAzureCredential,
+    )
+
+    options: dict[str, Any] = {}
+    if platform.authority is not None:
+        # Only Microsoft's public authorities can vouch for themselves.
+        options = {"authority": platform.authority, "disable_instance_discovery": True}
+    if platform.tenant_id and platform.client_id and platform.client_secret:
+        secret = platform.client_secret.get_secret_value()
+        return ClientSecretCredential(platform.tenant_id, platform.client_id, secret, **options)
+    return DefaultAzureCredential(**options)

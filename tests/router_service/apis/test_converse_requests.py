@@ -1,0 +1,449 @@
+"""Requests to Amazon Bedrock: valid by AWS's own description, and accepted by each vendor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.apis.api import Target
+from router_service.apis.parts import (
+    Media,
+    Message,
+    OfferedTool,
+    OutputFormat,
+    Request,
+    Result,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolUse,
+)
+from router_service.apis.request_translation import obstacles, read_request
+from router_service.upstream.parameters import add_parameters
+from tests import apis
+from tests.apis import APIS, Api
+from tests.bedrock import problems_of_request
+from tests.router_service.apis.test_request_properties import FAST, TARGETS, requests
+
+CLAUDE, OLD_CLAUDE = "us.anthropic.claude-opus-4-8", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+NOVA, NOVA_2 = "us.amazon.nova-pro-v1:0", "global.amazon.nova-2-lite-v1:0"
+GPT_OSS, GPT, LLAMA = (
+    "openai.gpt-oss-120b-1:0",
+    "us.openai.gpt-5.6-luna",
+    "us.meta.llama4-maverick-17b-instruct-v1:0",
+)
+DEEPSEEK, KIMI = "us.deepseek.r1-v1:0", "moonshot.kimi-k2-thinking"
+PROFILE = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abcdefghij12"
+MODELS = (CLAUDE, OLD_CLAUDE, NOVA, NOVA_2, GPT_OSS, GPT, LLAMA, DEEPSEEK, KIMI, PROFILE)
+CACHE_POINT = {"cachePoint": {"type": "default"}}
+
+TOOL = OfferedTool("get_weather", "Weather of a city", {"type": "object", "properties": {}})
+ASKED = Message("user", (Text("What is the weather in Oslo?"),))
+CALL = ToolUse("tooluse_1", "get_weather", '{"city":"Oslo"}')
+CALLED = Message("assistant", (CALL,))
+RETURNED = Message("user", (Result("tooluse_1", (Text("Rain."),)),))
+LOOP = (ASKED, CALLED, RETURNED)
+
+
+def write(request: Request, model: str = CLAUDE, *, can_reason: bool = True) -> dict[str, Any]:
+    """Return the body for a model, which must be valid by AWS's description."""
+    target = Target(apis.CONVERSE, model, "bedrock", supports_reasoning=can_reason)
+    body = apis.CONVERSE.write_request(request, target)
+    assert problems_of_request(body) == []
+    assert orjson.loads(orjson.dumps(body)) == body
+    return body
+
+
+def ask(*messages: Message, **fields: Any) -> Request:  # noqa: ANN401 - fields of a request
+    """Return a request with a tool."""
+    return Request("m", messages or (ASKED,), **{"tools": (TOOL,), **fields})
+
+
+files = st.sampled_from(
+    [
+        Media("image", data="iVBORw0=", media_type="image/png"),
+        Media("image", data="R0lGODdh", media_type="image/gif"),
+        Media("document", data="some text", media_type="text/plain", name="a.txt"),
+        Media("document", data="JVBERi0=", media_type="application/pdf", name="Q3_report (2).pdf"),
+        Media("document", data="UEsDBA==", media_type="application/msword", name="\u00e9"),
+    ]
+)
+
+
+@pytest.mark.parametrize("source", APIS)
+@FAST
+@given(request=requests(images=files), model=st.sampled_from(MODELS))
+def test_translated_requests_are_valid_and_complete(
+    source: Api, request: Request, model: str
+) -> None:
+    """AWS accepts the body, whose roles alternate, and nothing of the conversation is lost."""
+    read = read_request(source.write_request(request, TARGETS[source]), source)
+    if obstacles(read, source, apis.CONVERSE):  # a client's form cannot carry every file
+        return
+    body = write(read, model)
+    messages = body["messages"]
+    roles = [message["role"] for message in messages]
+    assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
+    blocks = [block for message in messages for block in message["content"]]
+    assert all(block["text"].strip() for block in blocks if "text" in block)
+
+    called = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
+    returned = [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+    assert called == returned
+    assert len(set(called)) == len(called)
+    if called:
+        assert body["toolConfig"]
+    for message in messages:
+        kinds = [next(iter(block)) for block in message["content"]]
+        results = kinds.count("toolResult")
+        assert kinds[:results] == ["toolResult"] * results
+        if "document" in kinds:
+            assert "text" in kinds
+        if model == LLAMA and {"toolUse", "toolResult"} & {*kinds}:
+            assert len({*kinds}) == 1
+    titles = [block["document"]["name"] for block in blocks if "document" in block]
+    assert len(set(titles)) == len(titles)
+
+    text = orjson.dumps(body).decode()
+    for message in read.messages:
+        for part in message.parts:
+            for each in part.content if isinstance(part, Result) else (part,):
+                if isinstance(each, Text):
+                    assert orjson.dumps(each.text).decode()[1:-1] in text
+                elif isinstance(each, Media):
+                    assert orjson.dumps(each.data).decode()[1:-1] in text
+
+
+def test_a_round_of_calls_is_written_as_in_awss_guide() -> None:
+    """The shape is that of AWS's example ("Call a tool with the Converse API")."""
+    body = write(ask(Message("system", (Text("Be short."),)), *LOOP, stream=True, max_tokens=99))
+    schema = {"type": "object", "properties": {}}
+    spec = {
+        "name": "get_weather",
+        "description": "Weather of a city",
+        "inputSchema": {"json": schema},
+    }
+    call = {"toolUseId": "tooluse_1", "name": "get_weather", "input": {"city": "Oslo"}}
+    result = {"toolUseId": "tooluse_1", "content": [{"text": "Rain."}]}
+    assert body == {
+        "model": CLAUDE,
+        "stream": True,
+        "system": [{"text": "Be short."}, CACHE_POINT],
+        "messages": [
+            {"role": "user", "content": [{"text": "What is the weather in Oslo?"}]},
+            {"role": "assistant", "content": [{"toolUse": call}]},
+            {"role": "user", "content": [{"toolResult": result}, CACHE_POINT]},
+        ],
+        "toolConfig": {"tools": [{"toolSpec": spec}]},
+        "inferenceConfig": {"maxTokens": 99},
+    }
+
+
+def test_results_of_parallel_calls_are_in_one_message_before_other_content() -> None:
+    """Bedrock demands it of every model."""
+    calls = Message("assistant", (Text("I look."), CALL, replace(CALL, id="tooluse_2")))
+    results = [Message("user", (Result(f"tooluse_{n}", (Text(str(n)),)),)) for n in (1, 2)]
+    body = write(ask(ASKED, calls, *results, Message("user", (Text("And?"),))))
+    kinds = [[next(iter(block)) for block in m["content"]] for m in body["messages"]]
+    assert kinds[1:] == [
+        ["text", "toolUse", "toolUse"],
+        ["toolResult", "toolResult", "text", "cachePoint"],
+    ]
+    separate = write(ask(ASKED, calls, *results, Message("user", (Text("And?"),))), LLAMA)
+    kinds = [[next(iter(block)) for block in m["content"]] for m in separate["messages"]]
+    assert kinds == [
+        ["text"],
+        ["text"],
+        ["text"],
+        ["toolUse", "toolUse"],
+        ["toolResult", "toolResult"],
+        ["text"],
+        ["text"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "is_marked", "text"), [(CLAUDE, True, "No."), (NOVA, True, "No."), (LLAMA, False, "")]
+)
+def test_failed_results(model: str, is_marked: bool, text: str) -> None:
+    """Models that do not know the status of a result read that it is an error."""
+    failed = Message("user", (Result("tooluse_1", (Text("No."),), is_error=True),))
+    [result] = [
+        block["toolResult"]
+        for block in write(ask(ASKED, CALLED, failed), model)["messages"][-1]["content"]
+        if "toolResult" in block
+    ]
+    assert ("status" in result) == is_marked
+    assert result["content"][0]["text"] == (text or "Error:")
+
+
+def test_empty_results_and_texts_are_not_blank() -> None:
+    """Bedrock refuses blank texts."""
+    empty = Message("user", (Result("tooluse_1", (Text(" "),)), Text("\n")))
+    [result, *_] = write(ask(ASKED, CALLED, empty))["messages"][-1]["content"]
+    assert result["toolResult"]["content"] == [{"text": "(The tool returned no content.)"}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "written"),
+    [
+        (None, None),
+        (ToolChoice("auto"), None),
+        (ToolChoice("required"), {"any": {}}),
+        (ToolChoice("required", ("get_weather",)), {"tool": {"name": "get_weather"}}),
+    ],
+)
+def test_choice_of_tools(choice: ToolChoice | None, written: object) -> None:
+    """The choice is one of Converse's three; `auto` is the default."""
+    assert write(ask(tool_choice=choice))["toolConfig"].get("toolChoice") == written
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": ToolChoice("none")}, {"tools": ()}])
+def test_calls_that_cannot_be_repeated_become_texts(fields: dict[str, Any]) -> None:
+    """Converse accepts calls only with tools, and a model may call every tool that is offered."""
+    body = write(ask(*LOOP, **fields))
+    assert "toolConfig" not in body
+    texts = [[block["text"] for block in message["content"]] for message in body["messages"]]
+    assert texts[1:] == [
+        ['<tool_call name="get_weather">\n{"city":"Oslo"}\n</tool_call>'],
+        ['<tool_result name="get_weather">', "Rain.", "</tool_result>"],
+    ]
+
+
+EFFORTS: list[tuple[str, str, dict[str, Any]]] = [
+    (
+        CLAUDE,
+        "high",
+        {
+            "thinking": {"type": "adaptive", "display": "omitted"},
+            "output_config": {"effort": "high"},
+        },
+    ),
+    (CLAUDE, "none", {"thinking": {"type": "disabled"}}),
+    (OLD_CLAUDE, "medium", {"thinking": {"type": "enabled", "budget_tokens": 8192}}),
+    (NOVA_2, "xhigh", {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "high"}}),
+    (NOVA_2, "none", {"reasoningConfig": {"type": "disabled"}}),
+    (GPT_OSS, "minimal", {"reasoning_effort": "low"}),
+    (KIMI, "high", {"reasoning_effort": "high"}),
+    (GPT, "xhigh", {"reasoning": {"effort": "xhigh"}}),
+    (NOVA, "high", {}),
+    (LLAMA, "high", {}),
+    (PROFILE, "high", {}),
+]
+
+
+@pytest.mark.parametrize(("model", "effort", "expected"), EFFORTS)
+def test_efforts_as_each_vendor_names_them(
+    model: str, effort: str, expected: dict[str, Any]
+) -> None:
+    """A client's effort, or one that the configuration sets, becomes the vendor's field."""
+    body = write(ask(effort=effort), model)
+    assert body.get("additionalModelRequestFields", {}) == expected
+    assert "additionalModelRequestFields" not in write(ask(effort=effort), model, can_reason=False)
+    added = orjson.loads(
+        add_parameters(b"{}", {"reasoning_effort": effort, "top_k": 5}, "/converse", model)
+    )["additionalModelRequestFields"]
+    thinking = added.get("thinking", {})
+    if thinking.get("type") == "adaptive":
+        thinking["display"] = "omitted"
+    assert {**added, **expected} == added
+    assert added.get("top_k", added.get("inferenceConfig", {}).get("topK")) == 5
+
+
+def test_claude_thinks_only_where_it_may() -> None:
+    """Not before a call that it must make, nor in a loop of calls that began without thinking."""
+    must = {"tool_choice": ToolChoice("required"), "effort": "high"}
+    for model in (CLAUDE, OLD_CLAUDE):
+        assert "additionalModelRequestFields" not in write(ask(**must), model)
+    assert "additionalModelRequestFields" not in write(ask(*LOOP, effort="high"), OLD_CLAUDE)
+    assert "additionalModelRequestFields" in write(ask(*LOOP, effort="high"), CLAUDE)
+    short = ask(effort="high", max_tokens=1500)
+    thinking = write(short, OLD_CLAUDE)["additionalModelRequestFields"]["thinking"]
+    assert thinking["budget_tokens"] == 1499
+    too_short = write(ask(effort="high", max_tokens=500), OLD_CLAUDE)
+    assert "additionalModelRequestFields" not in too_short
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "expected"),
+    [
+        (OLD_CLAUDE, {"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5}),
+        (OLD_CLAUDE, {"temperature": 1, "top_p": 0.9}, {"topP": 0.9}),
+        (OLD_CLAUDE, {"temperature": 0.5, "effort": "low"}, {}),
+        (CLAUDE, {"temperature": 0.5, "top_p": 0.9, "max_tokens": 5}, {"maxTokens": 5}),
+        (NOVA_2, {"temperature": 1, "top_p": 0.9}, {"temperature": 1, "topP": 0.9}),
+        (NOVA_2, {"temperature": 0, "effort": "high", "max_tokens": 5}, {}),
+        (NOVA_2, {"effort": "low", "max_tokens": 5}, {"maxTokens": 5}),
+        (LLAMA, {"stop": ("END",)}, {"stopSequences": ["END"]}),
+    ],
+)
+def test_limits_and_sampling(model: str, fields: Any, expected: object) -> None:  # noqa: ANN401
+    """A model gets what it accepts."""
+    body = write(ask(**fields), model)
+    assert body.get("inferenceConfig", {}) == expected
+    if "stop" in fields:
+        assert body["additionalModelResponseFieldPaths"] == ["/stop_sequence"]
+
+
+def test_reasoning_returns_to_the_model_that_wrote_it() -> None:
+    """With its signature, or encrypted; without a signature only where that is accepted."""
+    signed = Thinking("Hm.", "c2ln", origin="converse")
+    hidden = Thinking("", "c2VjcmV0", is_hidden=True, origin="converse")
+    unsigned = Thinking("Hm.", origin="converse")
+    foreign = Thinking("Hm.", "c2ln", origin="messages")
+
+    def blocks(*parts: Thinking, model: str = CLAUDE) -> list[Any]:
+        said = Message("assistant", (*parts, CALL))
+        content = write(ask(ASKED, said, RETURNED), model)["messages"][1]["content"]
+        return [block["reasoningContent"] for block in content if "reasoningContent" in block]
+
+    assert blocks(signed, hidden) == [
+        {"reasoningText": {"text": "Hm.", "signature": "c2ln"}},
+        {"redactedContent": "c2VjcmV0"},
+    ]
+    assert blocks(unsigned, foreign) == []
+    assert blocks(unsigned, model=DEEPSEEK) == []
+    assert blocks(unsigned, model=GPT_OSS) == [{"reasoningText": {"text": "Hm."}}]
+    target = Target(apis.CONVERSE, CLAUDE, "bedrock")
+    request = ask(ASKED, Message("assistant", (signed, CALL)), RETURNED)
+    body = apis.CONVERSE.write_request(request, target, lambda proof: proof == "c2ln")
+    assert "reasoningContent" not in orjson.dumps(body).decode()
+
+
+@pytest.mark.parametrize(
+    ("model", "places"),
+    [
+        (CLAUDE, ["system", "messages"]),
+        (OLD_CLAUDE, ["system", "messages"]),
+        (NOVA, ["system", "messages"]),
+        ("anthropic.claude-3-5-sonnet-20240620-v1:0", []),
+        ("anthropic.claude-3-haiku-20240307-v1:0", []),
+        ("us.anthropic.claude-3-7-sonnet-20250219-v1:0", ["system", "messages"]),
+        (GPT_OSS, []),
+        (LLAMA, []),
+    ],
+)
+def test_cache_points_are_for_models_that_have_them(model: str, places: list[str]) -> None:
+    """Others refuse them, and Nova refuses them among the tools."""
+    system = Message("system", (Text("Be short."),))
+    body = write(ask(system, ASKED), model)
+    found = [name for name in ("system", "messages") if "cachePoint" in str(body[name])]
+    assert found == places
+    tools = write(ask(), model)["toolConfig"]["tools"]
+    assert (CACHE_POINT in tools) == ("claude" in model and bool(places))
+    assert "cachePoint" not in str(write(ask(system, ASKED, tools=()), model))
+
+
+def test_documents_have_neutral_names_and_a_text_beside_them() -> None:
+    """Bedrock refuses other characters, equal names, and documents without a text."""
+    data, kind = "JVBERi0=", "application/pdf"
+    names = ("Q3_report.pdf", "Q3 report pdf", None, "x" * 300)
+    parts = tuple(Media("document", data=data, media_type=kind, name=name) for name in names)
+    content = write(ask(Message("user", parts)))["messages"][0]["content"]
+    assert [block["document"]["name"] for block in content[:4]] == [
+        "Q3 report pdf",
+        "Q3 report pdf [2]",
+        "document",
+        "x" * 190,
+    ]
+    assert content[4] == {"text": "(See the document.)"}
+
+
+def test_a_json_schema_for_the_answer() -> None:
+    """The schema is a text there."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    form = OutputFormat(schema, "city", "A city.", is_strict=True)
+    text_format = write(ask(output_format=form))["outputConfig"]["textFormat"]
+    written = text_format["structure"]["jsonSchema"]
+    assert (written["name"], written["description"]) == ("city", "A city.")
+    assert orjson.loads(written["schema"]) == schema
+
+
+def test_strict_tools_and_service_tiers() -> None:
+    """Both are only sent if they are asked for; strict arguments only where they are known."""
+    strict = ask(tools=(replace(TOOL, is_strict=True),), service_tier="flex")
+    for model, is_known in ((OLD_CLAUDE, True), (CLAUDE, True), (NOVA, False)):
+        body = write(strict, model)
+        assert ("strict" in body["toolConfig"]["tools"][0]["toolSpec"]) == is_known
+        assert body["serviceTier"] == {"type": "flex"}
+    assert "serviceTier" not in write(ask(service_tier="auto"))
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (ask(temperature=1.5), "temperature"),
+        (ask(stop=(" ",)), "stop"),
+        (ask(output_format=OutputFormat()), "response_format"),
+        (ask(Message("user", (Media("image", url="https://e.com/a.png"),))), "image by URL"),
+        (ask(Message("user", (Media("audio", data="AA==", media_type="audio/wav"),))), "audio"),
+        (
+            ask(Message("user", (Media("image", data="AA==", media_type="image/bmp"),))),
+            "image that is neither PNG",
+        ),
+        (
+            ask(Message("user", (Media("document", data="AA==", media_type="video/mp4"),))),
+            "document of an unknown type",
+        ),
+        (ask(Message("user", (Text(" "),))), "messages"),
+        (ask(ASKED, Message("assistant", (Text("It"),))), "messages[-1].role"),
+    ],
+)
+def test_what_cannot_be_expressed_is_named(request_: Request, field: str) -> None:
+    """Such a request goes to a model of another API."""
+    found = obstacles(request_, apis.CHAT, apis.CONVERSE)
+    assert any(field in each for each in found), found
+
+
+PARAMETERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"temperature": 0.5, "max_tokens": 9, "stop": "END", "top_p": 0.9},
+        {
+            "inferenceConfig": {
+                "temperature": 0.5,
+                "maxTokens": 9,
+                "stopSequences": ["END"],
+                "topP": 0.9,
+            }
+        },
+    ),
+    (
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "anthropic_beta": ["a"]},
+        {
+            "additionalModelRequestFields": {
+                "thinking": {"type": "enabled", "budget_tokens": 1024},
+                "anthropic_beta": ["a"],
+            }
+        },
+    ),
+    (
+        {"guardrailConfig": {"guardrailIdentifier": "abc", "guardrailVersion": "1"}},
+        {"guardrailConfig": {"guardrailIdentifier": "abc", "guardrailVersion": "1"}},
+    ),
+    (
+        {"performanceConfig": {"latency": "optimized"}},
+        {"performanceConfig": {"latency": "optimized"}},
+    ),
+    ({"service_tier": "priority"}, {"serviceTier": {"type": "priority"}}),
+    (
+        {"service_tier": "auto", "user": "u", "parallel_tool_calls": False, "tool_choice": "auto"},
+        {},
+    ),
+    ({"reasoning_effort": ["high"]}, {}),
+]
+
+
+@pytest.mark.parametrize(("parameters", "expected"), PARAMETERS)
+def test_configured_parameters_have_their_places(
+    parameters: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """LiteLLM's parameters become Converse's fields, or additional fields of the model."""
+    body = orjson.dumps(write(ask()))
+    added = orjson.loads(add_parameters(body, parameters, "/converse", CLAUDE))
+    assert added == {**expected, **orjson.loads(body)}
+    assert problems_of_request(added) == []

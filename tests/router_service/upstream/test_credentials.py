@@ -1,0 +1,178 @@
+"""Credentials that expire: who waits for them, and what a failed renewal does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from router_service.core.errors import CredentialsError
+from router_service.upstream.platforms.credentials import (
+    FAILURE_HOLD_S,
+    RETRY_S,
+    Credentials,
+    CredentialSource,
+)
+from tests.serving import wait_for
+
+SECRET = "a-secret-that-nobody-may-see"
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+class Vendor:
+    """A library that makes numbered tokens which live for 1000 s, or fails."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.calls = 0
+        self.fails = False
+        self.gate: Callable[[], object] = lambda: None
+        self.threads: set[str] = set()
+
+    def __call__(self) -> Credentials[str]:
+        """Return a new token."""
+        self.threads.add(threading.current_thread().name)
+        self.gate()
+        self.calls += 1
+        if self.fails:
+            raise OSError(f"the token endpoint quotes {SECRET}")
+        token = f"token-number-{self.calls:05d}"
+        return Credentials(token, (token,), self.clock() + 1000)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock."""
+    return Clock()
+
+
+@pytest.fixture
+def vendor(clock: Clock) -> Vendor:
+    """Return a library of a vendor."""
+    return Vendor(clock)
+
+
+@pytest.fixture
+def source(vendor: Vendor, clock: Clock) -> CredentialSource[str]:
+    """Return a source of the vendor's tokens."""
+    return CredentialSource("Cloud", vendor, "Check the key", secrets=[SECRET], clock=clock)
+
+
+def test_requests_share_the_first_fetch_in_a_thread(
+    source: CredentialSource[str], vendor: Vendor
+) -> None:
+    """Ten requests wait for one fetch, which does not run on the event loop."""
+    assert source.current() is None
+
+    async def ask() -> list[Credentials[str]]:
+        return await asyncio.gather(*(source.wait() for _ in range(10)))
+
+    found = asyncio.run(ask())
+    assert {each.value for each in found} == {"token-number-00001"}
+    assert vendor.calls == 1
+    assert vendor.threads == {"credentials"}
+
+
+def test_credentials_are_renewed_before_they_expire_and_nobody_waits(
+    source: CredentialSource[str], vendor: Vendor, clock: Clock
+) -> None:
+    """While the renewal runs, requests use the old token; then they use the new one."""
+    asyncio.run(source.wait())
+    clock.now_s += 749
+    assert source.current() is not None
+    assert vendor.calls == 1
+    clock.now_s += 2
+    gate = threading.Event()
+    vendor.gate = gate.wait
+    for _ in range(3):
+        found = source.current()
+        assert found is not None
+        assert found.value == "token-number-00001"
+    gate.set()
+    wait_for(lambda: getattr(source.current(), "value", "") == "token-number-00002", "renewed")
+    assert vendor.calls == 2
+
+
+def test_failed_renewal_keeps_the_old_credentials_until_they_expire(
+    source: CredentialSource[str],
+    vendor: Vendor,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A failure is logged with what to do and without secrets; afterwards requests fail."""
+    asyncio.run(source.wait())
+    vendor.fails = True
+    clock.now_s += 800
+    assert source.current() is not None
+    wait_for(lambda: vendor.calls == 2, "the renewal was tried")
+    wait_for(lambda: "No credentials for Cloud" in caplog.text, "the failure was logged")
+    assert "Check the key." in caplog.text
+    assert SECRET not in caplog.text
+    assert source.current() is not None
+    assert vendor.calls == 2  # not again at once
+    clock.now_s += RETRY_S
+    assert source.current() is not None
+    wait_for(lambda: caplog.text.count("No credentials") == 2, "the renewal was tried again")
+    assert vendor.calls == 3
+    clock.now_s += 200
+    assert source.current() is None
+    with pytest.raises(CredentialsError, match="the token endpoint quotes"):
+        asyncio.run(source.wait())
+    with pytest.raises(CredentialsError):
+        asyncio.run(source.wait())
+    assert vendor.calls == 4  # the failure answers for a while
+    vendor.fails = False
+    clock.now_s += FAILURE_HOLD_S
+    assert asyncio.run(source.wait()).value == "token-number-00005"
+
+
+def test_refused_credentials_are_renewed(
+    source: CredentialSource[str], vendor: Vendor, clock: Clock
+) -> None:
+    """An upstream's refusal causes one renewal, and not one for each request."""
+    asyncio.run(source.wait())
+    clock.now_s += RETRY_S
+    for _ in range(5):
+        source.refuse()
+    wait_for(lambda: getattr(source.current(), "value", "") == "token-number-00002", "renewed")
+    source.refuse()
+    assert vendor.calls == 2
+
+
+def test_waiting_request_can_leave(source: CredentialSource[str], vendor: Vendor) -> None:
+    """A request that is cancelled does not cancel the fetch that others wait for."""
+    gate = threading.Event()
+    vendor.gate = gate.wait
+
+    async def ask() -> Credentials[str]:
+        leaving = asyncio.ensure_future(source.wait())
+        staying = asyncio.ensure_future(source.wait())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        gate.set()
+        return await staying
+
+    assert asyncio.run(ask()).value == "token-number-00001"
+
+
+def test_secrets_are_the_configured_and_the_current_ones(
+    source: CredentialSource[str],
+) -> None:
+    """Both are removed from what an upstream answers."""
+    asyncio.run(source.wait())
+    assert source.secrets is not None
+    text = f"{SECRET} and token-number-00001".encode()
+    assert source.secrets.redacted(text) == b"[redacted] and [redacted]"

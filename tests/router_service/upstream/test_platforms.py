@@ -1,0 +1,597 @@
+"""Gateways in front of Amazon Bedrock, Google Vertex AI and Azure with Entra ID.
+
+The servers check signatures, assertions and bodies with the vendors' own libraries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from router_service.apis.parts import Text, ToolUse
+from router_service.check import Status, check
+from router_service.serving.app import create_app
+from router_service.settings import load_settings
+from router_service.upstream.bodies import may_be_repeated
+from router_service.upstream.platforms.registry import client_of
+from tests.clouds import azure, google
+from tests.clouds.aws import API_KEY, KEY, REGION, Aws, AwsError, exception_message
+from tests.clouds.azure import Azure, served_over_tls
+from tests.clouds.google import Google, service_account
+from tests.fakes import FakeRouter
+from tests.serving import served, wait_for
+
+CALL = ToolUse("toolu_01", "get_weather", '{"city": "Vienna"}')
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Return the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+ASK: list[Any] = [{"role": "user", "content": "What is the weather in Vienna?"}]
+PRICED = "{input_cost_per_token: 1e-6, output_cost_per_token: 5e-6}"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Hide this machine's own credentials from the vendors' libraries, and forget accounts."""
+    client_of.cache_clear()
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
+    yield
+    client_of.cache_clear()
+
+
+@contextmanager
+def gateway(path: Path, text: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Serve a gateway that a file configures; yield its address."""
+    path.write_text(f"{text}\nrouter: {{unknown_prices: allow}}\n")
+    settings = load_settings(path, environ)
+    assert settings.unsupported == ()
+    with served(create_app(settings, FakeRouter())) as url:
+        yield url
+
+
+@pytest.fixture
+def aws() -> Aws:
+    """Return AWS."""
+    return Aws()
+
+
+def bedrock_file(*params: str, model: str = "us.anthropic.claude-sonnet-4-5-20250929-v1:0") -> str:
+    """Return a file with one model at Bedrock."""
+    lines = "\n".join(f"      {line}" for line in params)
+    return f"""
+model_list:
+  - model_name: m
+    litellm_params:
+      model: bedrock/{model}
+      aws_region_name: {REGION}
+{lines}
+    model_info: {PRICED}
+"""
+
+
+SIGNED = (f"aws_access_key_id: {KEY[0]}", f"aws_secret_access_key: {KEY[1]}")
+
+
+def asked(url: str, model: str = "m", **fields: object) -> httpx.Response:
+    """Ask by Chat Completions."""
+    body = {"model": model, "messages": ASK, **fields}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+
+
+def test_bedrock_as_litellms_documentation_configures_it(tmp_path: Path, aws: Aws) -> None:
+    """The file of LiteLLM's page about Bedrock works as it is printed there.
+
+    Chat Completions, Responses and Messages reach Claude, whole and as streams, with tools and with
+    the usage of the cache.
+    """
+    text = """
+model_list:
+  - model_name: bedrock-claude-haiku
+    litellm_params:
+      model: bedrock/us.anthropic.claude-3-haiku-20240307-v1:0
+      aws_access_key_id: os.environ/AWS_ACCESS_KEY_ID
+      aws_secret_access_key: os.environ/AWS_SECRET_ACCESS_KEY
+      aws_region_name: os.environ/AWS_REGION_NAME
+"""
+    aws.parts = (Text("Let me look."), CALL)
+    with served(aws) as endpoint:
+        environ = {
+            "AWS_ACCESS_KEY_ID": KEY[0],
+            "AWS_SECRET_ACCESS_KEY": KEY[1],
+            "AWS_REGION_NAME": REGION,
+            "AWS_BEDROCK_RUNTIME_ENDPOINT": endpoint,
+        }
+        with gateway(tmp_path / "config.yaml", text, environ) as url:
+            client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
+            whole = client.chat.completions.create(
+                model="bedrock-claude-haiku", messages=ASK, tools=[TOOL]
+            )
+            stream = list(
+                client.chat.completions.create(
+                    model="bedrock-claude-haiku",
+                    messages=ASK,
+                    tools=[TOOL],
+                    stream=True,
+                    stream_options={"include_usage": True},
+                )
+            )
+            claude = anthropic.Anthropic(base_url=url, api_key="-", max_retries=0)
+            native = claude.beta.messages.create(
+                model="bedrock-claude-haiku",
+                max_tokens=100,
+                messages=ASK,
+                betas=["context-1m-2025-08-07", "claude-code-20250219"],
+            )
+            with claude.messages.stream(
+                model="bedrock-claude-haiku", max_tokens=100, messages=ASK
+            ) as events:
+                streamed = events.get_final_message()
+    message = whole.choices[0].message
+    assert message.content == "Let me look."
+    assert message.tool_calls
+    assert message.tool_calls[0].function.arguments == '{"city":"Vienna"}'
+    assert whole.usage
+    assert whole.usage.prompt_tokens_details
+    assert whole.usage.prompt_tokens_details.cached_tokens == 100
+    pieces = [chunk.choices[0].delta for chunk in stream if chunk.choices]
+    assert "".join(piece.content or "" for piece in pieces) == "Let me look."
+    assert stream[-1].usage
+    assert stream[-1].usage.total_tokens == whole.usage.total_tokens
+    assert native.content[1].type == streamed.content[1].type == "tool_use"
+    assert native.usage.cache_read_input_tokens == 100
+    assert [each.operation for each in aws.asked] == [
+        "invoke",
+        "invoke-with-response-stream",
+        "invoke",
+        "invoke-with-response-stream",
+    ]
+    assert {each.model for each in aws.asked} == {"us.anthropic.claude-3-haiku-20240307-v1:0"}
+    assert aws.asked[2].body["anthropic_beta"] == ["context-1m-2025-08-07"]
+    assert "anthropic-beta" not in aws.asked[2].headers
+    assert aws.refused == []
+
+
+def test_nova_is_asked_with_converse(tmp_path: Path, aws: Aws) -> None:
+    """Amazon's models answer whole and as streams, with tools and usage, from Converse."""
+    aws.parts = (Text("Let me look."), CALL)
+    with served(aws) as endpoint:
+        text = bedrock_file(
+            *SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}", model="amazon.nova-pro-v1:0"
+        )
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
+            whole = client.chat.completions.create(model="m", messages=ASK, tools=[TOOL])
+            stream = list(
+                client.chat.completions.create(
+                    model="m",
+                    messages=ASK,
+                    tools=[TOOL],
+                    stream=True,
+                    stream_options={"include_usage": True},
+                )
+            )
+            claude = anthropic.Anthropic(base_url=url, api_key="-", max_retries=0)
+            with claude.messages.stream(model="m", max_tokens=100, messages=ASK) as events:
+                streamed = events.get_final_message()
+    assert aws.refused == []
+    assert [each.operation for each in aws.asked] == [
+        "converse",
+        "converse-stream",
+        "converse-stream",
+    ]
+    assert whole.choices[0].message.tool_calls
+    assert whole.choices[0].finish_reason == "tool_calls"
+    assert whole.usage
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (120, 30)
+    assert stream[-1].usage
+    assert stream[-1].usage.total_tokens == 150
+    assert streamed.content[1].type == "tool_use"
+    assert streamed.content[1].input == {"city": "Vienna"}
+
+
+@pytest.mark.parametrize(
+    ("params", "refusal"),
+    [
+        ((f"aws_access_key_id: {KEY[0]}", "aws_secret_access_key: wrong-wrong-wrong"), "Signature"),
+        (("aws_access_key_id: AKIANOBODY", f"aws_secret_access_key: {KEY[1]}"), "Unrecognized"),
+        ((*SIGNED, "aws_session_token: wrong-session-token"), "Unrecognized"),
+        ((*SIGNED, "api_key: wrong-api-key-0123456789"), "Missing"),
+    ],
+)
+def test_refused_signature_is_the_gateways_problem(
+    tmp_path: Path, aws: Aws, params: tuple[str, ...], refusal: str
+) -> None:
+    """AWS recomputes the signature; clients learn only that the credentials were refused."""
+    with served(aws) as endpoint:
+        text = bedrock_file(*params, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            response = asked(url)
+    assert response.status_code == 401
+    assert "the gateway's own credentials" in response.json()["error"]["message"]
+    assert KEY[1] not in response.text
+    assert refusal in aws.refused[0]
+
+
+def test_signature_is_for_the_region(tmp_path: Path, aws: Aws) -> None:
+    """A request that was signed for another region is refused."""
+    with served(aws) as endpoint:
+        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        text = text.replace(REGION, "eu-central-1")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            assert asked(url).status_code == 401
+    assert "InvalidSignature" in aws.refused[0]
+
+
+def test_bedrock_api_keys_need_no_signature(tmp_path: Path, aws: Aws) -> None:
+    """A key of Bedrock is sent as a bearer token."""
+    with served(aws) as endpoint:
+        text = bedrock_file(f"api_key: {API_KEY}", f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            assert asked(url).status_code == 200
+    assert aws.asked[0].key_id == API_KEY
+
+
+@pytest.mark.parametrize("is_web", [False, True])
+def test_assumed_roles_are_renewed(tmp_path: Path, aws: Aws, is_web: bool) -> None:
+    """A role's credentials come from STS, and new ones when they have expired."""
+    aws.lifetime_s = 6
+    token = tmp_path / "token"
+    token.write_text("a-web-identity-token\n")
+    with served(aws) as endpoint:
+        identity = (f"aws_web_identity_token: oidc/file/{token}",) if is_web else SIGNED
+        text = bedrock_file(
+            *identity,
+            "aws_role_name: arn:aws:iam::123456789012:role/gateway",
+            "aws_session_name: my-session",
+            f"aws_sts_endpoint: {endpoint}",
+            f"aws_bedrock_runtime_endpoint: {endpoint}",
+        )
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            assert asked(url).status_code == 200
+
+            def is_renewed() -> bool:
+                assert asked(url).status_code == 200
+                return len({each.key_id for each in aws.asked}) > 1
+
+            wait_for(is_renewed, "another key signs")
+    assert aws.refused == []
+    call = aws.sts_calls[0]
+    assert call["RoleArn"] == "arn:aws:iam::123456789012:role/gateway"
+    assert call["RoleSessionName"] == "my-session"
+    assert call["Action"] == ("AssumeRoleWithWebIdentity" if is_web else "AssumeRole")
+
+
+def test_containers_credentials_are_found(
+    tmp_path: Path, aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without credentials in the file, AWS's chain finds those of the container."""
+    with served(aws) as endpoint:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{endpoint}/container")
+        text = bedrock_file(f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            assert asked(url).status_code == 200
+            assert asked(url).status_code == 200
+    assert aws.container_calls == 1
+
+
+def test_profiles_credentials_are_found(tmp_path: Path, aws: Aws) -> None:
+    """A profile of AWS's files signs."""
+    (tmp_path / "aws-credentials").write_text(
+        f"[work]\naws_access_key_id = {KEY[0]}\naws_secret_access_key = {KEY[1]}\n"
+    )
+    with served(aws) as endpoint:
+        text = bedrock_file("aws_profile_name: work", f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            assert asked(url).status_code == 200
+
+
+def test_missing_credentials_fall_back(
+    tmp_path: Path, aws: Aws, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without credentials the request goes to another model, and the log says what to do."""
+    with served(aws) as endpoint:
+        text = (
+            bedrock_file(f"aws_bedrock_runtime_endpoint: {endpoint}")
+            + f"""
+  - model_name: other
+    litellm_params:
+      model: bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0
+      api_key: {API_KEY}
+      aws_bedrock_runtime_endpoint: {endpoint}
+    model_info: {PRICED}
+router_settings:
+  num_retries: 0
+"""
+        )
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            failed = asked(url)
+        with gateway(tmp_path / "config.yaml", f"{text}  fallbacks: [{{m: [other]}}]\n", {}) as url:
+            answered = asked(url)
+    assert failed.status_code == 502
+    assert "no credentials for Amazon Bedrock" in failed.json()["error"]["message"]
+    assert answered.headers["x-switchcraft-model"] == "other"
+    assert "Check the settings that begin with aws_" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (AwsError(429, "ThrottlingException", "Too many tokens"), 429, "Too many tokens"),
+        (AwsError(400, "ValidationException", "bad field"), 400, "bad field"),
+        (AwsError(400, "ServiceQuotaExceededException", "quota"), 429, "quota"),
+        (AwsError(424, "ModelErrorException", "the model failed"), 500, "the model failed"),
+        (AwsError(403, "AccessDeniedException", "no access"), 401, "own credentials"),
+        (AwsError(404, "ResourceNotFoundException", "no model"), 404, "no model"),
+        (
+            AwsError(400, "ValidationException", "Input is too long for requested model."),
+            400,
+            "Input is too long",
+        ),
+    ],
+)
+def test_bedrocks_errors_keep_their_meaning(
+    tmp_path: Path, aws: Aws, error: AwsError, status: int, text: str
+) -> None:
+    """Statuses that have another meaning at AWS are corrected, and messages are kept."""
+    aws.failures = [error]
+    with served(aws) as endpoint:
+        config = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        config += "router_settings: {num_retries: 0}\n"
+        with gateway(tmp_path / "config.yaml", config, {}) as url:
+            response = asked(url)
+    assert response.status_code == status
+    assert text in response.json()["error"]["message"]
+
+
+def test_exception_within_a_stream(tmp_path: Path, aws: Aws) -> None:
+    """Before the output, another attempt answers; after it, the stream ends with an error."""
+    throttled = exception_message("throttlingException", "Slow down")
+    plays = iter([0, -1, 3, -1])
+
+    def spoil(messages: list[bytes]) -> list[bytes]:
+        after = next(plays)
+        return messages if after < 0 else [*messages[:after], throttled]
+
+    aws.events = spoil
+    with served(aws) as endpoint:
+        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            first = asked(url, stream=True)
+            second = asked(url, stream=True)
+    assert "Hello" in first.text
+    assert "error" not in first.text
+    assert len(aws.asked) == 3
+    assert "Slow down" in second.text
+
+
+def test_broken_event_stream_is_a_failure(tmp_path: Path, aws: Aws) -> None:
+    """A stream that ends within a message, or whose checksum is wrong, ends with an error."""
+    last: Iterator[Callable[[bytes], bytes]]
+    last = iter([lambda message: message[:20], lambda message: message[:-1] + b"?"])
+    aws.events = lambda messages: [*messages[:3], next(last)(messages[3])]
+    with served(aws) as endpoint:
+        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            for _ in range(2):
+                response = asked(url, stream=True)
+                assert '"error"' in response.text
+                assert "[DONE]" not in response.text
+
+
+def test_session_tokens_are_removed_from_answers(tmp_path: Path, aws: Aws) -> None:
+    """What an upstream repeats of temporary credentials reaches no client."""
+    with served(aws) as endpoint:
+        text = bedrock_file(
+            *SIGNED,
+            "aws_role_name: arn:aws:iam::123456789012:role/gateway",
+            f"aws_sts_endpoint: {endpoint}",
+            f"aws_bedrock_runtime_endpoint: {endpoint}",
+        )
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            assert asked(url).status_code == 200
+            secret, token = aws.keys[aws.asked[0].key_id]
+            aws.parts = (Text(f"You sent {token}, signed with {secret}."),)
+            response = asked(url)
+    assert token is not None
+    assert token not in response.text
+    assert secret not in response.text
+    assert "[redacted]" in response.text
+
+
+def test_gemini_and_claude_at_vertex_ai(tmp_path: Path) -> None:
+    """Both get the token that a service account's assertion is worth, in the API of each."""
+    vertex = Google()
+    vertex.parts = (Text("Let me look."), CALL)
+    with served(vertex) as endpoint:
+        key = tmp_path / "key.json"
+        key.write_text(service_account(f"{endpoint}/token"))
+        text = f"""
+model_list:
+  - model_name: gemini
+    litellm_params:
+      model: vertex_ai/gemini-2.5-pro
+      vertex_project: {google.PROJECT}
+      vertex_location: global
+      vertex_credentials: {key}
+  - model_name: claude
+    litellm_params:
+      model: vertex_ai/claude-sonnet-4-5@20250929
+      vertex_location: us-east5
+      vertex_credentials: {key}
+"""
+        environ = {"VERTEXAI_API_BASE": endpoint}
+        with gateway(tmp_path / "config.yaml", text, environ) as url:
+            client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
+            for model in ("gemini", "claude"):
+                whole = client.chat.completions.create(model=model, messages=ASK, tools=[TOOL])
+                assert whole.choices[0].message.tool_calls
+                assert whole.usage
+                assert whole.usage.prompt_tokens_details
+                assert whole.usage.prompt_tokens_details.cached_tokens == 100
+                stream = client.chat.completions.create(
+                    model=model, messages=ASK, tools=[TOOL], stream=True
+                )
+                pieces = [chunk.choices[0].delta for chunk in stream if chunk.choices]
+                assert "".join(piece.content or "" for piece in pieces) == "Let me look."
+            claude = anthropic.Anthropic(base_url=url, api_key="-", max_retries=0)
+            counted = claude.messages.count_tokens(model="claude", messages=ASK)
+            refused = httpx.post(f"{url}/v1/embeddings", json={"model": "gemini", "input": "a"})
+    assert counted.input_tokens == 42
+    assert len(vertex.tokens) == 1
+    paths = [path.removeprefix(f"/v1/projects/{google.PROJECT}/") for path, _, _ in vertex.asked]
+    chat = "locations/global/endpoints/openapi/chat/completions"
+    model = "locations/us-east5/publishers/anthropic/models/claude-sonnet-4-5@20250929"
+    counter = "locations/us-east5/publishers/anthropic/models/count-tokens:rawPredict"
+    assert paths == [chat, chat, f"{model}:rawPredict", f"{model}:streamRawPredict", counter]
+    assert vertex.asked[0][1]["model"] == "google/gemini-2.5-pro"
+    assert "does not have the endpoint /embeddings" in refused.json()["error"]["message"]
+
+
+def test_googles_errors_keep_their_meaning(tmp_path: Path) -> None:
+    """Errors in Google's form are read; a token that is refused is replaced."""
+    vertex = Google()
+
+    def error(code: int, status: str, message: str) -> tuple[int, Any]:
+        return code, [{"error": {"code": code, "message": message, "status": status}}]
+
+    with served(vertex) as endpoint:
+        credentials = json.dumps(service_account(f"{endpoint}/token"))
+        text = f"""
+model_list:
+  - model_name: m
+    litellm_params:
+      model: vertex_ai/gemini-2.5-pro
+      api_base: {endpoint}
+      vertex_credentials: {credentials}
+router_settings: {{num_retries: 0}}
+"""
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            vertex.failures = [
+                error(429, "RESOURCE_EXHAUSTED", "Resource exhausted."),
+                error(400, "INVALID_ARGUMENT", "The input token count exceeds the maximum."),
+                error(403, "PERMISSION_DENIED", "Permission denied on project"),
+            ]
+            limited, too_long, denied = (asked(url) for _ in range(3))
+            assert asked(url).status_code == 200
+    assert (limited.status_code, limited.json()["error"]["message"]) == (
+        429,
+        "Resource exhausted.",
+    )
+    assert too_long.status_code == 400
+    assert denied.status_code == 401
+    assert "project" not in denied.text
+
+
+def test_azure_with_a_client_of_entra_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LiteLLM's file for tenant_id, client_id and client_secret works as it is printed.
+
+    azure-identity gets the token over TLS. Streams and other endpoints have it too.
+    """
+    entra = Azure()
+    with served(entra) as base, served_over_tls(entra, tmp_path) as (authority, trusted):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(trusted))
+        text = """
+model_list:
+  - model_name: gpt-3.5-turbo
+    litellm_params:
+      model: azure/chatgpt-v-2
+      api_base: os.environ/BASE
+      api_version: "2023-05-15"
+      tenant_id: os.environ/AZURE_TENANT_ID
+      client_id: os.environ/AZURE_CLIENT_ID
+      client_secret: os.environ/AZURE_CLIENT_SECRET
+"""
+        environ = {
+            "BASE": f"{base}/",
+            "AZURE_TENANT_ID": azure.TENANT,
+            "AZURE_CLIENT_ID": azure.CLIENT,
+            "AZURE_CLIENT_SECRET": azure.SECRET,
+            "AZURE_AUTHORITY_HOST": f"https://{authority}",
+        }
+        with gateway(tmp_path / "config.yaml", text, environ) as url:
+            whole = asked(url, "gpt-3.5-turbo")
+            stream = asked(url, "gpt-3.5-turbo", stream=True)
+        wrong = {**environ, "AZURE_CLIENT_SECRET": "wrong-client-secret"}
+        with gateway(tmp_path / "config.yaml", text, wrong) as url:
+            failed = asked(url, "gpt-3.5-turbo")
+    assert whole.json()["choices"][0]["message"]["content"] == "Hello from Azure"
+    assert "[DONE]" in stream.text
+    assert len(entra.tokens) == 1
+    assert {path for path, _, _ in entra.asked} == {
+        "/openai/deployments/chatgpt-v-2/chat/completions?api-version=2023-05-15"
+    }
+    assert failed.status_code == 502
+    assert "no credentials for Entra ID" in failed.json()["error"]["message"]
+
+
+def test_azure_finds_the_machines_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`enable_azure_ad_token_refresh` uses what DefaultAzureCredential finds."""
+    entra = Azure()
+    with served(entra) as base, served_over_tls(entra, tmp_path) as (authority, trusted):
+        for name, value in {
+            "REQUESTS_CA_BUNDLE": str(trusted),
+            "AZURE_TENANT_ID": azure.TENANT,
+            "AZURE_CLIENT_ID": azure.CLIENT,
+            "AZURE_CLIENT_SECRET": azure.SECRET,
+        }.items():
+            monkeypatch.setenv(name, value)
+        text = f"""
+model_list:
+  - model_name: gpt-3.5-turbo
+    litellm_params:
+      model: azure/your-deployment-name
+      api_base: {base}
+
+litellm_settings:
+    enable_azure_ad_token_refresh: true
+"""
+        environ = {"AZURE_AUTHORITY_HOST": f"https://{authority}"}
+        with gateway(tmp_path / "config.yaml", text, environ) as url:
+            assert asked(url, "gpt-3.5-turbo").status_code == 200
+    assert entra.asked[0][0].startswith("/openai/v1/chat/completions")
+
+
+def test_check_says_what_credentials_lack(tmp_path: Path, aws: Aws) -> None:
+    """`check --ask` asks these deployments too, and explains what is wrong with credentials."""
+    with served(aws) as endpoint:
+        right = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        missing = bedrock_file(f"aws_bedrock_runtime_endpoint: {endpoint}")
+        found = {}
+        for name, text in {"right": right, "missing": missing}.items():
+            path = tmp_path / f"{name}.yaml"
+            path.write_text(f"{text}\nrouter: {{unknown_prices: allow}}\nserver: {{port: 0}}\n")
+            findings = [each for each in check(path, asks=True) if each.subject.startswith("m (")]
+            found[name] = findings[0]
+    assert found["right"].status is Status.OK
+    assert found["missing"].status is Status.FAILED
+    assert "AWS's chain of credentials has none" in found["missing"].detail
+    assert "Check the settings that begin with aws_" in found["missing"].detail
+
+
+def test_large_body_is_signed(tmp_path: Path, aws: Aws) -> None:
+    """A body of a megabyte, which is prepared in a thread, has the right signature."""
+    with served(aws) as endpoint:
+        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            long = [{"role": "user", "content": "word " * 200_000}]
+            assert asked(url, messages=long).status_code == 200
+    assert aws.refused == []
+    assert may_be_repeated("/converse")
