@@ -47,7 +47,7 @@ class Threshold(Policy):
         rule="theta",
         kind="once",
         title="Cheapest above a threshold",
-        legend="theta: the cheapest arm above a threshold",
+        legend="theta: the cheapest model above a threshold",
         explanation="the cheapest model with a probability of at least {value}",
         parameter="Threshold",
         unit=Unit.SHARE,

@@ -34,6 +34,7 @@ from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.transfer import gateway_of, info_of
 from router_service.http.usage import readable_usage
 from router_service.policies.explanations import ExplainedDecision, explain_record
+from router_service.policies.names import published_names
 from router_service.requests.recording import MAX_RECENT
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageSums
 from router_service.telemetry.usage_reports import UsageFilter, read_biggest, read_sums
@@ -57,6 +58,8 @@ class Session(BaseModel):
     """Whether a sandbox answers for every model, because no models are configured."""
     reasons: Mapping[str, str] = {reason: reason.label for reason in Reason}
     """Why a model answered, in a few words, by the decision's reason."""
+    policy_names: Mapping[str, str]
+    """The published name of a policy by its rule, such as `verified=0.0106`."""
     version: str = __version__
 
 
@@ -177,6 +180,12 @@ class RecentDecisions(BaseModel):
     decisions: tuple[RecentDecision, ...]
 
 
+class ConversationDecisions(BaseModel):
+    """The decisions of one conversation that are still known, in the order of its requests."""
+
+    decisions: tuple[RecentDecision, ...]
+
+
 @routes.get("/session")
 async def session(request: Request) -> Session:
     """Return who the caller is; refused with 401 without a valid key."""
@@ -186,6 +195,7 @@ async def session(request: Request) -> Session:
         is_admin=visible_key(request) is None,
         workers=gateway.server.workers,
         is_sandbox=gateway.engine.settings.is_sandbox,
+        policy_names=published_names(gateway.engine.manifest.named_rules),
     )
 
 
@@ -267,12 +277,38 @@ async def recent(request: Request, response: Response) -> RecentDecisions | Resp
 @routes.get("/recent/{decision_id}")
 async def recent_decision(request: Request, decision_id: str) -> ExplainedDecision:
     """Return a decision from this process's recent ones, or from the store."""
+    record = await _visible_record(request, decision_id)
+    return explain_record(record, gateway_of(request).engine.pool.labels)
+
+
+@routes.get("/recent/{decision_id}/conversation")
+async def recent_conversation(request: Request, decision_id: str) -> ConversationDecisions:
+    """Return the decisions of the same conversation.
+
+    It is the only one if conversations are not followed. Those of other workers and older ones than the recent ones are missing.
+    """
+    record = await _visible_record(request, decision_id)
+    known = {
+        each.id: each
+        for each in (record, *gateway_of(request).recent.newest_first())
+        if each.id == record.id
+        or (record.conversation_id is not None and each.conversation_id == record.conversation_id)
+    }
+    rows = (
+        RecentDecision.model_validate(each, from_attributes=True)
+        for each in sorted(known.values(), key=lambda each: each.created)
+    )
+    return ConversationDecisions(decisions=tuple(rows))
+
+
+async def _visible_record(request: Request, decision_id: str) -> DecisionRecord:
+    """Return a decision that the caller may see; raises NotFoundError."""
     gateway, own_key = gateway_of(request), visible_key(request)
     record: DecisionRecord | None = gateway.recent.get(decision_id)
     record = record or await gateway.store.get(decision_id[:100])
     if record is None or (own_key is not None and record.key != own_key):
         raise NotFoundError("decision", decision_id[:100])
-    return explain_record(record, gateway.engine.pool.labels)
+    return record
 
 
 def visible_key(request: Request) -> str | None:

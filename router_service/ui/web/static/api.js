@@ -4,7 +4,7 @@ import { keyHeader, signOut } from "./session.js";
 
 /**
  * @import {
- *   Advice, ArtifactCard, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, Overview,
+ *   Advice, ArtifactCard, ConversationDecisions, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, Overview,
  *   RecentDecisions, Rotation, TeamPage, TeamView, UnavailableOverview,
  * } from "../types"
  */
@@ -14,11 +14,13 @@ import { keyHeader, signOut } from "./session.js";
 /** @param {Api} api @param {string} body @returns {Promise<Explained>} */
 export const explain = (api, body) => json(`ui/api/explain?api=${api}`, { method: "POST", body });
 
-/** @param {Api} api @param {string} body @param {string} policy @returns {Promise<Response>} */
-export const ask = (api, body, policy) =>
+/** @param {Api} api @param {string} body @param {string} policy @param {AbortSignal} signal
+ * @returns {Promise<Response>} */
+export const ask = (api, body, policy, signal) =>
   good(`ui/api/ask/${api}`, {
     method: "POST",
     body,
+    signal,
     headers: { "x-switchcraft-policy": policy, "content-type": "application/json" },
   });
 
@@ -34,6 +36,10 @@ export const recent = () => json("ui/api/traffic/recent");
 
 /** @param {string} id @returns {Promise<ExplainedDecision>} */
 export const decision = (id) => json(`ui/api/traffic/recent/${encodeURIComponent(id)}`);
+
+/** @param {string} id of a decision @returns {Promise<ConversationDecisions>} */
+export const conversation = (id) =>
+  json(`ui/api/traffic/recent/${encodeURIComponent(id)}/conversation`);
 
 /** @returns {Promise<any>} the OpenAPI description of the gateway */
 export const description = () => json("ui/openapi.json");
@@ -57,6 +63,12 @@ export const advice = (known) => json(`ui/api/advice?known=${known}`);
 
 /** @param {Record<string, string>} query filters, `after` and `limit` @returns {Promise<KeyPage>} */
 export const keys = (query) => json(`admin/keys?${new URLSearchParams(query)}`);
+
+/** @param {string} name @returns {Promise<KeyView>} */
+export const key = (name) => json(`admin/keys/${segment(name)}`);
+
+/** @param {string} name @returns {Promise<TeamView>} */
+export const team = (name) => json(`admin/teams/${segment(name)}`);
 
 /** @param {Record<string, unknown>} key @returns {Promise<CreatedKey>} */
 export const createKey = (key) => send("POST", "admin/keys", key);
@@ -112,7 +124,8 @@ async function good(path, options = {}) {
   const response = await fetch(path, {
     ...options,
     headers: { ...options.headers, ...keyHeader() },
-  }).catch(() => {
+  }).catch((error) => {
+    if (options.signal?.aborted) throw error;
     throw new Error("The gateway does not answer. Check that it is running.");
   });
   if (response.status === 401) signOut(true);

@@ -2,6 +2,7 @@
 
 import { Accounts } from "./accounts.js";
 import { addressOf, readAddress } from "./address.js";
+import { DecisionDialog } from "./details.js";
 import { byId } from "./dom.js";
 import { LiveTraffic } from "./live.js";
 import { TrafficOverview } from "./overview.js";
@@ -18,6 +19,7 @@ const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
 const overview = new TrafficOverview(session);
 const accounts = new Accounts(session);
+const details = new DecisionDialog();
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
 const starts = {
@@ -33,6 +35,9 @@ const starts = {
  * @type {Record<string, TrafficOverview | Accounts>} */
 const filtered = { overview, keys: accounts };
 
+/** The view with its filters that is shown, as the address names it. */
+let shown = "";
+
 /** @param {string} name @param {Record<string, string>} filters */
 function select(name, filters) {
   for (const [index, tab] of tabs.entries()) {
@@ -44,6 +49,7 @@ function select(name, filters) {
   starts[name]?.();
   delete starts[name];
   filtered[name]?.filterBy(filters);
+  shown = addressOf(name, filters);
 }
 
 /** @param {KeyboardEvent} event (WAI-ARIA Authoring Practices, "Tabs") */
@@ -72,10 +78,15 @@ function go(name) {
   select(name, filters);
 }
 
+/** Shows what the address names; a step that only opens or closes a dialog changes nothing else. */
 function follow() {
-  const { view, filters } = readAddress();
-  if (names.includes(view)) select(view, filters);
-  else select(names[0], {});
+  const { view, filters, dialog } = readAddress();
+  const isKnown = names.includes(view);
+  if (!isKnown) select(names[0], {});
+  else if (addressOf(view, filters) !== shown) select(view, filters);
+  const isAccount = view === "keys" && isKnown;
+  accounts.dialog.follow(isAccount ? dialog : null);
+  details.follow(isAccount ? null : dialog);
 }
 
 byId("tabs").hidden = false;

@@ -7,6 +7,7 @@ import {
   armLabel,
   controlOf,
   count,
+  modelOf,
   parsePolicy,
   percent,
   points,
@@ -15,6 +16,7 @@ import {
   within,
 } from "./format.js";
 import { curves, FrontierPlot, legend } from "./frontier.js";
+import { policyLabel, policyText } from "./policies.js";
 
 /** @import { ArtifactCard } from "../types" */
 
@@ -209,12 +211,12 @@ function metrics({ metrics: figures, arms, verified_frontier, verified_policy })
 }
 
 /** @param {ArtifactCard} card */
-const estimated = ({ estimated_arms: joined }) =>
+const estimated = ({ arms, estimated_arms: joined }) =>
   joined.length > 0 &&
   h(
     "p",
     { class: "notice" },
-    `These figures are estimates: ${joined.join(", ")} joined from a few answers, and the router expects the others.`,
+    `These figures are estimates: ${joined.map((arm) => modelOf(arms, arm)).join(", ")} joined from a few answers, and the router expects the others.`,
   );
 
 /** @param {ArtifactCard} card */
@@ -241,26 +243,13 @@ function frontier(card) {
   );
 }
 
-/** Policies with a name, and the verified policy.
- * @param {ArtifactCard} card @returns {[string, string][]} */
-const namedPolicies = (card) =>
-  Object.entries({
-    ...card.policies,
-    ...(card.verified_policy && { verified: card.verified_policy }),
-  });
-
 /** @param {ArtifactCard} card */
 function policies(card) {
-  const names = (/** @type {string} */ policy) =>
-    namedPolicies(card)
-      .filter(([, rule]) => rule === policy)
-      .map(([name]) => name)
-      .join(", ");
   const measured = curves(card).flatMap(({ points }) => points);
   const rows = measured
     .sort((a, b) => a.cost_usd.value - b.cost_usd.value)
     .map((point) => [
-      `${point.policy} ${names(point.policy)}`.trim(),
+      policyLabel(point.policy),
       `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
       point.versus_best ? `${points(point.versus_best.difference)} points` : "",
       `${usdPer1k(point.cost_usd.value)} ${within(point.cost_usd_interval, usdPer1k)}`,
@@ -282,14 +271,14 @@ function policies(card) {
 /** @param {ArtifactCard} card */
 function policyNames(card) {
   const measured = curves(card).flatMap(({ points }) => points);
-  const rows = namedPolicies(card).map(([name, rule]) => {
+  const rows = Object.entries(card.policies).map(([name, rule]) => {
     const point = measured.find(({ policy }) => policy === rule);
     return [
       h(
         "span",
         {},
         h("code", {}, name === "default" ? card.model_name : `${card.model_name}:${name}`),
-        h("small", { class: "meaning" }, meaning(card, rule)),
+        h("small", { class: "meaning" }, ...meaning(card, rule)),
       ),
       point ? percent(point.accuracy.value) : "",
       point ? usdPer1k(point.cost_usd.value) : "",
@@ -301,19 +290,20 @@ function policyNames(card) {
     h(
       "p",
       { class: "hint" },
-      `A request chooses a policy by its model name. The default of this gateway is ${card.default_policy}.`,
+      `A request chooses a policy by its model name. The default of this gateway is ${policyText(card.default_policy)}.`,
     ),
     table("Named policies", ["Model name", "Accuracy", "Per 1,000 requests"], rows),
   );
 }
 
 /** @param {ArtifactCard} card @param {string} policy such as `drift=0.05`
- * @returns {string} its rule in words */
+ * @returns {(string | Node)[]} its rule in words, and as it is written */
 function meaning(card, policy) {
   const control = controlOf(card, policy);
-  if (!control) return policy;
+  if (!control) return [policy];
   const value = policyValue(control, parsePolicy(policy).value);
-  return `${policy}: ${control.explanation.replace("{value}", value)}`;
+  const words = control.explanation.replace("{value}", value);
+  return [`${words[0].toUpperCase()}${words.slice(1)} `, h("code", {}, `(${policy})`)];
 }
 
 /** @param {ArtifactCard} card */
