@@ -117,7 +117,7 @@ class Recorder:
             risk=plan.risk,
             familiarity=decision.familiarity if decision else None,
             previous_arm=plan.conversation.state.arm if plan.conversation else None,
-            conversation_id=plan.conversation.state.id if plan.conversation else None,
+            conversation_id=plan.conversation_id,
             candidates=tuple(candidates) or None,
             budget=plan.budget,
         )

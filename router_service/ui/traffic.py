@@ -180,10 +180,11 @@ class RecentDecisions(BaseModel):
     decisions: tuple[RecentDecision, ...]
 
 
-class ConversationDecisions(BaseModel):
+class FollowedConversation(BaseModel):
     """The decisions of one conversation that are still known, in the order of its requests."""
 
-    decisions: tuple[RecentDecision, ...]
+    decisions: tuple[str, ...]
+    """Their ids; empty if conversations are not followed."""
 
 
 @routes.get("/session")
@@ -282,23 +283,11 @@ async def recent_decision(request: Request, decision_id: str) -> ExplainedDecisi
 
 
 @routes.get("/recent/{decision_id}/conversation")
-async def recent_conversation(request: Request, decision_id: str) -> ConversationDecisions:
-    """Return the decisions of the same conversation.
-
-    It is the only one if conversations are not followed. Those of other workers and older ones than the recent ones are missing.
-    """
+async def followed_conversation(request: Request, decision_id: str) -> FollowedConversation:
+    """Return the decisions of the conversation that a decision belongs to."""
     record = await _visible_record(request, decision_id)
-    known = {
-        each.id: each
-        for each in (record, *gateway_of(request).recent.newest_first())
-        if each.id == record.id
-        or (record.conversation_id is not None and each.conversation_id == record.conversation_id)
-    }
-    rows = (
-        RecentDecision.model_validate(each, from_attributes=True)
-        for each in sorted(known.values(), key=lambda each: each.created)
-    )
-    return ConversationDecisions(decisions=tuple(rows))
+    found = await gateway_of(request).conversation_index.find(record.conversation_id)
+    return FollowedConversation(decisions=found)
 
 
 async def _visible_record(request: Request, decision_id: str) -> DecisionRecord:

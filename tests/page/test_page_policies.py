@@ -59,6 +59,6 @@ def test_new_policy_can_be_chosen_and_is_explained(browser: Browser, sandbox: Sa
         page.get_by_role("tab", name="Router").click()
         expect(page.locator("#router .plot-legend")).to_contain_text(Ratio.control.legend)
         expect(page.locator("#router-body")).to_contain_text(
-            "ratio=0.9: the cheapest model with 90% of the highest probability"
+            "The cheapest model with 90% of the highest probability (ratio=0.9)"
         )
         assert problems.found == []

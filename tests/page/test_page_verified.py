@@ -159,7 +159,7 @@ def test_unverifiable_request_shows_the_reason(page: Page) -> None:
         page.get_by_role("button", name="Route", exact=True).click()
     page.get_by_label(VERIFY).check()
     expect(page.locator("#verdict")).to_contain_text("cannot be verified")
-    expect(page.locator("#verdict")).to_contain_text("The policy theta=0.5 chooses one model")
+    expect(page.locator("#verdict")).to_contain_text("The policy default (theta=0.5) chooses one")
     page.get_by_role("button", name="Send to model").click()
     expect(page.locator("#verification")).to_contain_text("Not verified. The provider would store")
 
@@ -204,7 +204,7 @@ def test_frontier_shows_both_curves(page: Page) -> None:
     described = "3 policies that ask one model per request, and of 2 that verify answers"
     expect(card.get_by_role("img", name=re.compile(described))).to_be_visible()
     card.locator("summary", has_text="All 5 measured policies").click()
-    expect(card.get_by_role("rowheader", name="verified=0.002 verified")).to_be_visible()
+    expect(card.get_by_role("rowheader", name="verified (verified=0.002)")).to_be_visible()
 
 
 def test_live_traffic_shows_the_number_of_candidates(page: Page) -> None:

@@ -205,11 +205,6 @@ export interface Control {
   larger_is_cheaper: boolean;
 }
 
-/** The decisions of one conversation that are still known, in the order of its requests. */
-export interface ConversationDecisions {
-  decisions: Array<RecentDecision>;
-}
-
 /** A key with its secret, which is shown only once. */
 export interface CreatedKey {
   secret: string;
@@ -309,6 +304,11 @@ export interface Extent {
 export interface FirstStep {
   policy: string;
   arm: string;
+}
+
+/** The decisions of one conversation that are still known, in the order of its requests. */
+export interface FollowedConversation {
+  decisions: Array<string>;
 }
 
 /**

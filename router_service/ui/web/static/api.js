@@ -4,7 +4,7 @@ import { keyHeader, signOut } from "./session.js";
 
 /**
  * @import {
- *   Advice, ArtifactCard, ConversationDecisions, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, Overview,
+ *   Advice, ArtifactCard, CreatedKey, Explained, ExplainedDecision, FollowedConversation, KeyPage, KeyView, Overview,
  *   RecentDecisions, Rotation, TeamPage, TeamView, UnavailableOverview,
  * } from "../types"
  */
@@ -37,7 +37,7 @@ export const recent = () => json("ui/api/traffic/recent");
 /** @param {string} id @returns {Promise<ExplainedDecision>} */
 export const decision = (id) => json(`ui/api/traffic/recent/${encodeURIComponent(id)}`);
 
-/** @param {string} id of a decision @returns {Promise<ConversationDecisions>} */
+/** @param {string} id of a decision @returns {Promise<FollowedConversation>} */
 export const conversation = (id) =>
   json(`ui/api/traffic/recent/${encodeURIComponent(id)}/conversation`);
 

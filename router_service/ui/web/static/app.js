@@ -89,10 +89,24 @@ function follow() {
   details.follow(isAccount ? null : dialog);
 }
 
+/** Keeps the focus where it is. After `popstate`, browsers move it to the element that the fragment
+ * names, for example away from the row whose dialog was closed. */
+function keepFocus() {
+  const { activeElement } = document;
+  setTimeout(() => {
+    const isMoved = document.activeElement?.getAttribute("role") === "tabpanel";
+    if (isMoved && activeElement instanceof HTMLElement && activeElement !== document.body)
+      activeElement.focus({ preventScroll: true });
+  });
+}
+
 byId("tabs").hidden = false;
 for (const [index, tab] of tabs.entries()) {
   tab.addEventListener("click", () => go(names[index]));
   tab.addEventListener("keydown", move);
 }
-addEventListener("popstate", follow);
+addEventListener("popstate", () => {
+  follow();
+  keepFocus();
+});
 follow();

@@ -8,7 +8,7 @@ import { duration, percent, usd, usdPer1k } from "./format.js";
 import { policyLabel, policyText } from "./policies.js";
 import { verification, walkByKey } from "./verification.js";
 
-/** @import { BudgetChange, ExplainedDecision, RecentDecision } from "../types" */
+/** @import { BudgetChange, ExplainedDecision } from "../types" */
 /** @import { Neighbours } from "./verification.js" */
 
 export class DecisionDialog {
@@ -58,15 +58,15 @@ export class DecisionDialog {
       const isFollowed = details.conversation_id !== null;
       const { decisions } = isFollowed ? await api.conversation(id) : { decisions: [] };
       if (this.element.dataset.decision !== id) return; // another decision is shown meanwhile
-      const at = decisions.findIndex((decision) => decision.id === id);
+      const at = decisions.indexOf(id);
       const shows = (/** @type {number} */ index) => {
         const other = decisions[index];
-        return other ? () => this.show(other.id) : null;
+        return at >= 0 && other ? () => this.show(other) : null;
       };
       const neighbours = { before: shows(at - 1), after: shows(at + 1) };
       body.replaceChildren(
         ...present([
-          decisions.length > 1 && conversationBar(at, decisions, neighbours),
+          at >= 0 && decisions.length > 1 && conversationBar(at, decisions, neighbours),
           ...described(details, neighbours),
         ]),
       );
@@ -84,7 +84,7 @@ export class DecisionDialog {
 }
 
 /** Which request of its conversation a decision is for.
- * @param {number} at @param {RecentDecision[]} decisions @param {Neighbours} neighbours */
+ * @param {number} at @param {string[]} decisions @param {Neighbours} neighbours */
 function conversationBar(at, decisions, { before, after }) {
   const button = (
     /** @type {string} */ name,

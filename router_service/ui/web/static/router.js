@@ -16,7 +16,7 @@ import {
   within,
 } from "./format.js";
 import { curves, FrontierPlot, legend } from "./frontier.js";
-import { policyLabel, policyText } from "./policies.js";
+import { policyLabel, policyText, readPolicy } from "./policies.js";
 
 /** @import { ArtifactCard } from "../types" */
 
@@ -284,13 +284,15 @@ function policyNames(card) {
       point ? usdPer1k(point.cost_usd.value) : "",
     ];
   });
+  const { name, rule } = readPolicy(card.default_policy);
+  const standard = name === "default" ? rule : policyText(card.default_policy);
   return h(
     "div",
     {},
     h(
       "p",
       { class: "hint" },
-      `A request chooses a policy by its model name. The default of this gateway is ${policyText(card.default_policy)}.`,
+      `A request chooses a policy by its model name. The default of this gateway is ${standard}.`,
     ),
     table("Named policies", ["Model name", "Accuracy", "Per 1,000 requests"], rows),
   );

@@ -54,6 +54,7 @@ function walk(candidates, unverified, request) {
     else {
       at = to;
       show();
+      element.scrollIntoView({ block: "nearest" });
     }
   };
   const button = (/** @type {string} */ name, /** @type {1 | -1} */ by) =>
@@ -62,7 +63,7 @@ function walk(candidates, unverified, request) {
   const show = () => {
     const { title, content } = stages[at];
     position.textContent = `Step ${at + 1} of ${stages.length}`;
-    place.replaceChildren(...present([h("h4", {}, title), ...content]));
+    place.replaceChildren(...present([h("h3", {}, title), ...content]));
     const isLast = at === stages.length - 1;
     previous.textContent = at === 0 && before ? "Previous request" : "Previous";
     next.textContent = isLast && after ? "Next request" : "Next";
@@ -70,8 +71,7 @@ function walk(candidates, unverified, request) {
     previous.setAttribute("aria-disabled", String(at === 0 && !before));
     next.setAttribute("aria-disabled", String(isLast && !after));
   };
-  show();
-  return h(
+  const element = h(
     "section",
     {
       class: "walk",
@@ -81,6 +81,8 @@ function walk(candidates, unverified, request) {
     h("div", { class: "walk-bar" }, position, previous, next),
     place,
   );
+  show();
+  return element;
 }
 
 /** Goes one step back or on with an arrow key, in the walk that is in this element, or else from one
