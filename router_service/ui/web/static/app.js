@@ -35,9 +35,6 @@ const starts = {
  * @type {Record<string, TrafficOverview | Accounts>} */
 const filtered = { overview, keys: accounts };
 
-/** The view with its filters that is shown, as the address names it. */
-let shown = "";
-
 /** @param {string} name @param {Record<string, string>} filters */
 function select(name, filters) {
   for (const [index, tab] of tabs.entries()) {
@@ -49,7 +46,6 @@ function select(name, filters) {
   starts[name]?.();
   delete starts[name];
   filtered[name]?.filterBy(filters);
-  shown = addressOf(name, filters);
 }
 
 /** @param {KeyboardEvent} event (WAI-ARIA Authoring Practices, "Tabs") */
@@ -78,12 +74,17 @@ function go(name) {
   select(name, filters);
 }
 
+/** @param {string} view @param {Record<string, string>} filters */
+const isShown = (view, filters) =>
+  !byId(view).hidden &&
+  addressOf(view, filtered[view]?.filters() ?? {}) === addressOf(view, filters);
+
 /** Shows what the address names; a step that only opens or closes a dialog changes nothing else. */
 function follow() {
   const { view, filters, dialog } = readAddress();
   const isKnown = names.includes(view);
   if (!isKnown) select(names[0], {});
-  else if (addressOf(view, filters) !== shown) select(view, filters);
+  else if (!isShown(view, filters)) select(view, filters);
   const isAccount = view === "keys" && isKnown;
   accounts.dialog.follow(isAccount ? dialog : null);
   details.follow(isAccount ? null : dialog);

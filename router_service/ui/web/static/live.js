@@ -6,6 +6,7 @@ import { DecisionDialog } from "./details.js";
 import { byId, facts, h, shortened, showError, spoken } from "./dom.js";
 import { clock, count, duration, percent, usd, usdPer1k } from "./format.js";
 import { latencyPlot } from "./latencies.js";
+import { policyLabel, policyText } from "./policies.js";
 import { whyUnverified } from "./steps.js";
 
 /** @import { RecentDecision, Session } from "../types" */
@@ -18,7 +19,7 @@ const EVERY_MS = 2000;
  * @type {Record<Filter, {name: string, of: (decision: RecentDecision) => string}>} */
 const FILTERS = {
   model: { name: "Model", of: ({ model }) => model },
-  policy: { name: "Policy", of: ({ policy }) => policy ?? "not routed" },
+  policy: { name: "Policy", of: ({ policy }) => (policy ? policyText(policy) : "not routed") },
   reason: { name: "Reason", of: ({ reason }) => reasonText(reason) },
   status: { name: "Status", of: outcome },
   key: { name: "Key", of: ({ key }) => key ?? "without a key" },
@@ -215,7 +216,7 @@ export class LiveTraffic {
       h("th", { scope: "row" }, open),
       cell("Model", model),
       cell("Reason", reason(decision)),
-      cell("Policy", policy ?? "not routed"),
+      cell("Policy", policy ? policyLabel(policy) : "not routed"),
       this.showsKeys && cell("Key", key === null ? "none" : shortened(key)),
       cell("Latency", duration(latency_s)),
       cell("Cost", actual_cost_usd === null ? "unknown" : usd(actual_cost_usd)),

@@ -1,7 +1,7 @@
 /** The API: every operation of the gateway's OpenAPI description. */
 
 import { description } from "./api.js";
-import { byId, h, showError, table } from "./dom.js";
+import { byId, h, inline, showError, table } from "./dom.js";
 
 /** @import { Child } from "./dom.js" */
 
@@ -209,8 +209,3 @@ const curl = (method, path, body) =>
     '  -H "content-type: application/json"',
     `  -d '${JSON.stringify(body, null, 2)}'`,
   ].join(" \\\n");
-
-/** Text in which back quotes mark code.
- * @param {string} text @returns {Child[]} */
-const inline = (text) =>
-  text.split("`").map((part, index) => (index % 2 === 1 ? h("code", {}, part) : part));

@@ -2,7 +2,7 @@
 
 import { advice } from "./advice.js";
 import * as api from "./api.js";
-import { byId, facts, h, present, showError, table } from "./dom.js";
+import { byId, facts, h, inline, present, showError, table } from "./dom.js";
 import {
   armLabel,
   controlOf,
@@ -101,7 +101,11 @@ function standIns({ arms }) {
 
 /** @param {ArtifactCard} card */
 function unrouted(card) {
-  const rows = card.unrouted.map(({ model, reason, remedy }) => [model, reason, remedy]);
+  const rows = card.unrouted.map(({ model, reason, remedy }) => [
+    model,
+    reason,
+    h("span", {}, ...inline(remedy)),
+  ]);
   return table("Models served by name only", ["Model", "Why", "How it can be routed to"], rows);
 }
 
@@ -317,8 +321,8 @@ function arms(card) {
       ? [arm.accuracy ? `${percent(arm.accuracy.value)} ± ${percent(arm.accuracy.stderr)}` : ""]
       : []),
     usdPer1k(arm.cost_usd),
-    arm.profile.input_tokens.toFixed(0),
-    arm.profile.output_tokens.toFixed(0),
+    count(Math.round(arm.profile.input_tokens)),
+    count(Math.round(arm.profile.output_tokens)),
     arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "",
     count(arm.profile.n),
   ]);

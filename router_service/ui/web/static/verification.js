@@ -175,7 +175,7 @@ function judged(candidates, number, later, unverified, request) {
   const accepted = candidates.find((candidate) => candidate.is_accepted);
   const estimates = known.map((candidate) => {
     const p = isLast ? candidate.p_correct : (candidate.first_p_correct ?? candidate.p_correct);
-    const name = armLabel(candidate);
+    const name = candidate.model;
     if (p == null) return h("li", {}, `${name}: not judged`);
     const earlier = candidate.first_p_correct;
     const isChanged = isLast && earlier != null && percent(earlier) !== percent(p);
@@ -189,8 +189,7 @@ function judged(candidates, number, later, unverified, request) {
   });
   const invented = known.flatMap(({ ungrounded }) => ungrounded ?? []);
   return {
-    title:
-      isLast && accepted ? `${armLabel(accepted)}'s answer is delivered` : "The verifier judges",
+    title: isLast && accepted ? `${accepted.model}'s answer is delivered` : "The verifier judges",
     content: [
       estimates.length > 0
         ? h("ul", { class: "estimates" }, ...estimates)
@@ -222,7 +221,7 @@ function whyStopped(candidates, unverified, { probabilities }) {
 }
 
 /** @param {CandidateView[]} candidates */
-const namesOf = (candidates) => candidates.map(armLabel).join(" and ");
+const namesOf = (candidates) => candidates.map(({ model }) => model).join(" and ");
 
 /** @param {string} policy @returns {number | null} what one more correct answer is worth, in USD */
 function priceOf(policy) {
