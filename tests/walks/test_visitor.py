@@ -120,7 +120,7 @@ def test_visitor(browser: Browser, gateway: str, screens: Screens) -> None:
 
 
 def look_at_empty_tabs(page: Page, screens: Screens) -> None:
-    """A gateway without requests says so."""
+    """Open tabs of a gateway without requests, which say so."""
     page.goto("/ui")
     expect(page.locator("#overview .empty")).to_be_visible()
     expect(page.locator("#overview .empty")).to_contain_text("No requests")
@@ -134,7 +134,7 @@ def look_at_empty_tabs(page: Page, screens: Screens) -> None:
 
 
 def look_at_overview(page: Page, screens: Screens) -> None:
-    """The overview counts the requests, also those that were refused."""
+    """Read the overview, which counts also the request that was refused."""
     show(page, "Overview")
     expect(page.locator("#overview")).to_have_attribute("data-requests", "44", timeout=20_000)
     expect(page.locator("#overview")).to_contain_text("balanced (verified=")
@@ -142,7 +142,7 @@ def look_at_overview(page: Page, screens: Screens) -> None:
 
 
 def look_at_decision(page: Page, screens: Screens, decision: str) -> None:
-    """A row opens a decision, whose verification can be followed; Back returns to the list."""
+    """Open a decision from the list, follow its verification step by step, and go back."""
     show(page, "Live traffic")
     page.locator(f'#log [data-id="{decision}"]').get_by_role("button").first.click()
     dialog = page.get_by_role("dialog")
@@ -162,7 +162,7 @@ def look_at_decision(page: Page, screens: Screens, decision: str) -> None:
 
 
 def ask_for_a_stream(page: Page, screens: Screens) -> None:
-    """A request of one's own is decided for a configured model, and its call is streamed."""
+    """Send a request to a configured model, and see its call arrive."""
     show(page, "Playground")
     expect(page.locator(".chosen")).to_contain_text("flash-lite (gemini-2.5-flash-lite)")
     page.get_by_label("Stream", exact=True).check()
@@ -173,7 +173,7 @@ def ask_for_a_stream(page: Page, screens: Screens) -> None:
 
 
 def look_at_router(page: Page, screens: Screens) -> None:
-    """The router's policies have names, and what it was trained with has the same rules."""
+    """Read the policies by name; what the router was trained with has the same rules."""
     show(page, "Router")
     router = page.locator("#router-body")
     expect(router).to_contain_text("The default of this gateway is balanced (verified=")
@@ -188,7 +188,7 @@ def look_at_router(page: Page, screens: Screens) -> None:
 
 
 def create_a_team(page: Page, screens: Screens) -> None:
-    """A team with a budget is created in a dialog."""
+    """Create a team with a budget in a dialog."""
     show(page, "Keys")
     page.get_by_label("Teams").check()
     page.get_by_role("button", name="New team").click()
@@ -204,7 +204,7 @@ def create_a_team(page: Page, screens: Screens) -> None:
 
 
 def look_at_a_phone(page: Page, screens: Screens) -> None:
-    """Every tab fits a phone, here in the dark."""
+    """Open every tab on a phone, in the dark."""
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme="dark")
     for tab in TABS:
