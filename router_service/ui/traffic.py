@@ -58,6 +58,8 @@ class Session(BaseModel):
     """Whether a sandbox answers for every model, because no models are configured."""
     reasons: Mapping[str, str] = {reason: reason.label for reason in Reason}
     """Why a model answered, in a few words, by the decision's reason."""
+    model_name: str
+    """Model name that a client sends to have a request routed."""
     policy_names: Mapping[str, str]
     """The published name of a policy by its rule, such as `verified=0.0106`."""
     version: str = __version__
@@ -196,6 +198,7 @@ async def session(request: Request) -> Session:
         is_admin=visible_key(request) is None,
         workers=gateway.server.workers,
         is_sandbox=gateway.engine.settings.is_sandbox,
+        model_name=gateway.engine.settings.router.model_name,
         policy_names=published_names(gateway.engine.manifest.named_rules),
     )
 

@@ -96,7 +96,8 @@ def test_page_is_accessible_and_fits_every_width(browser: Browser, origin: str, 
             page.set_viewport_size({"width": WIDTHS[0], "height": 900})
             page.locator(f"#tab-{view}").click()
             expect(page.locator(selector).first).to_be_visible()
-            for fold in page.locator("summary:visible").all()[:8]:
+            # All operations of the API look like the first ones.
+            for fold in page.locator("summary:visible").all()[:3]:
                 fold.click()
             check(page, view)
 

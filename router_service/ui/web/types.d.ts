@@ -526,6 +526,7 @@ export interface Session {
   workers: number;
   is_sandbox: boolean;
   reasons: Record<string, string>;
+  model_name: string;
   policy_names: Record<string, string>;
   version: string;
 }

@@ -28,7 +28,7 @@ const starts = {
   live: () => new LiveTraffic(session).start(),
   playground: () => new Playground().start(),
   router: startRouter,
-  api: startReference,
+  api: () => startReference(session),
 };
 
 /** Views whose filters are in the page's address.
