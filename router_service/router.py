@@ -131,6 +131,8 @@ class Prediction:
     familiarity: float | None = None
     """How much the request resembles the training data, from 0 to 1; None if the artifact cannot
     tell."""
+    seconds: float = 0.0
+    """How long packing and classifying took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,7 @@ class Router:
         if known is not None:
             return known
         timer = timer or Timer(time.perf_counter)
+        started_s = time.perf_counter()
         stop_if_abandoned()
         packed = self._packer.pack(conversation)
         timer.end(StageName.PACK)
@@ -325,6 +328,7 @@ class Router:
             len(packed.token_ids),
             None if demand is None else float(demand[0, 0]),
             familiarity,
+            time.perf_counter() - started_s,
         )
         # An estimate of the memory.
         size_bytes = 32 * (len(row) + len(packed.features))

@@ -72,6 +72,11 @@ class CandidateRecord(BaseModel):
     is_accepted: bool
     p_correct: float | None = None
     """The verifier's last estimate; None if there was no answer to judge."""
+    first_p_correct: float | None = None
+    """The verifier's estimate when the answer arrived, before further arms were asked."""
+    expected_gain: float | None = None
+    """Expected increase of the probability of a correct answer when the arm was asked; None for the
+    arm that is asked first."""
     ungrounded: tuple[str, ...] = ()
     """Arguments of risky tools, such as `delete_file.path`, whose values nobody said and no other
     candidate gave."""
@@ -183,6 +188,8 @@ class DecisionRecord(StoredRecord):
     previous_arm: str | None = None
     """The arm that served the conversation's last request; None if it is not known, or if
     conversations are not followed."""
+    conversation_id: str | None = None
+    """Equal for all requests of a conversation; None if conversations are not followed."""
     risk: str | None = None
     """How much harm the offered tools can do: `read_only`, `writing` or `destructive`; None if the
     configuration does not ask."""

@@ -86,7 +86,7 @@ class ChoiceFacts:
     is_most_probable: bool
     """Whether the chosen arm is the most probable one."""
     best: str
-    """The most probable arm with its probability, as in `the best arm (big, 94%)`."""
+    """The most probable arm with its probability, as in `the best model (big, 94%)`."""
     cost_usd: float
     best_cost_usd: float
 

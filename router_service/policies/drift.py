@@ -48,7 +48,7 @@ class Drift(Policy):
         rule="drift",
         kind="once",
         title="Cheapest within a margin of the best",
-        legend="drift: the cheapest arm within a margin of the most probable one",
+        legend="drift: the cheapest model within a margin of the most probable one",
         explanation="the cheapest model whose probability is within {value} points of the best",
         parameter="Margin",
         unit=Unit.POINTS,

@@ -44,7 +44,7 @@ WITHOUT_CHOICE: Mapping[str, str] = {
     Reason.PINNED: "the request names this model",
     Reason.CHAT: "the request has no tools, and only tool calls are routed",
     Reason.CONTINUED: "it stored the response that the request continues",
-    Reason.UNDECIDED: "the router failed, so the most expensive arm answered",
+    Reason.UNDECIDED: "the router failed, so the most expensive model answered",
     Reason.UNROUTED: "the router knows none of the configured models, so router.chat_model"
     " answered",
     Reason.BUDGET: "the rest of the budget allows no dearer model",
@@ -53,10 +53,10 @@ WITHOUT_CHOICE: Mapping[str, str] = {
 
 _ROUTED: Mapping[str, str] = {
     Reason.UNREAD: "is the highest probability, which decides because a part could not be read",
-    Reason.EXPLORED: "was drawn at random, to learn how all arms answer",
+    Reason.EXPLORED: "was drawn at random, to learn how all models answer",
     Reason.STICKY: "stays, because it served the conversation so far and a change would not pay",
     Reason.SWITCHED: "replaces the conversation's earlier model, because the change pays",
-    Reason.RISK: "is the policy's choice among the arms that are sure enough for risky tools",
+    Reason.RISK: "is the policy's choice among the models that are sure enough for risky tools",
     Reason.BUDGET: "is the policy's choice among the models that the rest of the budget allows",
 }
 """Why the router chose an arm, whatever the policy, by the reason. Policies explain the rest."""
@@ -161,7 +161,7 @@ def explain_choice(
             ChoiceFacts(
                 reason=reason,
                 is_most_probable=arm == best,
-                best=f"the best arm ({labels.get(best, best)}, {probabilities[best]:.0%})",
+                best=f"the best model ({labels.get(best, best)}, {probabilities[best]:.0%})",
                 cost_usd=costs_usd[arm],
                 best_cost_usd=costs_usd[best],
             )

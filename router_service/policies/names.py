@@ -40,6 +40,18 @@ class NamedPolicy(Generic[AnyPolicy_co]):
         return (self.name or str(self.rule)).partition("=")[0]
 
 
+def published_names(rules: Mapping[str, str]) -> dict[str, str]:
+    """Return the name that people read for each rule; `rules` are rules by name.
+
+    Several names may have one rule. The first of them counts, `default` only if it is the only one.
+    """
+    names: dict[str, str] = {}
+    for name, rule in rules.items():
+        if names.get(rule, DEFAULT) == DEFAULT:
+            names[rule] = name
+    return names
+
+
 def choosing_name(policies: Mapping[str, str]) -> str:
     """Return the name of the policy for requests whose answers are not verified.
 

@@ -47,7 +47,7 @@ class Threshold(Policy):
         rule="theta",
         kind="once",
         title="Cheapest above a threshold",
-        legend="theta: the cheapest arm above a threshold",
+        legend="theta: the cheapest model above a threshold",
         explanation="the cheapest model with a probability of at least {value}",
         parameter="Threshold",
         unit=Unit.SHARE,
@@ -99,7 +99,7 @@ class Threshold(Policy):
             case Reason.ARGMAX:
                 return f"is the highest probability; no arm reaches {self.theta:.0%}"
             case Reason.THRESHOLD:
-                return f"reaches {self.theta:.0%}, and no cheaper arm does"
+                return f"reaches {self.theta:.0%}, and no cheaper model does"
         return Policy.explain(self, choice)
 
     @classmethod

@@ -56,6 +56,9 @@ class Candidate:
     """The verifier's last estimate, if there is one."""
     first_p_correct: float | None = None
     """The verifier's first estimate, before further arms were asked."""
+    expected_gain: float | None = None
+    """What asking the arm was expected to add to the probability of a correct answer; None for the
+    first step, which always asks."""
     ungrounded: tuple[str, ...] = ()
     """Invented arguments of risky tools that no other candidate confirms."""
     trace: Trace = field(default=UNTRACED, repr=False)

@@ -19,6 +19,7 @@ from router_service.requests.ownership import ObjectAccess, Ownership
 from router_service.requests.parsing import Endpoint, parse_request
 from router_service.requests.planning import NO_HEADERS, Plan, PolicyHeaders
 from router_service.requests.trials import Releases
+from router_service.requests.turns import conversation_key
 from router_service.router import Prediction
 from router_service.settings import Settings
 from router_service.telemetry.metrics import Metrics
@@ -114,9 +115,12 @@ async def plan_request(  # noqa: PLR0913
         plan = plan.planner.continued(plan, held)
     elif plan.arms and prediction is not None:
         plan = plan.planner.adapt(plan, prediction)
-        if engine.settings.router.conversations.enabled and plan.verified is None:
-            turn = await resources.conversations.begin(plan.request, session, caller)
-            plan = replace(plan, conversation=turn)
+        if engine.settings.router.conversations.enabled:
+            if plan.verified is None:
+                turn = await resources.conversations.begin(plan.request, session, caller)
+                plan = replace(plan, conversation=turn)
+            conversation_id = conversation_key(plan.request, session, caller)
+            plan = replace(plan, conversation_id=conversation_id)
         plan = releases.choose(plan, prediction)
         timer.end(StageName.SELECT)
     elif plan.verified is not None:

@@ -131,7 +131,7 @@ class Escalation:
             arms = self._within_limits(step.ask) if step.accept is None else ()
             if not arms:
                 return await self._deliver_accepted(step)
-            failed = await self._ask(arms, expects_text=step.expects_text)
+            failed = await self._ask(arms, step)
             if self._exchange.accepted.arm is not None:
                 return True  # its text was delivered as it arrived
             is_last = any(not self._may_ask_after(candidate) for candidate in failed)
@@ -284,20 +284,24 @@ class Escalation:
         is_refused = candidate.opened is not None and candidate.opened.status >= 400
         return not is_refused and self._upstreams.may_fall_back(candidate.error, self._request)
 
-    async def _ask(self, arms: Sequence[str], *, expects_text: bool) -> Sequence[Candidate]:
-        """Ask arms in parallel until all have answered or the time is over; return the failed.
+    async def _ask(self, arms: Sequence[str], step: Step) -> Sequence[Candidate]:
+        """Ask arms of a step in parallel until all have answered or the time is over.
+
+        Returns the candidates that failed.
 
         Arms that did not get the request are no candidates, and count towards no limit. If the
         router expects text, there is one arm, and its stream is delivered if it is text.
         """
         exchange = self._exchange
         exchange.verification_steps += 1
+        gain = step.expected_gain if step.p_correct else None
         asked = {
-            arm: Candidate(self._models[arm], arm, exchange.verification_steps) for arm in arms
+            arm: Candidate(self._models[arm], arm, exchange.verification_steps, expected_gain=gain)
+            for arm in arms
         }
         exchange.candidates += asked.values()
         answers = {
-            asyncio.create_task(self._collect(arm, candidate, expects_text=expects_text))
+            asyncio.create_task(self._collect(arm, candidate, expects_text=step.expects_text))
             for arm, candidate in asked.items()
         }
         # A shutdown that begins meanwhile may shorten the time that is left.

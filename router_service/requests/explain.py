@@ -108,6 +108,9 @@ class Explained(BaseModel):
     view: PackedView
     decided_s: float
     """Duration of packing, classifying and selecting."""
+    first_predicted_s: float | None
+    """Duration of packing and classifying when the conversation was first seen; None if that was
+    now, so that the prediction did not come from the cache."""
     unread: tuple[str, ...]
     """Paths of the request's parts that could not be parsed."""
 
@@ -174,6 +177,7 @@ class Explainer:
             plan = self._planner.continued(plan, None)
         # Predict even if the gateway chooses the model, so that the prediction can be shown.
         timer = Timer(time.perf_counter)
+        is_known = self._router.cached(conversation) is not None
         prediction = self._router.predict(conversation, timer)
         is_pinned = plan.reason is Reason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
@@ -219,6 +223,7 @@ class Explainer:
             verification=self._verification(request, asked, decision, prediction),
             view=self._router.view(conversation),
             decided_s=sum(stage.seconds for stage in timer.stages),
+            first_predicted_s=prediction.seconds if is_known else None,
             unread=conversation.unread,
         )
 

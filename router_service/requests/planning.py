@@ -179,6 +179,9 @@ class Plan:
     """How a budget has changed the policy; None if it has not."""
     conversation: ConversationTurn | None = None
     """State of the conversation from earlier requests; None if conversations are not followed."""
+    conversation_id: str | None = None
+    """Equal for all requests of a conversation; None if conversations are not followed. Verified
+    requests have it too, although their arms do not depend on the conversation."""
     prediction: Prediction | None = None
     """The prediction that `decision` was made from."""
     decision: Decision | None = None

@@ -119,6 +119,7 @@ class Recorder:
             risk=plan.risk,
             familiarity=decision.familiarity if decision else None,
             previous_arm=plan.conversation.state.arm if plan.conversation else None,
+            conversation_id=plan.conversation_id,
             candidates=tuple(candidates) or None,
             budget=plan.budget,
         )
@@ -446,6 +447,8 @@ def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> Ca
         step=candidate.step,
         is_accepted=is_accepted,
         p_correct=candidate.p_correct,
+        first_p_correct=candidate.first_p_correct,
+        expected_gain=candidate.expected_gain,
         ungrounded=candidate.ungrounded,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,

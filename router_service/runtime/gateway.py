@@ -24,6 +24,7 @@ from router_service.database.background import DatabaseThread
 from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
+from router_service.requests.conversation_index import ConversationDecisions, ConversationIndex
 from router_service.requests.conversations import Conversations
 from router_service.requests.exchange import Exchange
 from router_service.requests.feedback import BackgroundLog, Feedback, WeakEvidence
@@ -129,6 +130,7 @@ class Gateway:
         self.conversations = Conversations(
             memory.records(ConversationState), records_of_others(ConversationState), self.metrics
         )
+        self.conversation_index = ConversationIndex(records(ConversationDecisions))
         log = settings.decision_log
         evidence = WeakEvidence(
             records(RememberedCall), records(EvidenceMark), keeps_names=log.content
@@ -137,6 +139,7 @@ class Gateway:
 
         def on_ended(exchange: Exchange) -> None:
             self.conversations.answered(exchange)
+            self.conversation_index.answered(exchange)
             self.background.answered(exchange)
 
         self.usage = UsageHistory(settings.usage, settings.database)
@@ -282,6 +285,7 @@ class Gateway:
         await self.feedback.aclose()
         await self.held.aclose()
         await self.conversations.aclose()
+        await self.conversation_index.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
 

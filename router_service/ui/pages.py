@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
 from router_service.apis.registry import APIS
-from router_service.artifact import Encoder, FrontierPoint, Measure, Provenance
+from router_service.artifact import Encoder, FrontierPoint, Manifest, Measure, Provenance
 from router_service.http.auth import UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
 from router_service.measurement.advice import Advice
@@ -33,6 +34,9 @@ from router_service.runtime.engine import Engine
 from router_service.ui.verified_steps import PlaygroundAnswer
 
 FOLDER = Path(__file__).parent / "web"
+
+_POLICIES = re.compile(r"^policies:\n(?: .*\n)*", re.MULTILINE)
+"""The policies of a training configuration."""
 
 routes = APIRouter(prefix=UI_PATH, include_in_schema=False)
 static = StaticFiles(directory=FOLDER / "static")
@@ -106,6 +110,7 @@ class ArtifactCard(BaseModel):
     knowledge: str | None
     """What the figures were measured on, and when."""
     provenance: Provenance
+    """Its configuration has the policies of this gateway, as `training_config` writes them."""
 
     @classmethod
     def describe(cls, engine: Engine) -> ArtifactCard:
@@ -153,8 +158,24 @@ class ArtifactCard(BaseModel):
             has_held_out=HELD_OUT in manifest.files,
             unrouted=mapping.unrouted,
             knowledge=str(manifest.knowledge) if manifest.knowledge else None,
-            provenance=manifest.provenance,
+            provenance=manifest.provenance.model_copy(update={"config": training_config(manifest)}),
         )
+
+
+def training_config(manifest: Manifest) -> str:
+    """Return the training configuration with the manifest's policies.
+
+    The manifest is their owner: training finds rules by goals and by the verifier's price, and a
+    gateway with other models or prices finds them again. So each rule is a comment where the
+    configuration has a goal, or the policy `verified` without its price.
+    """
+    rules, lines = manifest.named_rules, ["policies:"]
+    for name, rule in manifest.policies.items():
+        written = manifest.policy_goals.get(name, rule)
+        comment = "" if written == rules[name] else f"  # here {rules[name]}"
+        lines.append(f"  {name}: {written}{comment}")
+    block = "\n".join([*lines, ""])
+    return _POLICIES.sub(lambda _: block, manifest.provenance.config)
 
 
 @routes.get("")

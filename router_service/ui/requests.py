@@ -86,6 +86,9 @@ class RequestDetails(BaseModel):
     decision: ExplainedDecision | None
     missing: str | None
     """Why there is no decision; None if there is one."""
+    conversation: tuple[str, ...] = ()
+    """Ids of the conversation's decisions that are still known, in the order of its requests; empty
+    if conversations are not followed."""
 
 
 @routes.get("/requests", response_model=LiveTraffic | UnavailableRequests)
@@ -151,7 +154,10 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
         raise NotFoundError("request", request_id)
     if record is not None:
         decision = explain_record(record, gateway.engine.pool.labels)
-        return RequestDetails(request=listed, decision=decision, missing=None)
+        conversation = await gateway.conversation_index.find(record.conversation_id)
+        return RequestDetails(
+            request=listed, decision=decision, missing=None, conversation=conversation
+        )
     assert listed is not None  # noqa: S101 - for mypy; one of the two is known
     missing = why_missing(listed, gateway.server, is_reachable=is_reachable)
     return RequestDetails(request=listed, decision=None, missing=missing)

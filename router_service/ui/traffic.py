@@ -30,6 +30,7 @@ from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import visible_key
 from router_service.http.transfer import gateway_of, info_of
 from router_service.http.usage import readable_usage
+from router_service.policies.names import published_names
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageSums
 from router_service.telemetry.usage_reports import UsageFilter, read_biggest, read_sums
 
@@ -50,6 +51,10 @@ class Session(BaseModel):
     """Whether a sandbox answers for every model, because no models are configured."""
     reasons: Mapping[str, str] = {reason: reason.label for reason in Reason}
     """Why a model answered, in a few words, by the decision's reason."""
+    model_name: str
+    """Model name that a client sends to have a request routed."""
+    policy_names: Mapping[str, str]
+    """The published name of a policy by its rule, such as `verified=0.0106`."""
     version: str = __version__
 
 
@@ -145,6 +150,8 @@ async def session(request: Request) -> Session:
         key=info_of(request).key,
         is_admin=visible_key(request) is None,
         is_sandbox=gateway.engine.settings.is_sandbox,
+        model_name=gateway.engine.settings.router.model_name,
+        policy_names=published_names(gateway.engine.manifest.named_rules),
     )
 
 

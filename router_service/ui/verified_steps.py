@@ -34,8 +34,6 @@ MAX_CALLS = 4
 class CandidateView(CandidateRecord):
     """A candidate of the user's own request: its record, and the beginning of its answer."""
 
-    first_p_correct: float | None = None
-    """The verifier's estimate when the answer arrived, before further arms were asked."""
     written: tuple[str, ...] = ()
     """The calls as the model wrote them, shortened."""
     text: str | None = None
@@ -123,7 +121,6 @@ def view(
     written = tuple(_shorten(f"{call.name}({call.arguments})", each) for call in calls)
     return CandidateView(
         **record.model_dump(),
-        first_p_correct=candidate.first_p_correct,
         written=written if length else (),
         text=_shorten(answer.text, length) if answer and length and not calls else None,
         same_as=same_as,

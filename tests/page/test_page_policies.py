@@ -54,11 +54,11 @@ def test_new_policy_can_be_chosen_and_is_explained(browser: Browser, sandbox: Sa
             slider.press(key)
             chosen[page.locator("#policy-now").inner_text()] = page.locator(".chosen").inner_text()
         assert chosen == {"ratio=0.7": "medium", "ratio=0.9": "large"}
-        expect(page.locator("#verdict .why")).to_contain_text("has at least 90% of the best arm")
+        expect(page.locator("#verdict .why")).to_contain_text("has at least 90% of the best model")
         expect(page.locator("#arms caption")).to_contain_text("minimum probability")
         page.get_by_role("tab", name="Router").click()
         expect(page.locator("#router .plot-legend")).to_contain_text(Ratio.control.legend)
         expect(page.locator("#router-body")).to_contain_text(
-            "ratio=0.9: the cheapest model with 90% of the highest probability"
+            "The cheapest model with 90% of the highest probability (ratio=0.9)"
         )
         assert problems.found == []

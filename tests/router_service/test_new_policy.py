@@ -58,9 +58,9 @@ def test_request_asks_for_it_by_header_or_model_name(
     assert answer.headers["x-switchcraft-model"] == "medium"
     assert answer.headers["x-switchcraft-policy"] == "ratio=0.7"
     assert answer.headers["x-switchcraft-reason"] == "policy"
-    assert "has at least 70% of the best arm (large, 90%)" in answer.headers["x-switchcraft-why"]
+    assert "has at least 70% of the best model (large, 90%)" in answer.headers["x-switchcraft-why"]
     decision = http.get(f"/v1/decisions/{answer.headers['x-switchcraft-decision-id']}").json()
-    assert decision["explanation"].startswith("medium: 70% has at least 70% of the best arm")
+    assert decision["explanation"].startswith("medium: 70% has at least 70% of the best model")
     assert decision["threshold"] == pytest.approx(0.63)
     assert decision["qualifying_arms"] == ["medium", "large"]
 

@@ -145,6 +145,8 @@ export interface CandidateRecord {
   step: number;
   is_accepted: boolean;
   p_correct: number | null;
+  first_p_correct: number | null;
+  expected_gain: number | null;
   ungrounded: Array<string>;
   prompt_tokens: number | null;
   completion_tokens: number | null;
@@ -162,6 +164,8 @@ export interface CandidateView {
   step: number;
   is_accepted: boolean;
   p_correct?: number | null;
+  first_p_correct?: number | null;
+  expected_gain?: number | null;
   ungrounded?: Array<string>;
   prompt_tokens?: number | null;
   completion_tokens?: number | null;
@@ -170,7 +174,6 @@ export interface CandidateView {
   failure?: string | null;
   calls?: number | null;
   content?: AnswerContent | null;
-  first_p_correct?: number | null;
   written?: Array<string>;
   text?: string | null;
   same_as?: string | null;
@@ -240,6 +243,7 @@ export interface Explained {
   verification: VerificationView | null;
   view: PackedView;
   decided_s: number;
+  first_predicted_s: number | null;
   unread: Array<string>;
 }
 
@@ -274,6 +278,7 @@ export interface ExplainedDecision {
   first_byte_s: number | null;
   unverified: string | null;
   previous_arm: string | null;
+  conversation_id: string | null;
   risk: string | null;
   familiarity: number | null;
   candidates: Array<CandidateRecord> | null;
@@ -530,6 +535,7 @@ export interface RequestDetails {
   request: ListedRequest | null;
   decision: ExplainedDecision | null;
   missing: string | null;
+  conversation: Array<string>;
 }
 
 /**
@@ -561,6 +567,8 @@ export interface Session {
   is_admin: boolean;
   is_sandbox: boolean;
   reasons: Record<string, string>;
+  model_name: string;
+  policy_names: Record<string, string>;
   version: string;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,9 +11,9 @@ import pytest
 
 from router_service.requests.planning import POLICY_HEADER
 from tests.bodies import ASK, BODY, CHAT
-from tests.fakes import FakeRouter
+from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 CALL: Any = {
     "id": "c",
@@ -67,6 +68,40 @@ def test_a_conversation_keeps_its_arm_in_a_tool_loop_and_changes_it_for_a_users_
     assert record_of(http, third)["previous_arm"] == "small"
     assert metric(http, "switchcraft_conversation_switches_total") == changes + 1
     assert metric(http, "switchcraft_conversation_cost_usd_total") > 0
+
+
+def followed(http: httpx.Client, response: httpx.Response) -> list[str]:
+    """Return the ids of the decisions of a response's conversation, as the page gets them."""
+    decision_id = response.headers["x-switchcraft-decision-id"]
+    details = http.get(f"/ui/api/traffic/requests/{decision_id}").json()
+    found: list[str] = details["conversation"]
+    return found
+
+
+def test_decisions_of_a_conversation_can_be_followed(http: httpx.Client, sandbox: Sandbox) -> None:
+    """Each decision leads to all decisions of its conversation, also of verified requests."""
+    longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
+    settings = sandbox_settings(sandbox.base_url, conversations={"enabled": True})
+    with gateway_client(settings, VerifyingRouter()) as verifying:
+        for client, policy in ((http, "economy"), (verifying, "verified")):
+            sent = [send(client, turns, policy, "followed") for turns in (ASK, longer)]
+            other = send(client, ASK, policy, "not followed")
+            ids = [each.headers["x-switchcraft-decision-id"] for each in sent]
+            conversations = {record_of(client, each)["conversation_id"] for each in sent}
+            assert len(conversations) == 1
+            assert record_of(client, other)["conversation_id"] not in conversations
+            for each in sent:
+                wait_for(partial(is_followed, client, each, ids), "both decisions are known")
+    settings = sandbox_settings(sandbox.base_url)
+    with gateway_client(settings, FakeRouter()) as client:
+        alone = send(client, ASK, "economy", "alone")
+        assert record_of(client, alone)["conversation_id"] is None
+        assert followed(client, alone) == []
+
+
+def is_followed(http: httpx.Client, response: httpx.Response, ids: list[str]) -> bool:
+    """Return whether the conversation of a response has these decisions."""
+    return followed(http, response) == ids
 
 
 def test_sessions_are_separate(http: httpx.Client) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import yaml
 from pydantic import SecretStr
 
 from router_service.artifact import SHIPPED
@@ -156,6 +157,30 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
             assert answer.status_code == 200, answer.text
             rules = [point["policy"] for point in card["frontier"]]
             assert answer.headers["x-switchcraft-policy"] in {f"{goal} ({rule})" for rule in rules}
+
+
+def test_training_configuration_has_the_rules_of_the_named_policies(
+    sandbox: Sandbox, shipped: Router
+) -> None:
+    """Where the configuration has a goal, the rule that it has here follows as a comment."""
+    arms = shipped.arms[:3]
+    settings = Settings.sandbox(sandbox.base_url, arms)
+    router = Router(shipped.artifact, arms=arms, relatives=[shipped])
+    with served(create_app(settings, router)) as url:
+        card = httpx.get(f"{url}/ui/api/artifact").json()
+        session = httpx.get(f"{url}/ui/api/traffic/session").json()
+    config = card["provenance"]["config"]
+    goals = yaml.safe_load(config)["policies"]
+    assert goals["fast"] == "accuracy=best-2.5"
+    assert f"  fast: accuracy=best-2.5  # here {card['policies']['fast']}\n" in config
+    own = shipped.artifact.manifest
+    assert card["policies"]["fast"] != own.policies["fast"]
+    for name, rule in own.policies.items():
+        assert goals[name] == own.policy_goals.get(name, rule)
+    without_policies = re.sub(r"^policies:\n(  .*\n)+", "", config, flags=re.MULTILINE)
+    assert set(without_policies.splitlines()) < set(own.provenance.config.splitlines())
+    assert session["policy_names"][card["policies"]["fast"]] == "fast"
+    assert session["policy_names"][card["default_policy"]] == "balanced"
 
 
 def test_advice_compares_the_configured_models(sandbox: Sandbox, shipped: Router) -> None:
@@ -399,6 +424,16 @@ def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
     wait_for(lambda: verifying.get(path).is_success, "the decision is there")
     assert listed_requests(verifying)[0]["candidates"] == 3
     assert "get_weather" not in verifying.get(path).text + verifying.get(REQUESTS).text
+
+
+def test_recorded_candidates_say_why_they_were_asked(verifying: httpx.Client) -> None:
+    """A record has each candidate's first estimate, and what asking it was expected to gain."""
+    answer = ask_verified(verifying, CHAT, BODY)
+    path = f"{RECENT}/{answer.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: verifying.get(path).is_success, "the decision is there")
+    small, medium, large = verifying.get(path).json()["candidates"]
+    assert [each["first_p_correct"] for each in (small, medium, large)] == [0.2, 0.4, 0.9]
+    assert [each["expected_gain"] for each in (small, medium, large)] == [None, 0.1, 0.1]
 
 
 @pytest.mark.parametrize("text", ["x" * 3_000, "\N{SNOWMAN}\x7f\r\n" * 1_000])

@@ -24,7 +24,7 @@ USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
             "drift=0.01",
             "big: 94% is the highest probability, and no arm within 1 point of it is cheaper.",
         ),
-        ("mid", Reason.THRESHOLD, "theta=0.92", "mid: 92% reaches 92%, and no cheaper arm does."),
+        ("mid", Reason.THRESHOLD, "theta=0.92", "mid: 92% reaches 92%, and no cheaper model does."),
         (
             "big",
             Reason.ARGMAX,
@@ -36,7 +36,7 @@ USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
             Reason.UTILITY,
             "utility=0.1",
             (
-                "mid: 92% is the best value, if a correct answer is worth 0.1 USD; the best arm "
+                "mid: 92% is the best value, if a correct answer is worth 0.1 USD; the best model "
                 "(big, 94%) is more likely, and this one costs 47% less."
             ),
         ),
@@ -44,7 +44,7 @@ USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
             "mini",
             Reason.DRIFT,
             "drift=0.05",
-            "mini: 91% is within 5 points of the best arm (big, 94%) and costs 17 times less.",
+            "mini: 91% is within 5 points of the best model (big, 94%) and costs 17 times less.",
         ),
         (
             "big",
@@ -62,7 +62,7 @@ USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
             "mini",
             Reason.EXPLORED,
             "drift=0.05",
-            "mini: 91% was drawn at random, to learn how all arms answer.",
+            "mini: 91% was drawn at random, to learn how all models answer.",
         ),
         (
             "big",
@@ -101,7 +101,7 @@ def test_sentence_names_the_configured_models() -> None:
     labels = {"mini": "haiku (mini)", "big": "big"}
     explained = explain_choice("mini", Reason.DRIFT, "drift=0.05", P, USD, labels)
     assert explained.sentence.startswith(
-        "haiku (mini): 91% is within 5 points of the best arm (big"
+        "haiku (mini): 91% is within 5 points of the best model (big"
     )
 
 
@@ -163,7 +163,7 @@ def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({}, "mini: 91% is within 5 points of the best arm (big, 94%) and costs 17 times less."),
+        ({}, "mini: 91% is within 5 points of the best model (big, 94%) and costs 17 times less."),
         (
             {"reason": "fallback", "model": "next"},
             "next: the next choice, because the router's choice, mini, failed.",

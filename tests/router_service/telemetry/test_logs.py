@@ -12,7 +12,7 @@ import pytest
 from router_service.settings import LogFormat
 from router_service.telemetry.logs import FIELDS, JsonFormatter, TextFormatter, formatter_for
 
-WHY = "small: 91% is within 5 points of the best arm (large, 94%) and costs 17 times less."
+WHY = "small: 91% is within 5 points of the best model (large, 94%) and costs 17 times less."
 
 
 class Terminal(io.StringIO):

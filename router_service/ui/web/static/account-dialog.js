@@ -1,7 +1,7 @@
 /** The dialog with a key or a team: its details, forms, confirmations, and new secrets. */
 
 import { AccountForm } from "./account-form.js";
-import { addressOf } from "./address.js";
+import { addressOf, enterDialog, forgetDialog, leaveDialog, readAddress } from "./address.js";
 import * as api from "./api.js";
 import { budgetBar } from "./budgets.js";
 import { byId, errorNotice, facts, h, present, table } from "./dom.js";
@@ -28,6 +28,8 @@ export class AccountDialog {
   element = byId("account", HTMLDialogElement);
   /** Whether a secret is shown that has not been copied, so that Escape must not close it. */
   guardsSecret = false;
+  /** What the page's address names while the dialog is open. */
+  name = "";
 
   /** @param {Session} session
    * @param {(message: string, isNew: boolean) => void} onchanged called after each change */
@@ -35,10 +37,43 @@ export class AccountDialog {
     this.session = session;
     this.onchanged = onchanged;
     // Nothing of a dialog stays in the document, above all no secret; this is for Escape.
-    this.element.addEventListener("close", () => this.element.replaceChildren());
+    this.element.addEventListener("close", () => {
+      this.element.replaceChildren();
+      if (readAddress().view === "keys") leaveDialog();
+    });
     this.element.addEventListener("cancel", (event) => {
       if (this.guardsSecret) event.preventDefault();
     });
+  }
+
+  /** Shows what the page's address names. A secret that was not copied stays.
+   * @param {string | null} name of a key or a team, empty for a new one; null for a closed dialog */
+  async follow(name) {
+    const { open } = this.element;
+    if (name === null) {
+      if (open && this.guardsSecret) history.forward();
+      else this.close();
+      return;
+    }
+    if (open && this.name === name) return;
+    const list = readAddress().filters.list === "teams" ? "teams" : "keys";
+    if (name === "") {
+      await this.create(list);
+      return;
+    }
+    try {
+      if (list === "keys") await this.showKey(await api.key(name));
+      else await this.showTeam(await api.team(name));
+    } catch (error) {
+      this.open(bdi(name), errorNotice(error));
+    }
+  }
+
+  /** Names what the dialog shows in the page's address, before it opens.
+   * @param {string} name of a key or a team, empty for a new one */
+  async enter(name) {
+    this.name = name;
+    await enterDialog(name);
   }
 
   /** @param {string | Node} title @param {Child[]} content */
@@ -63,7 +98,8 @@ export class AccountDialog {
   }
 
   /** @param {"keys" | "teams"} list */
-  create(list) {
+  async create(list) {
+    await this.enter("");
     const form = new AccountForm(list, null, this.session, {
       onsaved: (saved) => this.created(saved),
       oncancel: () => this.close(),
@@ -84,7 +120,8 @@ export class AccountDialog {
   }
 
   /** @param {KeyView} key */
-  showKey(key) {
+  async showKey(key) {
+    await this.enter(key.name);
     const isUsable = key.status !== "revoked";
     this.open(
       bdi(key.name),
@@ -120,7 +157,8 @@ export class AccountDialog {
   }
 
   /** @param {TeamView} team */
-  showTeam(team) {
+  async showTeam(team) {
+    await this.enter(team.name);
     this.open(
       bdi(team.name),
       ...budgets([["Budget of this team", team.budget_state]]),
@@ -143,7 +181,7 @@ export class AccountDialog {
   /** @param {"key" | "team"} filter @param {string} name */
   usageLink(filter, name) {
     const href = addressOf("overview", { period: "month", [filter]: name });
-    return h("a", { href, onclick: () => this.close() }, "Show usage");
+    return h("a", { href }, "Show usage");
   }
 
   /** @param {"keys" | "teams"} list @param {KeyView | TeamView} view */
@@ -273,9 +311,11 @@ export class AccountDialog {
       `export OPENAI_BASE_URL=${new URL("v1", new URL(".", location.href)).href}`,
     ].join("\n");
     const done = () => {
-      this.close();
       // A gateway without keys is open to all. It has a key now, so the page needs one too.
-      if (this.session.key === null) location.reload();
+      const needsKey = this.session.key === null;
+      if (needsKey) forgetDialog();
+      this.close();
+      if (needsKey) location.reload();
     };
     this.open(
       h("span", {}, "Secret of ", bdi(key.name)),

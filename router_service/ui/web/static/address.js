@@ -1,9 +1,20 @@
-/** The page's address names the view and its filters, such as `#overview?team=search`. */
+/** The page's address names the view, its filters, and the open dialog, as in
+ * `#overview?team=search` and `#live?open=dec_1`. */
 
-/** @returns {{view: string, filters: Record<string, string>}} */
+/** @typedef {{view: string, filters: Record<string, string>, dialog: string | null}} Address
+ * `dialog` names what the view's dialog shows; null if it is closed */
+
+const DIALOG = "open";
+
+/** Settled once no step back is pending; null if none is.
+ * @type {Promise<unknown> | null} */
+let back = null;
+
+/** @returns {Address} */
 export function readAddress() {
   const [view, query] = location.hash.slice(1).split("?");
-  return { view, filters: Object.fromEntries(new URLSearchParams(query)) };
+  const { [DIALOG]: dialog = null, ...filters } = Object.fromEntries(new URLSearchParams(query));
+  return { view, filters, dialog };
 }
 
 /** @param {string} view @param {Record<string, string>} filters @returns {string} the fragment */
@@ -15,5 +26,42 @@ export function addressOf(view, filters) {
 /** Writes the filters of a view into the address, if the view is shown. No step back is added.
  * @param {string} view @param {Record<string, string>} filters */
 export function keepFilters(view, filters) {
-  if (readAddress().view === view) history.replaceState(null, "", addressOf(view, filters));
+  const { view: shown, dialog } = readAddress();
+  if (shown !== view) return;
+  const all = dialog === null ? filters : { ...filters, [DIALOG]: dialog };
+  history.replaceState(history.state, "", addressOf(view, all));
+}
+
+/** Names the dialog that opens, as a step that Back undoes.
+ * @param {string} name */
+export async function enterDialog(name) {
+  await back;
+  const { view, filters, dialog } = readAddress();
+  if (dialog === name) return;
+  const address = addressOf(view, { ...filters, [DIALOG]: name });
+  // From one dialog to the next, Back closes instead of returning to the first one.
+  if (dialog === null) history.pushState({ isDialog: true }, "", address);
+  else history.replaceState(history.state, "", address);
+}
+
+/** Removes the dialog that is closed. A dialog that was opened by its address, such as a link, has
+ * no step back. */
+export function leaveDialog() {
+  const { view, filters, dialog } = readAddress();
+  if (dialog === null || back !== null) return;
+  if (!history.state?.isDialog) {
+    history.replaceState(null, "", addressOf(view, filters));
+    return;
+  }
+  back = new Promise((resolve) => addEventListener("popstate", resolve, { once: true }));
+  back.then(() => {
+    back = null;
+  });
+  history.back();
+}
+
+/** Forgets the dialog without a step back, before the page is loaded again. */
+export function forgetDialog() {
+  const { view, filters } = readAddress();
+  history.replaceState(null, "", addressOf(view, filters));
 }

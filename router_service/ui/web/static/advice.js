@@ -2,7 +2,8 @@
 
 import * as api from "./api.js";
 import { errorNotice, h, present, table } from "./dom.js";
-import { count, percent, points, usdPer1k, within } from "./format.js";
+import { count, modelOf, percent, points, usdPer1k, within } from "./format.js";
+import { policyLabel } from "./policies.js";
 
 /** @import { Advice, ArtifactCard, PoolFigures } from "../types" */
 
@@ -22,7 +23,7 @@ export function advice(card) {
       h("p", { class: "hint" }, "Comparing pools of models. This takes some seconds."),
     );
     try {
-      place.replaceChildren(...present(described(await api.advice(known))));
+      place.replaceChildren(...present(described(card, await api.advice(known))));
     } catch (error) {
       place.replaceChildren(errorNotice(error));
     }
@@ -49,19 +50,23 @@ export function advice(card) {
   );
 }
 
-/** @param {Advice} advice */
-function described(advice) {
+/** @param {ArtifactCard} card @param {Advice} advice */
+function described(card, advice) {
   const shown = KINDS.filter(([kind]) => advice.recommended.some((each) => each.kind === kind));
   return [
-    h("p", {}, `The most accurate of ${advice.arms.length} models alone is ${advice.best_single}.`),
+    h(
+      "p",
+      {},
+      `The most accurate of ${advice.arms.length} models alone is ${modelOf(card.arms, advice.best_single)}.`,
+    ),
     ...shown.flatMap(([kind, title]) => [
       h("h4", {}, `${title}, at no more than ${percent(advice.cost_share, 0)} of its cost`),
-      recommended(advice, kind),
+      recommended(card, advice, kind),
       h(
         "details",
         {},
         h("summary", {}, `All efficient pools: ${title.toLowerCase()}`),
-        efficient(advice, kind, title),
+        efficient(card, advice, kind, title),
       ),
     ]),
     !advice.has_verified &&
@@ -78,8 +83,8 @@ function described(advice) {
   ];
 }
 
-/** @param {Advice} advice @param {"once" | "verified"} kind */
-function recommended(advice, kind) {
+/** @param {ArtifactCard} card @param {Advice} advice @param {"once" | "verified"} kind */
+function recommended(card, advice, kind) {
   /** @type {string[]} */
   let before = [];
   const rows = advice.recommended
@@ -87,22 +92,29 @@ function recommended(advice, kind) {
     .map(({ figures, unseen_difference }) => {
       const isLarger = before.length > 0 && before.every((arm) => figures.arms.includes(arm));
       const name = isLarger
-        ? `… adding ${figures.arms.filter((arm) => !before.includes(arm)).join(", ")}`
-        : figures.arms.join(" + ");
+        ? `… adding ${models(
+            card,
+            figures.arms.filter((arm) => !before.includes(arm)),
+          ).join(", ")}`
+        : models(card, figures.arms).join(" + ");
       before = figures.arms;
       return [...cells(figures, name), points(unseen_difference.value)];
     });
   return table(`Best pool of each size: ${kind}`, [...HEAD, "Elsewhere"], rows);
 }
 
-/** @param {Advice} advice @param {"once" | "verified"} kind @param {string} title */
-const efficient = (advice, kind, title) =>
+/** @param {ArtifactCard} card @param {string[]} arms @returns {string[]} */
+const models = (card, arms) => arms.map((arm) => modelOf(card.arms, arm));
+
+/** @param {ArtifactCard} card @param {Advice} advice @param {"once" | "verified"} kind
+ * @param {string} title */
+const efficient = (card, advice, kind, title) =>
   table(
     `Efficient pools: ${title}`,
     HEAD,
     advice.efficient
       .filter((each) => each.kind === kind)
-      .map((each) => cells(each, each.arms.join(" + "))),
+      .map((each) => cells(each, models(card, each.arms).join(" + "))),
   );
 
 const HEAD = [
@@ -119,7 +131,7 @@ function cells({ arms, point }, name) {
   const versus = point.versus_best;
   return [
     name,
-    arms.length === 1 ? "alone" : point.policy,
+    arms.length === 1 ? "alone" : policyLabel(point.policy),
     `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
     versus ? `${points(versus.difference)} ${within(versus.difference_interval, points)}` : "",
     usdPer1k(point.cost_usd.value),

@@ -1,31 +1,73 @@
 /** Sends the request to a model, and shows the answer while it arrives. */
 
+import { AnswerParts, EventStream } from "./answer-parts.js";
 import { ask, decision } from "./api.js";
 import { byId, errorNotice, facts, h, messageOf, present } from "./dom.js";
 import { percent, usd } from "./format.js";
-import { steps } from "./steps.js";
+import { policyLabel } from "./policies.js";
+import { verification } from "./verification.js";
 
+/** @import { Explained } from "../types" */
 /** @import { Api } from "./api.js" */
+/** @import { StepFacts } from "./verification.js" */
+
+/** @typedef {{api: Api, body: string, policy: string, explained: Explained}} Sent */
 
 const STEPS = "steps";
 const TRIES = 10;
 const PAUSE_MS = 200;
 
-/** @param {Api} api @param {string} body @param {string} policy */
-export async function showAnswer(api, body, policy) {
-  const place = byId("answer");
-  const card = byId("answer-card");
-  card.hidden = false;
-  place.replaceChildren(h("p", { class: "hint", role: "status" }, "Waiting for the answer …"));
-  card.scrollIntoView({ block: "start" });
-  try {
-    const response = await ask(api, body, policy);
+export class AnswerCard {
+  card = byId("answer-card");
+  place = byId("answer");
+  stop = byId("stop");
+  /** Stops the request that is running.
+   * @type {AbortController | null} */
+  running = null;
+
+  constructor() {
+    this.stop.addEventListener("click", () => this.running?.abort());
+  }
+
+  /** Hides the answer, and stops the request for it. */
+  hide() {
+    this.running?.abort();
+    this.card.hidden = true;
+  }
+
+  /** @param {Sent} sent */
+  async send(sent) {
+    this.running?.abort();
+    const running = new AbortController();
+    this.running = running;
+    this.stop.hidden = false;
+    this.card.hidden = false;
+    this.place.replaceChildren(
+      h("p", { class: "hint", role: "status" }, "Waiting for the answer …"),
+    );
+    this.card.scrollIntoView({ block: "start" });
+    try {
+      await this.show(sent, running.signal);
+    } catch (error) {
+      if (this.running === running)
+        this.place.replaceChildren(running.signal.aborted ? stopped() : errorNotice(error));
+    }
+    if (this.running !== running) return; // another request was sent meanwhile
+    this.running = null;
+    if (document.activeElement === this.stop) byId("ask").focus();
+    this.stop.hidden = true;
+  }
+
+  /** @param {Sent} sent @param {AbortSignal} signal */
+  async show({ api, body, policy, explained }, signal) {
+    const response = await ask(api, body, policy, signal);
     const headers = decisionHeaders(response.headers);
-    const raw = h("pre", { tabindex: 0, "aria-label": "Response body" });
     const isJson = response.headers.get("content-type")?.startsWith("application/json");
-    const verification = h("div", { id: "verification" });
-    const content = h("div", { class: "content" });
-    place.replaceChildren(
+    const raw = h("pre", { tabindex: 0, "aria-label": "Response body" });
+    const parts = new AnswerParts();
+    const ending = h("div", { class: "ending" });
+    const verified = h("div", { id: "verification" });
+    this.place.replaceChildren(
       ...present([
         response.headers.has("x-sandbox") &&
           h(
@@ -33,35 +75,72 @@ export async function showAnswer(api, body, policy) {
             { class: "notice" },
             "This answer comes from a sandbox, not from the model. Configure models to get their answers.",
           ),
-        content,
+        parts.element,
+        ending,
         headers.has("why") && h("p", { class: "why" }, headers.get("why")),
         described(headers),
-        verification,
-        h(
-          "details",
-          { open: !isJson },
-          h("summary", {}, isJson ? "Response body" : "Streamed events"),
-          raw,
-        ),
+        verified,
+        h("details", {}, h("summary", {}, isJson ? "Response body" : "Streamed events"), raw),
       ]),
     );
-    verification.replaceChildren(...(known(headers) ?? []));
+    /** @type {StepFacts} */
+    const request = {
+      question: questionOf(body),
+      policy: headers.get("policy") ?? policy,
+      probabilities: Object.fromEntries(explained.arms.map((arm) => [arm.arm, arm.probability])),
+      costs_usd: Object.fromEntries(explained.arms.map((arm) => [arm.arm, arm.cost_usd])),
+    };
+    verified.replaceChildren(...(known(headers, request) ?? []));
     if (isJson) {
       const answer = await response.json();
-      content.replaceChildren(...contents(answer));
+      parts.show(answer);
       raw.textContent = JSON.stringify(answer, null, 2);
-    } else await stream(response, raw);
-    if (!known(headers))
-      verification.replaceChildren(...(await recorded(headers.get("decision-id") ?? "")));
-    card.scrollIntoView({ block: "start" });
-  } catch (error) {
-    place.replaceChildren(errorNotice(error));
+    } else {
+      ending.replaceChildren(h("p", { class: "hint", role: "status" }, "The answer arrives …"));
+      ending.replaceChildren(...(await stream(response, new EventStream(api, parts), raw, signal)));
+    }
+    if (signal.aborted) return;
+    if (!known(headers, request))
+      verified.replaceChildren(...(await recorded(headers.get("decision-id") ?? "", request)));
+    this.card.scrollIntoView({ block: "start" });
   }
 }
 
+/** @param {Response} response @param {EventStream} events @param {HTMLElement} raw
+ * @param {AbortSignal} signal @returns {Promise<Node[]>} how the answer ended, unless it is complete */
+async function stream(response, events, raw, signal) {
+  const body = /** @type {ReadableStream<Uint8Array>} */ (response.body);
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const text = decoder.decode(value, { stream: true });
+      raw.append(text);
+      events.add(text);
+    }
+  } catch {
+    if (signal.aborted) return [stopped()];
+    events.fail({ message: "The connection broke before the answer was complete." });
+  }
+  if (events.error !== null) return [errorNotice(`The answer failed: ${events.error}`)];
+  return events.isComplete
+    ? [h("p", { class: "spoken", role: "status" }, "The answer is complete.")]
+    : [errorNotice("The stream ended before the answer was complete.")];
+}
+
+const stopped = () =>
+  h(
+    "p",
+    { class: "notice", role: "status" },
+    "Stopped. The gateway cancels the request to the model.",
+  );
+
 /** @param {Map<string, string>} headers */
 function described(headers) {
-  const [candidates, probability, cost, attempts] = [
+  const [policy, candidates, probability, cost, attempts] = [
+    "policy",
     "candidates",
     "p-correct",
     "cost-usd",
@@ -69,7 +148,7 @@ function described(headers) {
   ].map((name) => headers.get(name));
   return facts([
     ["Answered by", headers.get("model")],
-    ["Policy", headers.get("policy")],
+    ["Policy", policy && policyLabel(policy)],
     ["Cost of this answer", cost && usd(Number(cost))],
     ["Models asked", candidates],
     ["Verifier's estimate", probability && percent(Number(probability))],
@@ -78,44 +157,15 @@ function described(headers) {
   ]);
 }
 
-/** The texts and tool calls of an answer of any of the three APIs.
- * @param {any} answer @returns {Node[]} */
-function contents(answer) {
-  const messages = [
-    ...(answer.choices ?? []).map((/** @type {any} */ choice) => choice.message),
-    ...(answer.output ?? []),
-    ...(answer.content ? [answer] : []),
-  ];
-  const parts = messages.flatMap((message) =>
-    typeof message?.content === "string" ? [{ text: message.content }] : (message?.content ?? []),
-  );
-  const calls = [
-    ...messages
-      .filter((message) => message?.type === "function_call")
-      .map(({ name, arguments: given }) => [name, given]),
-    ...messages
-      .flatMap((message) => message?.tool_calls ?? [])
-      .map((/** @type {any} */ call) => [call.function.name, call.function.arguments]),
-    ...parts
-      .filter((/** @type {any} */ part) => part.type === "tool_use")
-      .map((/** @type {any} */ part) => [part.name, JSON.stringify(part.input)]),
-  ];
-  const texts = parts.map((/** @type {any} */ part) => part.text).filter(Boolean);
-  return present([
-    ...texts.map((text) => h("p", { class: "said" }, text)),
-    calls.length > 0 &&
-      h(
-        "p",
-        { class: "hint" },
-        calls.length === 1 ? "The model calls a tool:" : `The model calls ${calls.length} tools:`,
-      ),
-    calls.length > 0 &&
-      h(
-        "ul",
-        { class: "calls" },
-        ...calls.map(([name, given]) => h("li", {}, h("code", {}, `${name}(${given})`))),
-      ),
-  ]);
+/** The user's last text in a request of any of the three APIs.
+ * @param {string} body @returns {string | null} */
+function questionOf(body) {
+  const { messages, input } = JSON.parse(body);
+  if (typeof input === "string") return input;
+  const turns = /** @type {any[]} */ (messages ?? input ?? []);
+  const content = turns.filter((turn) => turn?.role === "user").at(-1)?.content;
+  if (!Array.isArray(content)) return content ?? null;
+  return content.map((part) => part?.text ?? "").join("\n") || null;
 }
 
 /** @param {Headers} headers
@@ -130,21 +180,25 @@ function decisionHeaders(headers) {
 }
 
 /** The steps of the answer's verification; undefined if they are not in the headers.
- * @param {Map<string, string>} headers @returns {Node[] | undefined} */
-function known(headers) {
+ * @param {Map<string, string>} headers @param {StepFacts} request @returns {Node[] | undefined} */
+function known(headers, request) {
   const hasCandidates = ["verified", "text", undefined].includes(headers.get("reason"));
   if (hasCandidates && !headers.has(STEPS)) return undefined;
-  return steps(JSON.parse(headers.get(STEPS) ?? "[]"), headers.get("unverified") ?? null);
+  return verification(
+    JSON.parse(headers.get(STEPS) ?? "[]"),
+    headers.get("unverified") ?? null,
+    request,
+  );
 }
 
 /** The steps without their calls. A stream may begin before its answer is chosen or complete, so
  * its headers do not have the steps.
- * @param {string} id @returns {Promise<Node[]>} */
-async function recorded(id) {
+ * @param {string} id @param {StepFacts} request @returns {Promise<Node[]>} */
+async function recorded(id, request) {
   for (let tries = 1; ; tries += 1) {
     try {
       const { candidates, unverified } = await decision(id);
-      return steps(candidates ?? [], unverified);
+      return verification(candidates ?? [], unverified, request);
     } catch (error) {
       // The decision is recorded shortly after the answer's end.
       if (tries === TRIES)
@@ -153,16 +207,5 @@ async function recorded(id) {
         ];
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
     }
-  }
-}
-
-/** @param {Response} response @param {HTMLElement} place */
-async function stream(response, place) {
-  const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
-  const decoder = new TextDecoder();
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    place.append(decoder.decode(value, { stream: true }));
   }
 }

@@ -15,11 +15,13 @@ import { keyHeader, signOut } from "./session.js";
 /** @param {Api} api @param {string} body @returns {Promise<Explained>} */
 export const explain = (api, body) => json(`ui/api/explain?api=${api}`, { method: "POST", body });
 
-/** @param {Api} api @param {string} body @param {string} policy @returns {Promise<Response>} */
-export const ask = (api, body, policy) =>
+/** @param {Api} api @param {string} body @param {string} policy @param {AbortSignal} signal
+ * @returns {Promise<Response>} */
+export const ask = (api, body, policy, signal) =>
   good(`ui/api/ask/${api}`, {
     method: "POST",
     body,
+    signal,
     headers: { "x-switchcraft-policy": policy, "content-type": "application/json" },
   });
 
@@ -39,13 +41,6 @@ export const requestNames = () => json("ui/api/traffic/requests/names");
 
 /** @param {string} id @returns {Promise<RequestDetails>} */
 export const request = (id) => json(`ui/api/traffic/requests/${encodeURIComponent(id)}`);
-
-/** @param {string} id @returns {Promise<ExplainedDecision>} */
-export async function decision(id) {
-  const { decision, missing } = await request(id);
-  if (decision === null) throw new Error(missing ?? "There is no decision.");
-  return decision;
-}
 
 /** @returns {Promise<any>} the OpenAPI description of the gateway */
 export const description = () => json("ui/openapi.json");
@@ -69,6 +64,12 @@ export const advice = (known) => json(`ui/api/advice?known=${known}`);
 
 /** @param {Record<string, string>} query filters, `after` and `limit` @returns {Promise<KeyPage>} */
 export const keys = (query) => json(`admin/keys?${new URLSearchParams(query)}`);
+
+/** @param {string} name @returns {Promise<KeyView>} */
+export const key = (name) => json(`admin/keys/${segment(name)}`);
+
+/** @param {string} name @returns {Promise<TeamView>} */
+export const team = (name) => json(`admin/teams/${segment(name)}`);
 
 /** @param {Record<string, unknown>} key @returns {Promise<CreatedKey>} */
 export const createKey = (key) => send("POST", "admin/keys", key);
@@ -124,7 +125,8 @@ async function good(path, options = {}) {
   const response = await fetch(path, {
     ...options,
     headers: { ...options.headers, ...keyHeader() },
-  }).catch(() => {
+  }).catch((error) => {
+    if (options.signal?.aborted) throw error;
     throw new Error("The gateway does not answer. Check that it is running.");
   });
   if (response.status === 401) signOut(true);

@@ -2,6 +2,7 @@
 
 import { Accounts } from "./accounts.js";
 import { addressOf, readAddress } from "./address.js";
+import { DecisionDialog } from "./details.js";
 import { byId } from "./dom.js";
 import { LiveTraffic } from "./live.js";
 import { TrafficOverview } from "./overview.js";
@@ -19,6 +20,7 @@ const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 const overview = new TrafficOverview(session);
 const accounts = new Accounts(session);
 const live = new LiveTraffic(session);
+const details = new DecisionDialog();
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
 const starts = {
@@ -27,7 +29,7 @@ const starts = {
   live: () => live.start(),
   playground: () => new Playground().start(),
   router: startRouter,
-  api: startReference,
+  api: () => startReference(session),
 };
 
 /** Views whose filters are in the page's address.
@@ -73,10 +75,31 @@ function go(name) {
   select(name, filters);
 }
 
+/** @param {string} view @param {Record<string, string>} filters */
+const isShown = (view, filters) =>
+  !byId(view).hidden &&
+  addressOf(view, filtered[view]?.filters() ?? {}) === addressOf(view, filters);
+
+/** Shows what the address names; a step that only opens or closes a dialog changes nothing else. */
 function follow() {
-  const { view, filters } = readAddress();
-  if (names.includes(view)) select(view, filters);
-  else select(names[0], {});
+  const { view, filters, dialog } = readAddress();
+  const isKnown = names.includes(view);
+  if (!isKnown) select(names[0], {});
+  else if (!isShown(view, filters)) select(view, filters);
+  const isAccount = view === "keys" && isKnown;
+  accounts.dialog.follow(isAccount ? dialog : null);
+  details.follow(isAccount ? null : dialog);
+}
+
+/** Keeps the focus where it is. After `popstate`, browsers move it to the element that the fragment
+ * names, for example away from the row whose dialog was closed. */
+function keepFocus() {
+  const { activeElement } = document;
+  setTimeout(() => {
+    const isMoved = document.activeElement?.getAttribute("role") === "tabpanel";
+    if (isMoved && activeElement instanceof HTMLElement && activeElement !== document.body)
+      activeElement.focus({ preventScroll: true });
+  });
 }
 
 byId("tabs").hidden = false;
@@ -84,5 +107,8 @@ for (const [index, tab] of tabs.entries()) {
   tab.addEventListener("click", () => go(names[index]));
   tab.addEventListener("keydown", move);
 }
-addEventListener("popstate", follow);
+addEventListener("popstate", () => {
+  follow();
+  keepFocus();
+});
 follow();

@@ -2,6 +2,7 @@
 
 import { h, spoken } from "./dom.js";
 import { percent, usdPer1k } from "./format.js";
+import { policyText } from "./policies.js";
 
 /** @import { ArmView, Explained } from "../types" */
 /** @import { Selection } from "./slider.js" */
@@ -40,7 +41,7 @@ function caption({ floor, reason, policy }) {
   const line =
     floor <= 0
       ? "every probability is enough"
-      : `the line marks the minimum probability that ${reason === "risk" ? "the offered risky tools demand" : `${policy} demands`}: ${percent(floor)}`;
+      : `the line marks the minimum probability that ${reason === "risk" ? "the offered risky tools demand" : `the policy ${policyText(policy)} demands`}: ${percent(floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 

@@ -1,13 +1,16 @@
 /** The dialog with everything that is known of one decision. */
 
+import { enterDialog, leaveDialog, readAddress } from "./address.js";
 import * as api from "./api.js";
 import { reasonText } from "./decisions.js";
 import { byId, errorNotice, facts, h, present, table } from "./dom.js";
 import { duration, percent, usd, usdPer1k } from "./format.js";
+import { policyLabel, policyText } from "./policies.js";
 import { requestFacts } from "./request-facts.js";
-import { steps } from "./steps.js";
+import { verification, walkByKey } from "./verification.js";
 
 /** @import { BudgetChange, ExplainedDecision } from "../types" */
+/** @import { Neighbours } from "./verification.js" */
 
 export class DecisionDialog {
   element = byId("details", HTMLDialogElement);
@@ -16,34 +19,89 @@ export class DecisionDialog {
     this.element.addEventListener("click", (event) => {
       if (event.target === this.element) this.element.close(); // the backdrop
     });
+    this.element.addEventListener("close", () => this.left());
+    this.element.addEventListener("keydown", walkByKey);
+  }
+
+  /** Opens the dialog, and names it in the page's address.
+   * @param {string} id */
+  async show(id) {
+    await enterDialog(id);
+    await this.load(id);
+  }
+
+  /** Shows what the page's address names.
+   * @param {string | null} id of a decision; null for a closed dialog */
+  follow(id) {
+    if (id === null) this.element.close();
+    else if (!this.element.open || this.element.dataset.decision !== id) this.load(id);
+  }
+
+  /** Removes the dialog from the address, unless that was the reason to close it. */
+  left() {
+    if (readAddress().dialog === this.element.dataset.decision) leaveDialog();
   }
 
   /** @param {string} id */
-  async show(id) {
+  async load(id) {
     const close = () => this.element.close();
     const body = h("div", {}, h("p", { class: "hint" }, "Loading …"));
-    this.element.replaceChildren(
-      h(
-        "header",
-        {},
-        h("h2", { id: "details-title" }, "Request ", h("code", {}, id)),
-        h("button", { type: "button", class: "quiet", onclick: close }, "Close"),
-      ),
-      body,
-    );
-    this.element.showModal();
+    const closing = h("button", { type: "button", class: "quiet", onclick: close }, "Close");
+    const title = h("h2", { id: "details-title" }, "Request ", h("code", {}, id));
+    const show = () => this.element.replaceChildren(h("header", {}, title, closing), body);
+    this.element.dataset.decision = id;
+    if (!this.element.open) {
+      show();
+      this.element.showModal();
+    }
     try {
-      const { request, decision, missing } = await api.request(id);
-      const known = decision ? described(decision) : request ? requestFacts(request, missing) : [];
-      body.replaceChildren(...known);
+      const { request, decision, missing, conversation } = await api.request(id);
+      if (this.element.dataset.decision !== id) return; // another decision is shown meanwhile
+      const at = conversation.indexOf(id);
+      const shows = (/** @type {number} */ index) => {
+        const other = conversation[index];
+        return at >= 0 && other ? () => this.show(other) : null;
+      };
+      const neighbours = { before: shows(at - 1), after: shows(at + 1) };
+      const known = request ? requestFacts(request, missing) : [];
+      body.replaceChildren(
+        ...present([
+          at >= 0 && conversation.length > 1 && conversationBar(at, conversation, neighbours),
+          ...(decision ? described(decision, neighbours) : known),
+        ]),
+      );
     } catch (error) {
       body.replaceChildren(errorNotice(error));
     }
+    // From one request of a conversation to the next, the focus stays in the dialog.
+    const hadFocus = this.element.contains(document.activeElement);
+    if (!closing.isConnected) show();
+    this.element.scrollTop = 0;
+    if (!hadFocus || this.element.contains(document.activeElement)) return;
+    const next = /** @type {HTMLElement | null} */ (body.querySelector('.walk [data-by="1"]'));
+    (next ?? closing).focus();
   }
 }
 
-/** @param {ExplainedDecision} details */
-function described(details) {
+/** Which request of its conversation a decision is for.
+ * @param {number} at @param {string[]} decisions @param {Neighbours} neighbours */
+function conversationBar(at, decisions, { before, after }) {
+  const button = (
+    /** @type {string} */ name,
+    /** @type {1 | -1} */ by,
+    /** @type {(() => void) | null} */ onclick,
+  ) => h("button", { type: "button", "data-by": by, disabled: onclick === null, onclick }, name);
+  return h(
+    "nav",
+    { class: "conversation", "aria-label": "Conversation" },
+    h("span", { class: "hint" }, `Request ${at + 1} of ${decisions.length} of this conversation`),
+    button("Earlier", -1, before),
+    button("Later", 1, after),
+  );
+}
+
+/** @param {ExplainedDecision} details @param {Neighbours} neighbours */
+function described(details, neighbours) {
   const { probabilities, cost_usd } = details;
   const label = (/** @type {string} */ arm) => details.labels[arm] ?? arm;
   const arms = Object.entries(probabilities ?? {}).sort((a, b) => b[1] - a[1]);
@@ -52,12 +110,9 @@ function described(details) {
     facts(
       [
         ["Answered by", details.model],
-        details.arm !== details.model && ["Arm", details.arm],
+        details.arm !== details.model && ["Measured as", details.arm],
         ["Reason", reasonText(details.reason)],
-        [
-          "Policy",
-          details.policy_name ? `${details.policy_name} (${details.policy})` : details.policy,
-        ],
+        ["Policy", details.policy && policyLabel(policyOf(details))],
         [
           "Probability demanded",
           details.threshold === null ? null : `${percent(details.threshold)} or more`,
@@ -82,11 +137,20 @@ function described(details) {
       ].filter((fact) => Array.isArray(fact)),
     ),
     details.budget && budgetTable(details.budget),
-    ...steps(details.candidates ?? [], details.reason === "chat" ? null : details.unverified),
+    ...verification(
+      details.candidates ?? [],
+      details.reason === "chat" ? null : details.unverified,
+      {
+        policy: policyOf(details),
+        probabilities: probabilities ?? {},
+        costs_usd: cost_usd ?? {},
+        neighbours,
+      },
+    ),
     arms.length > 0 &&
       table(
-        "Prediction for each arm",
-        ["Arm", "Probability correct", "USD per 1,000"],
+        "Prediction for each model",
+        ["Model", "Probability correct", "USD per 1,000"],
         arms.map(([arm, probability]) => [
           arm === details.arm
             ? h("b", {}, label(arm), " (chosen)")
@@ -99,6 +163,10 @@ function described(details) {
       ),
   ]);
 }
+
+/** @param {ExplainedDecision} details @returns {string} the rule, after the name that was asked for */
+const policyOf = ({ policy, policy_name }) =>
+  policy_name ? `${policy_name} (${policy})` : (policy ?? "");
 
 /** The policy that a budget has replaced, and the one that applied.
  * @param {BudgetChange} change */
@@ -115,11 +183,11 @@ function budgetTable(change) {
     ["Policy", "Measured accuracy", "USD per 1,000"],
     [
       [
-        h("span", {}, change.asked, " (without the budget)"),
+        h("span", {}, policyText(change.asked), " (without the budget)"),
         ...figures(change.asked_accuracy, change.asked_cost_usd),
       ],
       [
-        h("b", {}, change.policy, " (applied)"),
+        h("b", {}, policyText(change.policy), " (applied)"),
         ...figures(change.expected_accuracy, change.expected_cost_usd),
       ],
     ],

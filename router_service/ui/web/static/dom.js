@@ -81,6 +81,11 @@ export const spoken = (text) => h("span", { class: "spoken" }, text);
  * @param {string} name @returns {HTMLElement} */
 export const shortened = (name) => h("bdi", { class: "name", title: name }, name);
 
+/** Text in which back quotes mark code.
+ * @param {string} text @returns {Child[]} */
+export const inline = (text) =>
+  text.split("`").map((part, index) => (index % 2 === 1 ? h("code", {}, part) : part));
+
 /** @param {Child[]} children @returns {Node[]} the children that are nodes */
 export const present = (children) => children.filter((child) => child instanceof Node);
 

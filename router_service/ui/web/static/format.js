@@ -22,6 +22,10 @@ export const duration = (seconds) =>
  * @param {{arm: string, model: string}} served */
 export const armLabel = ({ arm, model }) => (arm === model ? arm : `${model} (${arm})`);
 
+/** The configured model of an arm, or the arm if none is configured for it.
+ * @param {{arm: string, model: string}[]} served @param {string} arm @returns {string} */
+export const modelOf = (served, arm) => served.find((each) => each.arm === arm)?.model ?? arm;
+
 /** @param {number} count */
 export const count = (count) => count.toLocaleString("en-US");
 

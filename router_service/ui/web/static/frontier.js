@@ -2,6 +2,7 @@
 
 import { h, s } from "./dom.js";
 import { parsePolicy, percent, usdPer1k } from "./format.js";
+import { policyText } from "./policies.js";
 
 /** @import { ArtifactCard, Control, FrontierPoint, Measure } from "../types" */
 /** @typedef {{x: (usd: number) => number, y: (share: number) => number}} Scales */
@@ -110,7 +111,7 @@ function drawn(card, { current, rule, height = 230 }, width) {
     ...(now ? marked(now, scales) : []),
     ...labelled(
       [
-        ...(now ? [{ text: now.policy, kind: "now-label", ...at(now, scales) }] : []),
+        ...(now ? [{ text: policyText(now.policy), kind: "now-label", ...at(now, scales) }] : []),
         ...marks.map((mark) => ({
           text: mark.label,
           kind: "reference-label",
@@ -233,7 +234,7 @@ function dot(point, kind, { x, y }) {
     s(
       "title",
       {},
-      `${point.policy}: ${percent(point.accuracy.value)} at ${usdPer1k(point.cost_usd.value)} per 1,000`,
+      `${policyText(point.policy)}: ${percent(point.accuracy.value)} at ${usdPer1k(point.cost_usd.value)} per 1,000`,
     ),
   );
 }
@@ -318,7 +319,7 @@ function description(card, now) {
   const parts = [
     `Measured accuracy over cost of ${card.frontier.length} policies${verified > 0 ? ` that ask one model per request, and of ${verified} that verify answers` : ""}`,
     now &&
-      `${now.policy} has an accuracy of ${percent(now.accuracy.value)} at ${usdPer1k(now.cost_usd.value)} per 1,000`,
+      `${policyText(now.policy)} has an accuracy of ${percent(now.accuracy.value)} at ${usdPer1k(now.cost_usd.value)} per 1,000`,
     best &&
       `the best single model ${percent(best.value)} at ${usdPer1k(card.metrics.best_single_cost_usd.value)}`,
   ];

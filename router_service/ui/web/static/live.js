@@ -8,6 +8,7 @@ import { DecisionDialog } from "./details.js";
 import { byId, facts, h, shortened, showError, spoken } from "./dom.js";
 import { clock, count, duration, money, percent, usd, usdPer1k } from "./format.js";
 import { latencyPlot } from "./latencies.js";
+import { policyLabel, policyText } from "./policies.js";
 import { whyUnverified } from "./steps.js";
 
 /** @import { ListedRequest, LiveFigures, LiveTraffic as Listed, Session } from "../types" */
@@ -266,7 +267,9 @@ export class LiveTraffic {
         ? (OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (value)] ?? value)
         : name === "reason"
           ? reasonText(value)
-          : nameText(name, value);
+          : name === "policy" && value !== "none"
+            ? policyText(value)
+            : nameText(name, value);
     const options = [
       h("option", { value: "" }, "all"),
       ...names.map((value) => h("option", { value: `=${value}` }, text(value))),
@@ -374,7 +377,7 @@ export class LiveTraffic {
       h("th", { scope: "row" }, open),
       cell("Model", shortened(model ?? "no model")),
       cell("Reason", cause(request)),
-      cell("Policy", model === null ? NOTHING : shortened(policy ?? "not routed")),
+      cell("Policy", model === null ? NOTHING : policy ? policyLabel(policy) : "not routed"),
       this.showsKeys && cell("Key", key === null ? "none" : shortened(key)),
       cell("Latency", duration(latency_s)),
       cell("Cost", cost_usd !== null ? usd(cost_usd) : isFailed(request) ? NOTHING : "unknown"),

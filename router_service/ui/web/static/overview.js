@@ -5,6 +5,7 @@ import { keepFilters } from "./address.js";
 import * as api from "./api.js";
 import { byId, facts, h, showError, table } from "./dom.js";
 import { count, duration, money, percent } from "./format.js";
+import { policyText } from "./policies.js";
 import { TimeChart, timeLabel } from "./timeseries.js";
 
 /** @import { NamedTraffic, Overview, Session, Traffic, UnavailableOverview } from "../types" */
@@ -363,6 +364,7 @@ export class TrafficOverview {
 function label(name, value) {
   if (name === "team") return value || "without a team";
   if (name === "key") return value || "without a key";
+  if (name === "policy" && value !== "none") return policyText(value);
   if (value !== "none") return value;
   return name === "model" ? "refused before a model was chosen" : "not routed";
 }

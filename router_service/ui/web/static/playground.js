@@ -1,7 +1,7 @@
 /** The playground: routes a request, and shows the decision with everything that led to it. */
 
 import * as api from "./api.js";
-import { showAnswer } from "./answer.js";
+import { AnswerCard } from "./answer.js";
 import { arms } from "./arms.js";
 import { byId, h, showError } from "./dom.js";
 import { bodyOf, detectApi, EXAMPLES } from "./examples.js";
@@ -24,12 +24,15 @@ export class Playground {
   policy = "";
   /** Whether the slider was moved, so that the policy holds for other requests too. */
   isPolicyKept = false;
-  /** The request that is shown: its body, and the model that it names. */
-  shown = { body: "", model: "" };
+  /** The request that is shown: its body, the model that it names, and what was decided.
+   * @type {{body: string, model: string, explained: Explained | null}} */
+  shown = { body: "", model: "", explained: null };
   /** Number of the latest request; answers to earlier ones are dropped. */
   latest = 0;
 
+  answer = new AnswerCard();
   body = byId("body", HTMLTextAreaElement);
+  streams = byId("stream", HTMLInputElement);
   apis = Object.keys(APIS).map((name) =>
     h("input", {
       type: "radio",
@@ -70,7 +73,9 @@ export class Playground {
     this.body.addEventListener("input", () => {
       this.press(null);
       this.api = detectApi(this.body.value, this.api);
+      this.streams.checked = parsed(this.body.value)?.stream === true;
     });
+    this.streams.addEventListener("change", () => this.setStream());
     byId("ask").addEventListener("click", () => this.ask());
     this.choose(0);
   }
@@ -87,9 +92,27 @@ export class Playground {
 
   /** @param {number} index */
   choose(index) {
-    this.body.value = JSON.stringify(bodyOf(EXAMPLES[index], this.api), null, 2);
+    this.write(bodyOf(EXAMPLES[index], this.api));
     this.press(index);
     this.route();
+  }
+
+  /** Writes a request into the editor, which asks for a stream if that is switched on.
+   * @param {object} body */
+  write(body) {
+    const asked = this.streams.checked ? { ...body, stream: true } : body;
+    this.body.value = JSON.stringify(asked, null, 2);
+  }
+
+  /** Lets the request in the editor ask for a stream, or not. */
+  setStream() {
+    const body = parsed(this.body.value);
+    if (body === null) {
+      this.streams.checked = false; // the gateway reports what is wrong with the body
+      return;
+    }
+    const { stream: _, ...rest } = body;
+    this.write(rest);
   }
 
   /** @param {number | null} index of the example in the editor, if any */
@@ -119,15 +142,17 @@ export class Playground {
 
   async ask() {
     if (this.body.value !== this.shown.body) await this.route();
-    if (this.body.value === this.shown.body)
-      await showAnswer(this.api, this.body.value, this.policy);
+    const { body, explained } = this.shown;
+    if (this.body.value === body && explained !== null)
+      await this.answer.send({ api: this.api, body, policy: this.policy, explained });
   }
 
   /** @param {unknown} error */
   fail(error) {
     showError("explain-error", error);
     byId("results").hidden = true;
-    this.shown = { body: "", model: "" };
+    this.answer.hide();
+    this.shown = { body: "", model: "", explained: null };
   }
 
   /** @param {ArtifactCard} card @param {Explained} explained @param {string} sent the body */
@@ -135,10 +160,10 @@ export class Playground {
     const model = String(JSON.parse(sent).model);
     // A request that names another model may ask for another policy.
     this.isPolicyKept &&= model === this.shown.model;
-    this.shown = { body: sent, model };
+    this.shown = { body: sent, model, explained };
     showError("explain-error");
     byId("results").hidden = false;
-    byId("answer-card").hidden = true;
+    this.answer.hide();
     byId("packed").replaceChildren(...packed(explained));
     const select = (
       /** @type {Selection} */ choice,
@@ -166,5 +191,15 @@ export class Playground {
     else if (explained.verification?.requested)
       select(verifiedChoice(explained), explained.verification.explanation, requested(explained));
     else select(explained.chosen, explained.explanation, requested(explained));
+  }
+}
+
+/** @param {string} body @returns {any} the decoded object; null if it is none */
+function parsed(body) {
+  try {
+    const value = JSON.parse(body);
+    return typeof value === "object" ? value : null;
+  } catch {
+    return null;
   }
 }

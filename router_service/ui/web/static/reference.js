@@ -1,8 +1,9 @@
 /** The API: every operation of the gateway's OpenAPI description. */
 
 import { description } from "./api.js";
-import { byId, h, showError, table } from "./dom.js";
+import { byId, h, inline, showError, table } from "./dom.js";
 
+/** @import { Session } from "../types" */
 /** @import { Child } from "./dom.js" */
 
 /** @typedef {any} Document an OpenAPI description */
@@ -11,10 +12,11 @@ import { byId, h, showError, table } from "./dom.js";
 
 const MAX_DEPTH = 4;
 
-export async function startReference() {
+/** @param {Session} session */
+export async function startReference({ model_name }) {
   try {
     const document = await description();
-    byId("api-body").replaceChildren(...described(document));
+    byId("api-body").replaceChildren(...described(document, model_name));
   } catch (error) {
     showError("api-error", error);
   }
@@ -27,8 +29,8 @@ const addressOf = (path) =>
     .replaceAll("%7B", "{")
     .replaceAll("%7D", "}");
 
-/** @param {Document} document */
-function described(document) {
+/** @param {Document} document @param {string} model that a client names */
+function described(document, model) {
   const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, operation]) => ({ path, method, operation })),
   );
@@ -58,12 +60,8 @@ function described(document) {
         "Addresses for clients",
         ["Client", "Base URL", "Model"],
         [
-          ["OpenAI and compatible", h("code", {}, addressOf("/v1")), h("code", {}, "switchcraft")],
-          [
-            "Anthropic",
-            h("code", {}, addressOf("/").replace(/\/$/, "")),
-            h("code", {}, "switchcraft"),
-          ],
+          ["OpenAI and compatible", h("code", {}, addressOf("/v1")), h("code", {}, model)],
+          ["Anthropic", h("code", {}, addressOf("/").replace(/\/$/, "")), h("code", {}, model)],
         ],
       ),
     ),
@@ -209,8 +207,3 @@ const curl = (method, path, body) =>
     '  -H "content-type: application/json"',
     `  -d '${JSON.stringify(body, null, 2)}'`,
   ].join(" \\\n");
-
-/** Text in which back quotes mark code.
- * @param {string} text @returns {Child[]} */
-const inline = (text) =>
-  text.split("`").map((part, index) => (index % 2 === 1 ? h("code", {}, part) : part));

@@ -2,11 +2,12 @@
 
 import { advice } from "./advice.js";
 import * as api from "./api.js";
-import { byId, facts, h, present, showError, table } from "./dom.js";
+import { byId, facts, h, inline, present, showError, table } from "./dom.js";
 import {
   armLabel,
   controlOf,
   count,
+  modelOf,
   parsePolicy,
   percent,
   points,
@@ -15,6 +16,7 @@ import {
   within,
 } from "./format.js";
 import { curves, FrontierPlot, legend } from "./frontier.js";
+import { policyLabel, policyText, readPolicy } from "./policies.js";
 
 /** @import { ArtifactCard } from "../types" */
 
@@ -99,7 +101,11 @@ function standIns({ arms }) {
 
 /** @param {ArtifactCard} card */
 function unrouted(card) {
-  const rows = card.unrouted.map(({ model, reason, remedy }) => [model, reason, remedy]);
+  const rows = card.unrouted.map(({ model, reason, remedy }) => [
+    model,
+    reason,
+    h("span", {}, ...inline(remedy)),
+  ]);
   return table("Models served by name only", ["Model", "Why", "How it can be routed to"], rows);
 }
 
@@ -209,12 +215,12 @@ function metrics({ metrics: figures, arms, verified_frontier, verified_policy })
 }
 
 /** @param {ArtifactCard} card */
-const estimated = ({ estimated_arms: joined }) =>
+const estimated = ({ arms, estimated_arms: joined }) =>
   joined.length > 0 &&
   h(
     "p",
     { class: "notice" },
-    `These figures are estimates: ${joined.join(", ")} joined from a few answers, and the router expects the others.`,
+    `These figures are estimates: ${joined.map((arm) => modelOf(arms, arm)).join(", ")} joined from a few answers, and the router expects the others.`,
   );
 
 /** @param {ArtifactCard} card */
@@ -241,26 +247,13 @@ function frontier(card) {
   );
 }
 
-/** Policies with a name, and the verified policy.
- * @param {ArtifactCard} card @returns {[string, string][]} */
-const namedPolicies = (card) =>
-  Object.entries({
-    ...card.policies,
-    ...(card.verified_policy && { verified: card.verified_policy }),
-  });
-
 /** @param {ArtifactCard} card */
 function policies(card) {
-  const names = (/** @type {string} */ policy) =>
-    namedPolicies(card)
-      .filter(([, rule]) => rule === policy)
-      .map(([name]) => name)
-      .join(", ");
   const measured = curves(card).flatMap(({ points }) => points);
   const rows = measured
     .sort((a, b) => a.cost_usd.value - b.cost_usd.value)
     .map((point) => [
-      `${point.policy} ${names(point.policy)}`.trim(),
+      policyLabel(point.policy),
       `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
       point.versus_best ? `${points(point.versus_best.difference)} points` : "",
       `${usdPer1k(point.cost_usd.value)} ${within(point.cost_usd_interval, usdPer1k)}`,
@@ -282,38 +275,41 @@ function policies(card) {
 /** @param {ArtifactCard} card */
 function policyNames(card) {
   const measured = curves(card).flatMap(({ points }) => points);
-  const rows = namedPolicies(card).map(([name, rule]) => {
+  const rows = Object.entries(card.policies).map(([name, rule]) => {
     const point = measured.find(({ policy }) => policy === rule);
     return [
       h(
         "span",
         {},
         h("code", {}, name === "default" ? card.model_name : `${card.model_name}:${name}`),
-        h("small", { class: "meaning" }, meaning(card, rule)),
+        h("small", { class: "meaning" }, ...meaning(card, rule)),
       ),
       point ? percent(point.accuracy.value) : "",
       point ? usdPer1k(point.cost_usd.value) : "",
     ];
   });
+  const { name, rule } = readPolicy(card.default_policy);
+  const standard = name === "default" ? rule : policyText(card.default_policy);
   return h(
     "div",
     {},
     h(
       "p",
       { class: "hint" },
-      `A request chooses a policy by its model name. The default of this gateway is ${card.default_policy}.`,
+      `A request chooses a policy by its model name. The default of this gateway is ${standard}.`,
     ),
     table("Named policies", ["Model name", "Accuracy", "Per 1,000 requests"], rows),
   );
 }
 
 /** @param {ArtifactCard} card @param {string} policy such as `drift=0.05`
- * @returns {string} its rule in words */
+ * @returns {(string | Node)[]} its rule in words, and as it is written */
 function meaning(card, policy) {
   const control = controlOf(card, policy);
-  if (!control) return policy;
+  if (!control) return [policy];
   const value = policyValue(control, parsePolicy(policy).value);
-  return `${policy}: ${control.explanation.replace("{value}", value)}`;
+  const words = control.explanation.replace("{value}", value);
+  return [`${words[0].toUpperCase()}${words.slice(1)} `, h("code", {}, `(${policy})`)];
 }
 
 /** @param {ArtifactCard} card */
@@ -325,8 +321,8 @@ function arms(card) {
       ? [arm.accuracy ? `${percent(arm.accuracy.value)} ± ${percent(arm.accuracy.stderr)}` : ""]
       : []),
     usdPer1k(arm.cost_usd),
-    arm.profile.input_tokens.toFixed(0),
-    arm.profile.output_tokens.toFixed(0),
+    count(Math.round(arm.profile.input_tokens)),
+    count(Math.round(arm.profile.output_tokens)),
     arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "",
     count(arm.profile.n),
   ]);

@@ -11,6 +11,10 @@ const KEY = "switchcraft-key";
  * @type {Record<string, string>} */
 export const REASONS = {};
 
+/** The published names of policies by their rules; known after `signIn`.
+ * @type {Record<string, string>} */
+export const POLICY_NAMES = {};
+
 /** @type {string | null} the key while the session storage is forbidden */
 let unstored = null;
 
@@ -64,6 +68,7 @@ export async function signIn() {
 /** @param {Session} session */
 function welcome(session) {
   Object.assign(REASONS, session.reasons);
+  Object.assign(POLICY_NAMES, session.policy_names);
   const button = byId("sign-out");
   button.hidden = session.key === null;
   button.replaceChildren(

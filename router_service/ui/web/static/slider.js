@@ -2,7 +2,17 @@
 
 import { facts, h } from "./dom.js";
 import { curves, FrontierPlot, legend, measuredControls } from "./frontier.js";
-import { controlOf, parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
+import {
+  controlOf,
+  modelOf,
+  parsePolicy,
+  percent,
+  points,
+  usd,
+  usdPer1k,
+  within,
+} from "./format.js";
+import { policyText, readPolicy } from "./policies.js";
 
 /** @import { ArtifactCard, Choice, Control, Explained, FrontierPoint, Reason } from "../types" */
 /** @typedef {Omit<Choice, "reason"> & {reason: Reason | null, isFirstStep?: boolean}} Selection
@@ -52,7 +62,7 @@ export class PolicySlider {
         h(
           "p",
           {},
-          `Policy: ${explained.chosen.policy}. This router has no measured policies to compare.`,
+          `Policy: ${policyText(explained.chosen.policy)}. This router has no measured policies to compare.`,
         ),
       );
     else
@@ -119,7 +129,7 @@ export class PolicySlider {
             h("span", {}, "← cheaper"),
             h("span", {}, "more expensive →"),
           ),
-          h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs, this.verb)),
+          h("p", { class: "hint", id: "policy-flips" }, this.flips()),
         ),
         h(
           "div",
@@ -182,12 +192,41 @@ export class PolicySlider {
     const { point, choice } = this.step;
     this.input.setAttribute(
       "aria-valuetext",
-      `${point.policy}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${this.verb} ${choice.arm}`,
+      `${policyText(point.policy)}: ${percent(point.accuracy.value)} correct, ${usdPer1k(point.cost_usd.value)} per 1,000 requests; ${this.verb} ${modelOf(this.explained.arms, choice.arm)}`,
     );
     this.output.replaceChildren(readout(point, controlOf(this.card, this.rule)));
     this.plot.show({ current: point.policy, rule: this.rule });
     const at = Number(this.input.value);
-    this.strip.replaceChildren(...this.runs.map((run) => segment(run, at)));
+    this.strip.replaceChildren(...this.runs.map((run) => this.segment(run, at)));
+  }
+
+  /** @param {Run} run @param {number} at the step where the slider stands */
+  segment(run, at) {
+    const isCurrent = run.from <= at && at <= run.to;
+    const model = modelOf(this.explained.arms, run.arm);
+    return h(
+      "span",
+      {
+        class: isCurrent ? "run is-current" : "run",
+        title: model,
+        style: { "grid-column": `${run.from + 1} / ${run.to + 2}` },
+      },
+      model,
+    );
+  }
+
+  /** @returns {string} where the slider changes the model */
+  flips() {
+    const [first, ...others] = this.runs.map(({ arm, from }) => ({
+      model: modelOf(this.explained.arms, arm),
+      policy: policyText(this.steps[from].point.policy),
+    }));
+    const isVerified = controlOf(this.card, this.rule)?.kind === "verified";
+    const does = isVerified ? "is asked first" : "is chosen";
+    if (others.length === 0)
+      return `For this request, ${first.model} ${does} at every position of the slider.`;
+    const changes = others.map(({ model, policy }) => `${model} from ${policy} on`);
+    return `For this request, ${first.model} ${does} at the left end, then ${changes.join(", then ")}.`;
   }
 }
 
@@ -245,34 +284,20 @@ function runs(steps) {
   return found;
 }
 
-/** @param {Run} run @param {number} at */
-function segment(run, at) {
-  const isCurrent = run.from <= at && at <= run.to;
-  return h(
-    "span",
-    {
-      class: isCurrent ? "run is-current" : "run",
-      title: run.arm,
-      style: { "grid-column": `${run.from + 1} / ${run.to + 2}` },
-    },
-    run.arm,
-  );
-}
-
-/** @param {Step[]} steps @param {Run[]} runs @param {string} verb */
-function flips(steps, runs, verb) {
-  if (runs.length === 1)
-    return `For this request, every position of the slider ${verb} ${runs[0].arm}.`;
-  const changes = runs.slice(1).map((run) => `${run.arm} from ${steps[run.from].point.policy}`);
-  return `For this request, the slider ${verb} ${runs[0].arm} at first, then ${changes.join(", then ")}.`;
-}
-
 /** @param {FrontierPoint} point @param {Control | undefined} control */
 function readout(point, control) {
   const versus = point.versus_best;
   return facts(
     [
-      ["Policy", h("span", { class: "mono", id: "policy-now" }, point.policy)],
+      [
+        "Policy",
+        h(
+          "span",
+          {},
+          readPolicy(point.policy).name ?? control?.title ?? "",
+          h("small", { class: "mono", id: "policy-now" }, point.policy),
+        ),
+      ],
       [
         control?.parameter ?? "",
         // The numbers of the other policies are easy to read in the policy itself.

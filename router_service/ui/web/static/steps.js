@@ -1,7 +1,8 @@
-/** The steps of a verified answer: which arms were asked, what they answered, what was decided. */
+/** The candidates of a verified answer as a table: which arms were asked, what they answered, what
+ * was decided; and words for each of them. */
 
-import { h, present } from "./dom.js";
-import { armLabel, duration, percent, usd } from "./format.js";
+import { h } from "./dom.js";
+import { armLabel, duration, modelOf, percent, usd } from "./format.js";
 
 /** @import { CandidateView } from "../types" */
 /** @import { Child } from "./dom.js" */
@@ -45,41 +46,21 @@ export const FAILURES = {
 /** @param {string} code @returns {string} why an answer was not verified, as a sentence */
 export const whyUnverified = (code) => UNVERIFIED[code] ?? code.replaceAll("_", " ");
 
-/** @param {CandidateView[]} candidates @param {string | null} unverified @returns {Node[]} */
-export function steps(candidates, unverified) {
-  return present([
-    unverified !== null &&
-      h("p", { class: "notice" }, `Not verified. ${whyUnverified(unverified)}`),
-    candidates.length > 0 &&
-      h(
-        "div",
-        { class: "steps" },
-        h("p", {}, summary(candidates)),
-        h(
-          "table",
-          {},
-          h(
-            "caption",
-            { class: "spoken" },
-            "Candidate answers in the order in which they were asked",
-          ),
-          h("thead", {}, h("tr", {}, ...NAMES.map((name) => h("th", { scope: "col" }, name)))),
-          h("tbody", {}, ...candidates.map((candidate) => row(candidate, candidates))),
-        ),
-      ),
-  ]);
-}
+/** @param {CandidateView[]} candidates at least one */
+export const candidateTable = (candidates) =>
+  h(
+    "table",
+    {},
+    h("caption", { class: "spoken" }, "Candidate answers in the order in which they were asked"),
+    h("thead", {}, h("tr", {}, ...NAMES.map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, ...candidates.map((candidate) => row(candidate, candidates))),
+  );
 
 const NAMES = ["Model", "Answer", "Probability correct", "Decision"];
 
 /** @param {CandidateView} candidate @param {CandidateView[]} all */
 function row(candidate, all) {
   const { arm, model } = candidate;
-  const cost =
-    candidate.cost_usd == null
-      ? candidate.failure == null && "cost unknown"
-      : usd(candidate.cost_usd);
-  const spent = [cost, duration(candidate.seconds)].filter(Boolean).join(", ");
   const cell = (/** @type {number} */ column, /** @type {Child[]} */ ...content) =>
     h("td", { "data-name": NAMES[column] }, h("div", {}, ...content));
   return h(
@@ -90,16 +71,23 @@ function row(candidate, all) {
       { scope: "row" },
       model,
       model !== arm && h("small", {}, ` (${arm})`),
-      h("small", { class: "spent" }, spent),
+      h("small", { class: "spent" }, spentOn(candidate)),
     ),
-    cell(1, ...answer(candidate)),
+    cell(1, ...answerOf(candidate, all)),
     cell(2, estimate(candidate)),
     cell(3, decision(candidate, all)),
   );
 }
 
-/** @param {CandidateView} candidate @returns {Child[]} */
-function answer({ failure, written, text, calls, same_as, ungrounded }) {
+/** @param {CandidateView} candidate @returns {string} what its answer cost, and how long it took */
+export function spentOn({ cost_usd, failure, seconds }) {
+  const cost = cost_usd == null ? failure == null && "cost unknown" : usd(cost_usd);
+  return [cost, duration(seconds)].filter(Boolean).join(", ");
+}
+
+/** What a candidate answered.
+ * @param {CandidateView} candidate @param {CandidateView[]} all @returns {Child[]} */
+export function answerOf({ failure, written, text, calls, same_as, ungrounded }, all) {
   if (failure != null)
     return [
       h(
@@ -126,7 +114,7 @@ function answer({ failure, written, text, calls, same_as, ungrounded }) {
       h(
         "small",
         { class: "same" },
-        `${number === 1 ? "the same call" : number === 0 ? "no call" : "the same calls"} as ${same_as}`,
+        `${number === 1 ? "the same call" : number === 0 ? "no call" : "the same calls"} as ${modelOf(all, same_as)}`,
       ),
   ];
 }
@@ -158,7 +146,7 @@ function decision(candidate, all) {
 
 /** Whether the answers agree is known only for requests of this page.
  * @param {CandidateView[]} candidates */
-function summary(candidates) {
+export function summary(candidates) {
   const complete = candidates.filter(({ failure }) => failure == null);
   const failed = candidates.length - complete.length;
   const asked = `${counted(candidates.length, "model")} asked${failed > 0 ? `, ${failed} without an answer` : ""}`;

@@ -2,7 +2,17 @@
 
 import { facts, h, present } from "./dom.js";
 import { whyUnverified } from "./steps.js";
-import { controlOf, count, duration, parsePolicy, percent, usd, usdPer1k } from "./format.js";
+import {
+  armLabel,
+  controlOf,
+  count,
+  duration,
+  parsePolicy,
+  percent,
+  usd,
+  usdPer1k,
+} from "./format.js";
+import { policyText } from "./policies.js";
 
 /** @import { ArmView, ArtifactCard, Explained } from "../types" */
 /** @import { Selection } from "./slider.js" */
@@ -22,7 +32,7 @@ export function verdict(card, explained, choice, explanation, policy) {
       h(
         "p",
         { class: "notice" },
-        `This answer cannot be verified. ${whyUnverified(unverified)} The policy ${choice.policy} chooses one model instead:`,
+        `This answer cannot be verified. ${whyUnverified(unverified)} The policy ${policyText(choice.policy)} chooses one model instead:`,
       ),
     overruled &&
       h(
@@ -42,7 +52,12 @@ export function verdict(card, explained, choice, explanation, policy) {
         { class: "notice" },
         `This request is unlike the router's training data: its familiarity is ${percent(explained.familiarity ?? 0, 1)}. The probabilities are uncertain, and lean towards each model's accuracy in training.`,
       ),
-    h("p", { class: "chosen", "data-arm": arm.arm }, arm.arm),
+    h(
+      "p",
+      { class: "chosen", "data-arm": arm.arm },
+      arm.model,
+      arm.model !== arm.arm && h("small", {}, ` (${arm.arm})`),
+    ),
     h(
       "p",
       { class: "why" },
@@ -68,10 +83,19 @@ export function verdict(card, explained, choice, explanation, policy) {
     h(
       "p",
       { class: "hint" },
-      `Decided in ${duration(explained.decided_s)} from ${count(explained.view.tokens)} tokens.`,
+      decidedIn(explained),
       card.is_sandbox && " No model is configured, so a sandbox answers in place of the model.",
     ),
   ]);
+}
+
+/** How long the decision took. A prediction from the cache takes no time.
+ * @param {Explained} explained */
+function decidedIn({ decided_s, first_predicted_s, view }) {
+  const tokens = `${count(view.tokens)} tokens`;
+  if (first_predicted_s === null) return `Decided in ${duration(decided_s)} from ${tokens}.`;
+  const first = first_predicted_s > 0 ? ` It took ${duration(first_predicted_s)} at first.` : "";
+  return `Decided in ${duration(decided_s)}, because the prediction from ${tokens} was in the cache.${first}`;
 }
 
 /** @param {Explained} explained @param {string} name @returns {ArmView} */
@@ -86,12 +110,12 @@ function savings({ arms, baseline }, arm) {
     each.probability > best.probability ? each : best,
   );
   const other = arms.find((each) => each.arm === baseline) ?? likeliest;
-  if (arm === other) return { name: other.arm, saved: "the same model" };
+  if (arm === other) return { name: armLabel(other), saved: "the same model" };
   const share = other.cost_usd > 0 ? 1 - arm.cost_usd / other.cost_usd : 0;
-  if (Math.abs(share) < 0.005) return { name: other.arm, saved: "the same cost" };
-  if (share > 0) return { name: other.arm, saved: `saves ${percent(share, 0)}` };
+  if (Math.abs(share) < 0.005) return { name: armLabel(other), saved: "the same cost" };
+  if (share > 0) return { name: armLabel(other), saved: `saves ${percent(share, 0)}` };
   return {
-    name: other.arm,
+    name: armLabel(other),
     saved:
       share > -1
         ? `costs ${percent(-share, 0)} more`
