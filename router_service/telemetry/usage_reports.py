@@ -26,14 +26,10 @@ from sqlalchemy import (
 from router_service.access.key import BudgetPeriod
 from router_service.core.errors import InvalidRequestError
 from router_service.database.engine import Database
-from router_service.database.schema import USAGE_SUMS, keys, latencies, spending, usage
-from router_service.telemetry.usage import (
-    ALL,
-    DAY_S,
-    SPENDING_PERIODS,
-    UsageSums,
-    clean,
-)
+from router_service.database.schema import keys, latencies, spending, usage
+from router_service.database.usage_sums import USAGE_SUMS, UsageSums
+from router_service.telemetry.usage import ALL, DAY_S, SPENDING_PERIODS, clean
+from router_service.telemetry.usage_figures import UsageFigures
 
 MAX_BIGGEST = 50
 """Number of keys, and of teams, that the page lists: those that have spent most."""
@@ -46,6 +42,14 @@ database's writers."""
 
 _AFTER_COLON = ";"
 """The character after the colon: scopes of keys are between `key:` and `key;`."""
+
+_CSV_NAMES = {
+    "correct_ppm": "expected_correct",
+    "baseline_correct_ppm": "baseline_expected_correct",
+    "variance_ppm": "expectation_variance",
+    "error_ppm": "expectation_error",
+}
+"""Columns of CSV files with sums of probabilities."""
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What a cell begins with that spreadsheets run as a formula (OWASP, "CSV Injection")."""
@@ -312,7 +316,8 @@ def write_csv(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[st
         writer.writerow(values)
         return text.getvalue()
 
-    yield line([*by, *(name.replace("_nusd", "_usd") for name in USAGE_SUMS)])
+    heads = (_CSV_NAMES.get(name, name.replace("_nusd", "_usd")) for name in USAGE_SUMS)
+    yield line([*by, *heads])
     for row in rows:
         names = (_as_text(row.groups[group]) for group in by)
         yield line([*names, *(_number(row.sums, name) for name in USAGE_SUMS)])
@@ -329,6 +334,7 @@ def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[
         "completion tokens",
         "cost USD",
         "saved USD",
+        "accuracy",
     )
     lines = [head]
     for row in rows:
@@ -345,13 +351,16 @@ def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[
 
 
 def _figures(sums: UsageSums) -> tuple[str, ...]:
+    figures = UsageFigures.of(sums)
+    accuracy = figures.relative_accuracy
     return (
-        f"{sums.requests}",
-        f"{sums.errors}",
-        f"{sums.prompt_tokens}",
-        f"{sums.completion_tokens}",
-        f"{sums.cost_usd:.4f}",
-        f"{sums.baseline_usd - sums.compared_usd:.4f}",
+        f"{figures.requests}",
+        f"{figures.errors}",
+        f"{figures.prompt_tokens}",
+        f"{figures.completion_tokens}",
+        f"{figures.cost_usd:.4f}",
+        f"{figures.baseline_usd - figures.compared_usd:.4f}",
+        "-" if accuracy is None else f"{accuracy:.1%}",
     )
 
 
@@ -370,9 +379,10 @@ def _as_text(name: str | None) -> str:
 
 
 def _number(sums: UsageSums, name: str) -> str:
-    """Return a sum as text; money is in USD, with all of its digits."""
+    """Return a sum as text, with all of its digits; money is in USD."""
     value: int = getattr(sums, name)
-    return f"{Decimal(value).scaleb(-9):f}" if name.endswith("_nusd") else str(value)
+    digits = {"nusd": 9, "ppm": 6}.get(name.rpartition("_")[2])
+    return str(value) if digits is None else f"{Decimal(value).scaleb(-digits):f}"
 
 
 def _to_row(query: UsageQuery, row: Row[Any], teams: Mapping[str, str | None]) -> UsageRow:

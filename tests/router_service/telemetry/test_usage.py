@@ -15,18 +15,18 @@ from sqlalchemy import Connection, func, insert, select
 from router_service.access.key import NO_KEY, Key, Team
 from router_service.apis.usage import Usage
 from router_service.core.errors import DatabaseError
+from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import latencies, spending, state, usage
+from router_service.database.usage_sums import LATENCY_RATIO, UsageSums
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import (
     BATCH_ROWS,
     DAY_S,
     HOUR_S,
-    LATENCY_RATIO,
     MAX_POLICIES,
     MINUTE_S,
     UsageHistory,
-    UsageSums,
 )
 from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_biggest, read_sums
 
@@ -98,7 +98,11 @@ def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Cloc
     history.write(database)
     by_model = read(database, "model", since_s=NOON)
     a = by_model["a"]
-    assert (a.requests, a.cost_usd, a.compared_usd, a.baseline_usd) == (1, 0.25, 0.25, 1.0)
+    assert (a.requests, a.cost_nusd, a.compared_nusd, a.baseline_nusd) == (
+        1,
+        *2 * [NANO // 4],
+        NANO,
+    )
     assert (a.prompt_tokens, a.completion_tokens, a.errors) == (150, 27, 0)
     assert (a.cached_tokens, a.reasoning_tokens, a.candidates, a.unfamiliar) == (60, 15, 2, 1)
     assert (by_model["none"].errors, by_model["none"].percentile_s(0.5)) == (1, None)
@@ -223,7 +227,7 @@ def test_biggest_keys_and_teams_are_found(database: Database, clock: Clock) -> N
         since_s = NOON - 29 * DAY_S if step_s == DAY_S else NOON - 3600
         with database.read() as connection:
             found = read_biggest(connection, kind, step_s, since_s, NOON, wanted)  # type: ignore[arg-type]
-        return {name: sums.cost_usd for name, sums in found.items()}
+        return {name: sums.cost_nusd / NANO for name, sums in found.items()}
 
     for step_s in (MINUTE_S, HOUR_S, DAY_S):
         found = biggest(UsageFilter(), step_s=step_s)
