@@ -90,20 +90,14 @@ class UsageSummary(BaseModel):
     """Sentences on how sure the first one is, and what is known of answers."""
 
     @classmethod
-    def of(
-        cls, figures: UsageFigures, baseline_model: str | None, *, is_sandbox: bool = False
-    ) -> UsageSummary:
+    def of(cls, figures: UsageFigures, baseline_model: str | None) -> UsageSummary:
         """Summarize figures.
 
         `baseline_model` is the model that costs and accuracy are compared with, if any.
         """
         return cls(
             sentence=_sentence(figures, baseline_model),
-            details=(
-                *_certainty(figures, baseline_model),
-                *_findings(figures),
-                *(["A sandbox answers for all models, so nothing was paid."] if is_sandbox else ()),
-            ),
+            details=(*_certainty(figures, baseline_model), *_findings(figures)),
         )
 
 
@@ -138,7 +132,7 @@ def _certainty(figures: UsageFigures, baseline_model: str | None) -> list[str]:
     routed = _count(figures.estimated, "routed request")
     low, high = (f"{end:.0%}" for end in interval)
     details = [f"Between {low} and {high}, by calibrated probabilities of {routed}."]
-    if low == high:
+    if low == high:  # the baseline model has answered all
         details = [f"By calibrated probabilities of {routed}."]
     if figures.unfamiliar:
         are = "is" if figures.unfamiliar == 1 else "are"
@@ -154,7 +148,9 @@ def _findings(figures: UsageFigures) -> list[str]:
     found = []
     judged = figures.feedback_correct + figures.feedback_wrong
     if judged:
-        found.append(f"Feedback: {figures.feedback_correct} of {_count(judged, 'answer')} correct.")
+        found.append(
+            f"Feedback: {figures.feedback_correct:,} of {_count(judged, 'answer')} correct."
+        )
     for number, one, many in (
         (
             figures.invalid_calls,

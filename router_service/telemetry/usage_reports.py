@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -90,6 +90,42 @@ def read_sums(
 
     `scopes` replaces the key and the team of the filter.
     """
+    found = _read_groups(connection, step_s, since_s, [by], wanted, scopes)
+    return {name: sums for (name,), sums in found.items()}
+
+
+def read_models_and_policies(
+    connection: Connection, step_s: int, since_s: float, wanted: UsageFilter
+) -> tuple[dict[str, UsageSums], dict[str, UsageSums]]:
+    """Return the sums of each model and of each policy since a Unix time.
+
+    The filter's model selects policies only, and its policy selects models only. Both are read at
+    once, because a histogram of latencies takes longest.
+    """
+    every = replace(wanted, model=None, policy=None)
+    read = _read_groups(connection, step_s, since_s, ["model", "policy"], every)
+    model_wanted, policy_wanted = (
+        None if name is None else clean(name) for name in (wanted.model, wanted.policy)
+    )
+    models: dict[str, UsageSums] = {}
+    policies: dict[str, UsageSums] = {}
+    for (model, policy), sums in read.items():
+        if policy_wanted in {None, policy}:
+            models.setdefault(model, UsageSums()).add(sums)
+        if model_wanted in {None, model}:
+            policies.setdefault(policy, UsageSums()).add(sums)
+    return models, policies
+
+
+def _read_groups(
+    connection: Connection,
+    step_s: int,
+    since_s: float,
+    by: Sequence[GroupBy],
+    wanted: UsageFilter,
+    scopes: Sequence[str] | None = None,
+) -> dict[tuple[Any, ...], UsageSums]:
+    """Return sums over the requests since a Unix time, by the values of several columns."""
     scopes = [wanted.scope] if scopes is None else scopes
 
     def conditions(table: Table) -> list[ColumnElement[bool]]:
@@ -104,15 +140,16 @@ def read_sums(
             found.append(table.c.policy == clean(wanted.policy))
         return found
 
-    group = usage.c[by]
-    query = select(group, *_sums()).where(*conditions(usage)).group_by(group)
-    found = {name: _to_sums(values) for name, *values in connection.execute(query)}
-    group = latencies.c[by]
-    counted = select(group, latencies.c.bin, func.sum(latencies.c.requests))
-    counted = counted.where(*conditions(latencies)).group_by(group, latencies.c.bin)
-    for name, index, requests in connection.execute(counted):
-        if name in found:
-            found[name].latencies[index] = int(requests)
+    group = [usage.c[name] for name in by]
+    query = select(*group, *_sums()).where(*conditions(usage)).group_by(*group)
+    found = {tuple(row[: len(by)]): _to_sums(row[len(by) :]) for row in connection.execute(query)}
+    group = [latencies.c[name] for name in (*by, "bin")]
+    counted = select(*group, func.sum(latencies.c.requests))
+    counted = counted.where(*conditions(latencies)).group_by(*group)
+    for *names, index, requests in connection.execute(counted):
+        sums = found.get(tuple(names))
+        if sums is not None:
+            sums.latencies[index] = int(requests)
     return found
 
 

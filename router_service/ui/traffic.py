@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Self
 from urllib.parse import quote
@@ -38,7 +37,12 @@ from router_service.policies.explanations import ExplainedDecision, explain_reco
 from router_service.requests.recording import MAX_RECENT
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S
 from router_service.telemetry.usage_figures import UsageFigures, UsageSummary
-from router_service.telemetry.usage_reports import UsageFilter, read_biggest, read_sums
+from router_service.telemetry.usage_reports import (
+    UsageFilter,
+    read_biggest,
+    read_models_and_policies,
+    read_sums,
+)
 
 routes = APIRouter(prefix=CLIENTS_UI_PREFIX.rstrip("/"), include_in_schema=False)
 
@@ -265,7 +269,6 @@ async def overview(
             wanted,
             baseline_model,
             sees_all=own_key is None,
-            is_sandbox=gateway.engine.settings.is_sandbox,
         )
     except UsageDisabledError as exc:
         return UnavailableOverview(unavailable=str(exc))
@@ -310,7 +313,7 @@ def visible_key(request: Request) -> str | None:
     return None if key.is_admin else key.name
 
 
-def read_overview(  # noqa: PLR0913 - what the route knows
+def read_overview(
     database: Database,
     period: Period,
     now_s: float,
@@ -318,7 +321,6 @@ def read_overview(  # noqa: PLR0913 - what the route knows
     baseline_model: str | None,
     *,
     sees_all: bool = True,
-    is_sandbox: bool = False,
 ) -> Overview:
     """Read the overview; blocks, and raises DatabaseError.
 
@@ -329,9 +331,7 @@ def read_overview(  # noqa: PLR0913 - what the route knows
     starts = range(last - (period.bins - 1) * step_s, last + 1, step_s)
     with database.read() as connection:
         bins = read_sums(connection, step_s, starts[0], "start_s", wanted)
-        every_model, every_policy = replace(wanted, model=None), replace(wanted, policy=None)
-        models = read_sums(connection, step_s, starts[0], "model", every_model)
-        policies = read_sums(connection, step_s, starts[0], "policy", every_policy)
+        models, policies = read_models_and_policies(connection, step_s, starts[0], wanted)
         keys: dict[str, UsageSums] = {}
         teams: dict[str, UsageSums] = {}
         if sees_all:
@@ -343,7 +343,7 @@ def read_overview(  # noqa: PLR0913 - what the route knows
     every = [bins.get(start) or UsageSums() for start in starts]
     figures = Traffic.of(total)
     return Overview(
-        summary=UsageSummary.of(figures, baseline_model, is_sandbox=is_sandbox),
+        summary=UsageSummary.of(figures, baseline_model),
         step_s=step_s,
         points=tuple(
             TrafficPoint.of(sums, start=start) for start, sums in zip(starts, every, strict=True)
