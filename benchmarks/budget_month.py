@@ -34,7 +34,8 @@ from router_service.access.pacing import DAY_S, HOUR_S, Pacing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import USAGE_SUMS, usage
+from router_service.database.schema import usage
+from router_service.database.usage_sums import USAGE_SUMS
 from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,

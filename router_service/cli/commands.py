@@ -262,7 +262,8 @@ def usage(
 ) -> None:
     """Show what requests have used and cost, from the gateway's database.
 
-    Days end at 0:00 UTC. A running gateway writes its numbers every second.
+    Days end at 0:00 UTC. A running gateway writes its numbers every second. The column `accuracy`
+    has the expected number of correct answers as a share of the baseline model's.
 
     Example: `switchcraft usage --config gateway.yaml --by team model --csv > usage.csv`
 

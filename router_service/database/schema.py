@@ -21,6 +21,8 @@ from sqlalchemy import (
     Text,
 )
 
+from router_service.database.usage_sums import USAGE_SUMS
+
 REVISION = "0002"
 """The newest migration; a new database starts with it."""
 
@@ -170,27 +172,19 @@ def _group() -> tuple[Column[object], ...]:
     )
 
 
-USAGE_SUMS = (
-    "requests",
-    "errors",
-    "unpriced",
-    "cost_nusd",
-    "compared_nusd",
-    "baseline_nusd",
-    "prompt_tokens",
-    "completion_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "candidates",
-    "unfamiliar",
-)
-"""The columns of `usage` that are added up."""
+_FIRST_LATER = USAGE_SUMS.index("estimated")
+"""The first sum that the first version of the table lacks. The others have a default, because
+gateways of older versions do not write them."""
 
 usage = Table(
     "usage",
     metadata,
     *_group(),
-    *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS),
+    *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS[:_FIRST_LATER]),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0")
+        for name in USAGE_SUMS[_FIRST_LATER:]
+    ),
     # By which old rows are found.
     Index("usage_by_time", "step_s", "start_s"),
     sqlite_with_rowid=False,

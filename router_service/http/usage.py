@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from router_service.core.errors import InvalidRequestError, UsageDisabledError
-from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import OPERATIONS
 from router_service.http.transfer import gateway_of
 from router_service.runtime.gateway import Gateway
+from router_service.telemetry.usage_figures import UsageFigures
 from router_service.telemetry.usage_reports import (
     Position,
     UsageGroup,
@@ -45,8 +45,8 @@ routes = APIRouter()
 _POSITION: TypeAdapter[Position] = TypeAdapter(Position)
 
 
-class ReportedUsage(BaseModel):
-    """Usage of one day, model, policy, key or team; what the report is not grouped by is absent."""
+class ReportedGroup(BaseModel):
+    """What a row is for; what the report is not grouped by is absent."""
 
     day: date | None = None
     model: str | None = None
@@ -57,47 +57,10 @@ class ReportedUsage(BaseModel):
     """Null for requests without a key."""
     team: str | None = None
     """Null for keys without a team."""
-    requests: int
-    errors: int
-    """Requests with a status of 400 or more, or with an incomplete answer."""
-    unpriced: int
-    """Answers whose cost is unknown."""
-    cost_usd: float
-    compared_usd: float
-    """Cost of the routed requests for which the cost of the baseline model is known too."""
-    baseline_usd: float
-    """Cost of the same requests with the baseline model; the difference is what was saved."""
-    prompt_tokens: int
-    """Tokens, like costs, are those of all candidates of verified answers."""
-    completion_tokens: int
-    cached_tokens: int
-    reasoning_tokens: int
-    candidates: int
-    """Answers that models were asked for."""
-    unfamiliar: int
-    """Routed requests that are unlike the router's training data."""
 
-    @classmethod
-    def of(cls, row: UsageRow) -> ReportedUsage:
-        """Return a row as people read it."""
-        sums = row.sums
-        return cls.model_validate(
-            {
-                **row.groups,
-                "requests": sums.requests,
-                "errors": sums.errors,
-                "unpriced": sums.unpriced,
-                "cost_usd": sums.cost_nusd / NANO,
-                "compared_usd": sums.compared_nusd / NANO,
-                "baseline_usd": sums.baseline_nusd / NANO,
-                "prompt_tokens": sums.prompt_tokens,
-                "completion_tokens": sums.completion_tokens,
-                "cached_tokens": sums.cached_tokens,
-                "reasoning_tokens": sums.reasoning_tokens,
-                "candidates": sums.candidates,
-                "unfamiliar": sums.unfamiliar,
-            }
-        )
+
+class ReportedUsage(UsageFigures, ReportedGroup):
+    """Usage of one day, model, policy, key or team."""
 
 
 class UsageReport(BaseModel):
@@ -147,7 +110,7 @@ class ReportParameters(BaseModel):
 async def report_usage(
     request: Request, asked: Annotated[ReportParameters, Query()]
 ) -> UsageReport | StreamingResponse:
-    """Report requests, tokens, costs and savings.
+    """Report requests, tokens, costs, savings, expected accuracy and feedback.
 
     The numbers are complete up to about a second ago. Days end at 0:00 UTC. Cells of CSV that begin
     like a formula get an apostrophe in front of them.
@@ -169,7 +132,10 @@ async def report_usage(
     found = await asyncio.to_thread(lambda: list(islice(rows, asked.limit + 1)))
     has_more = len(found) > asked.limit
     return UsageReport(
-        rows=tuple(ReportedUsage.of(row) for row in found[: asked.limit]),
+        rows=tuple(
+            ReportedUsage.of(row.sums, **{str(group): name for group, name in row.groups.items()})
+            for row in found[: asked.limit]
+        ),
         next=_cursor(found[asked.limit - 1].position) if has_more else None,
     )
 

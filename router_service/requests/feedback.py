@@ -43,6 +43,7 @@ from router_service.settings import DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
 from router_service.telemetry.metrics import NO_MODEL, Metrics, probability_bin
+from router_service.telemetry.usage import Entry, LaterSum, UsageHistory
 
 CLOSING_S = 5.0
 """Longest time that a shutdown waits for the log."""
@@ -53,16 +54,29 @@ MAX_CALLS = 32
 MAX_NAME_CHARACTERS = 200
 """Longest tool name that is stored unhashed; OpenAI allows 64 characters."""
 
+_INVALID = frozenset({CallValidity.INVALID, CallValidity.UNKNOWN_TOOL})
+
+_LATER_SUMS: Mapping[str, LaterSum] = {
+    "tool_error": "tool_errors",
+    "repeated_call": "repeated_calls",
+}
+"""The sum of usage that each kind of evidence counts for."""
+
 
 class BackgroundLog:
     """Checks answers' calls against their schemas, and writes the decision log."""
 
     def __init__(
-        self, settings: DecisionLogSettings, metrics: Metrics, evidence: WeakEvidence
+        self,
+        settings: DecisionLogSettings,
+        metrics: Metrics,
+        usage: UsageHistory,
+        evidence: WeakEvidence,
     ) -> None:
         """Do nothing until `start`; `evidence` is closed with this object."""
         self._settings = settings
         self._metrics = metrics
+        self._usage = usage
         self._log = DecisionLog(settings, metrics)
         self._evidence = evidence
         # The stores of the evidence are asynchronous. This loop runs in the worker's thread.
@@ -132,13 +146,18 @@ class BackgroundLog:
             if line is not None:
                 self._log.write(line, line.type)
         if self._settings.evidence:
-            for found in self._loop.run(self._evidence.find(exchange, body)):
+            for found, call in self._loop.run(self._evidence.find(exchange, body)):
                 self._log.write(found, found.type)
                 self._metrics.weak_evidence.labels(found.arm, found.kind).inc()
+                if call.answered is not None:
+                    self._usage.add_later(Entry(*call.answered), _LATER_SUMS[found.kind])
 
     def _count_calls(self, exchange: Exchange, validities: Sequence[CallValidity]) -> None:
         for validity, count in Counter(validities).items():
             self._metrics.tool_calls.labels(exchange.accepted.model.name, validity).inc(count)
+        invalid = sum(validity in _INVALID for validity in validities)
+        if invalid and exchange.info.record is not None:
+            self._usage.add_later(Entry.of(exchange.info.record), "invalid_calls", invalid)
 
     def _close(self) -> None:
         self._log.close()
@@ -171,7 +190,9 @@ class WeakEvidence:
         self._marks = marks
         self._keeps_names = keeps_names
 
-    async def find(self, exchange: Exchange, body: Mapping[str, Json]) -> Sequence[LoggedEvidence]:
+    async def find(
+        self, exchange: Exchange, body: Mapping[str, Json]
+    ) -> Sequence[tuple[LoggedEvidence, RememberedCall]]:
         """Return evidence that earlier calls were wrong, and remember the current answer's calls.
 
         While the store is unavailable, nothing is found or remembered.
@@ -187,7 +208,7 @@ class WeakEvidence:
             facts = "\0".join((info.key or "", conversation, call_id))
             return _sha256(facts.encode(errors="surrogatepass"))[:32]
 
-        lines: dict[object, LoggedEvidence] = {}
+        found: dict[object, tuple[LoggedEvidence, RememberedCall]] = {}
         try:
             ids = [key(result.call_id) for result in results]
             calls = await asyncio.gather(*map(self._calls.get, ids))
@@ -206,13 +227,14 @@ class WeakEvidence:
                         continue
                 if await self._marks.add(EvidenceMark(id=call.id)):
                     # If a third call repeats two parallel calls of one tool, that counts only once.
-                    lines[call.decision_id, call.tool, kind] = LoggedEvidence(
+                    line = LoggedEvidence(
                         created=time.time(),
                         decision_id=call.decision_id,
                         arm=call.arm,
                         kind=kind,
                         tool=call.tool,
                     )
+                    found[call.decision_id, call.tool, kind] = line, call
             # A fallback's calls are not remembered, because the chosen arm did not make them.
             arm = None if exchange.is_fallback else exchange.arm
             if arm is not None:
@@ -223,6 +245,7 @@ class WeakEvidence:
                         arm=arm,
                         tool=self._tool(call),
                         arguments_sha256=_arguments_sha256(call),
+                        answered=None if info.record is None else Entry.of(info.record),
                     )
                     for call in next_calls
                     if call.id
@@ -230,7 +253,7 @@ class WeakEvidence:
                 await asyncio.gather(*map(self._calls.put, remembered))
         except StoreError:
             return ()  # counted and logged by the store
-        return list(lines.values())
+        return list(found.values())
 
     async def aclose(self) -> None:
         """Close the stores' connections."""
@@ -257,7 +280,7 @@ def logged_decision(
             for candidate, answered in zip(candidates, exchange.asked.values(), strict=True)
         )
     calls_fit = True if validities and CallValidity.UNCHECKED not in validities else None
-    if any(v in {CallValidity.INVALID, CallValidity.UNKNOWN_TOOL} for v in validities):
+    if any(validity in _INVALID for validity in validities):
         calls_fit = False
     return LoggedDecision(
         **{
@@ -363,12 +386,14 @@ class Feedback:
         marks: GuardedStore[FeedbackMark],
         background: BackgroundLog,
         metrics: Metrics,
+        usage: UsageHistory,
     ) -> None:
         """Take feedback on the decisions in a store."""
         self._decisions = decisions
         self._marks = marks
         self._background = background
         self._metrics = metrics
+        self._usage = usage
         self._calibration = (
             metrics.calibration_decisions,
             metrics.calibration_predicted,
@@ -405,6 +430,9 @@ class Feedback:
             self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
             if record.release is not None:
                 self._metrics.release_feedback.labels(record.release, given.verdict).inc()
+            if given.correct is not None:
+                name: LaterSum = "feedback_correct" if given.correct else "feedback_wrong"
+                self._usage.add_later(Entry.of(record), name)
             # A verified answer was accepted for its content, so it is more often correct than its
             # arm's probability says.
             probabilities = None if record.candidates else record.probabilities

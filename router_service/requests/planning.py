@@ -34,6 +34,7 @@ from router_service.core.resources import (
     Stage,
     Timer,
 )
+from router_service.measurement.expectations import PolicyErrors, measure_errors
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
 from router_service.policies.caching import choose_in_conversation, costs_over
@@ -275,6 +276,14 @@ class Planner:
         self.terms = pool.terms
         """What each arm charges."""
         self._conversations = settings.conversations
+        self.baseline = pool.baseline
+        best_arm = router.artifact.manifest.best_single_arm
+        self.baseline_arm: str | None = None
+        """The arm whose probability is the reference for accuracy."""
+        if pool.baseline is not None:
+            self.baseline_arm = self.arm_of(pool.baseline, best_arm)
+        self.policy_errors: PolicyErrors | None = None
+        """Errors of expected accuracies; None before `measure_errors`, or if it finds none."""
         manifest = router.artifact.manifest
         policies = (name for name in manifest.named_rules if name != DEFAULT)
         routed = (model_name, *(f"{model_name}:{name}" for name in policies))
@@ -645,6 +654,16 @@ class Planner:
             )  # fmt: skip
         candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
+
+    def measure_errors(self) -> None:
+        """Measure the errors of expected accuracies; the first call may take a second."""
+        if self.baseline_arm is not None:
+            self.policy_errors = measure_errors(self.router.artifact, self.baseline_arm)
+
+    def arm_of(self, model: Model, chosen: str | None = None) -> str | None:
+        """Return an arm that a model serves; the chosen one, if it is one of these."""
+        arms = [arm for arm, served in self._pool.by_arm.items() if served.name == model.name]
+        return chosen if chosen in arms else next(iter(arms), None)
 
     def models_by_arm(self, decision: Decision) -> Mapping[str, Model]:
         """Return the arms of a decision with their models, each model once, the best arm first."""

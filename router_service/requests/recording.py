@@ -9,9 +9,11 @@ from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import UpstreamError
 from router_service.core.money import to_nusd
 from router_service.core.reasons import Reason
+from router_service.measurement.expectations import Expectation
 from router_service.policies.explanations import explain_record
 from router_service.requests.candidates import Candidate, answer_cost_usd
 from router_service.requests.exchange import CLIENT_LEFT, Ending, Exchange, RequestInfo
+from router_service.requests.expecting import expect_answer
 from router_service.router import Decision
 from router_service.store.records import GuardedStore
 from router_service.telemetry.logs import log_request
@@ -86,6 +88,9 @@ class Recorder:
         baseline_usd = None
         if decision is not None:
             baseline_usd = self._count_routed(exchange, decision, cost_usd)
+        expectation = expect_answer(exchange)
+        if expectation is not None and policy is not None:
+            self._count_expectation(expectation, accepted.model.name, policy.kind)
         info.record = record = DecisionRecord(
             id=info.decision_id,
             created=time.time(),
@@ -130,9 +135,9 @@ class Recorder:
             info.api_key,
             record.model,
             record.policy_label or NO_POLICY,
-            policy_kind=policy.kind if policy else NO_POLICY,
             is_error=is_error(record.status, exchange.ending),
             is_unfamiliar=plan.is_unfamiliar,
+            expectation=expectation,
             latency_s=record.latency_s,
             cost_usd=cost_usd,
             baseline_usd=baseline_usd,
@@ -365,6 +370,14 @@ class Recorder:
         if exchange.accepted.arm is not None:
             metrics.verification_steps.observe(exchange.verification_steps)
             metrics.verification_added_seconds.observe(exchange.added_s)
+
+    def _count_expectation(self, expectation: Expectation, model: str, policy: str) -> None:
+        """Update the metrics of how many answers are expected to be correct."""
+        metrics, child = self._metrics, self._metrics.child
+        child(metrics.estimated_requests, model, policy).inc()
+        child(metrics.expected_correct, model, policy).inc(expectation.correct)
+        baseline_correct = expectation.baseline_correct
+        child(metrics.baseline_expected_correct, model, policy).inc(baseline_correct)
 
     def _count_routed(
         self, exchange: Exchange, decision: Decision, cost_usd: float | None

@@ -165,6 +165,11 @@ class Releases:
         shadow = () if self._shadow is None else (self._shadow.router,)
         return frozenset((self._stable.router, *canary, *shadow))
 
+    @property
+    def planners(self) -> tuple[Planner, ...]:
+        """The planners of the releases whose decisions are used."""
+        return (self._stable,) if self.canary is None else (self._stable, self.canary.planner)
+
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
         """Return the result of `Planner.prepare` of the release that decides for this conversation.
 

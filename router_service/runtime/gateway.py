@@ -135,14 +135,14 @@ class Gateway:
         evidence = WeakEvidence(
             records(RememberedCall), records(EvidenceMark), keeps_names=log.content
         )
-        self.background = BackgroundLog(log, self.metrics, evidence)
+        self.usage = UsageHistory(settings.usage, settings.database)
+        self.background = BackgroundLog(log, self.metrics, self.usage, evidence)
 
         def on_ended(exchange: Exchange) -> None:
             self.conversations.answered(exchange)
             self.conversation_index.answered(exchange)
             self.background.answered(exchange)
 
-        self.usage = UsageHistory(settings.usage, settings.database)
         self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
         self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)
         self.recent_requests = RecentRequests(
@@ -153,7 +153,8 @@ class Gateway:
         self.recorder = Recorder(
             self.metrics, self.store, self.usage, self.recent_requests, on_ended
         )
-        self.feedback = Feedback(self.store, records(FeedbackMark), self.background, self.metrics)
+        marks = records(FeedbackMark)
+        self.feedback = Feedback(self.store, marks, self.background, self.metrics, self.usage)
         self.tracing: OtlpExport | None = None
         if settings.tracing.otlp_endpoint is not None:
             # Imported only if configured, because the exporter loads a second HTTP client.
@@ -245,13 +246,15 @@ class Gateway:
         """Compute the figures of policies in a thread, before a goal or a budget asks for them.
 
         Those of verified policies take about a second if the configuration changes the arms or the
-        prices.
+        prices. The errors of expected accuracies take about as long.
         """
 
         async def measure(engine: Engine) -> None:
             points = await asyncio.to_thread(engine.explainer.operating_points)
             if engine is self.engine:
                 self.operating_points = points
+            for planner in engine.releases.planners:
+                await asyncio.to_thread(planner.measure_errors)
 
         self._measuring = asyncio.create_task(measure(self.engine))
 

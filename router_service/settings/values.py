@@ -542,8 +542,9 @@ class RouterSettings(Frozen):
     baseline_model: str | None = Field(
         None, json_schema_extra={"x-default": "the best single model of the artifact"}
     )
-    """Model that savings are measured against: what the tokens of the routed requests would have
-    cost at the price of this model."""
+    """Model that savings and the expected accuracy are compared with: what the tokens of the routed
+    requests would have cost at the price of this model, and how many answers it would have got
+    right."""
     latency_budget_s: Seconds = 0.025
     """Time in seconds that a decision should take, from the complete body to the choice. Slower
     decisions are counted and still used."""

@@ -357,6 +357,27 @@ class Metrics:
         "model",
         starts=[_each(Known.COMPARED_MODELS)],
     )
+    expected_correct = _counter(
+        "expected_correct",
+        "Expected number of correct answers to the requests in estimated_requests, by the model "
+        "that answered and the policy: the sum of the calibrated probabilities of the answers.",
+        "model",
+        "policy",
+    )
+    baseline_expected_correct = _counter(
+        "baseline_expected_correct",
+        "Expected number of correct answers to the requests in estimated_requests if the baseline "
+        "model had answered them. The relative accuracy is expected_correct divided by this value.",
+        "model",
+        "policy",
+    )
+    estimated_requests = _counter(
+        "estimated_requests",
+        "Routed requests with a complete answer for which the probability of a correct answer is "
+        "known, of the model that answered and of the baseline model.",
+        "model",
+        "policy",
+    )
     unpriced = _counter(
         "unpriced_answers",
         "Successful answers with unknown cost, by what is missing: usage, price.",

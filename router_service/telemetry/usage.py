@@ -14,8 +14,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -34,19 +33,21 @@ from sqlalchemy import (
 
 from router_service.access.key import BudgetPeriod, Key
 from router_service.apis.usage import Usage
+from router_service.core.decision_record import DecisionRecord
 from router_service.core.money import NANO, to_nusd
 from router_service.database.engine import Database
 from router_service.database.schema import (
     MAX_NAME,
     USAGE_DAY,
     USAGE_MONTH,
-    USAGE_SUMS,
     latencies,
     spending,
     state,
     usage,
 )
 from router_service.database.upsert import add_to_sums
+from router_service.database.usage_sums import LATENCY_BOUNDS_S, PPM, USAGE_SUMS, UsageSums
+from router_service.measurement.expectations import Expectation
 from router_service.settings import DatabaseSettings, UsageSettings
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 24 * 3600
@@ -86,85 +87,36 @@ COUNTED_ROWS = 50_000
 _TIDY_LOCK = 0x5357_5449_4459
 """Number of PostgreSQL's advisory lock that only one tidying process can hold."""
 
-LATENCY_RATIO = 2**0.25
-"""Ratio of two bounds of the latency histogram. A percentile is off by 19% at most."""
-LATENCY_BOUNDS_S = tuple(0.001 * LATENCY_RATIO**step for step in range(81))
-"""Upper bounds of the latency histogram's bins, from 1 ms to 17 minutes; the last bin is open."""
-
 _log = logging.getLogger("switchcraft.usage")
 
-Entry = tuple[int, str | None, str | None, str, str]
-"""The Unix time at which a minute starts, the names of the key and of its team, the model, the
-policy."""
+
+class Entry(NamedTuple):
+    """What requests have in common whose usage is added up."""
+
+    minute: int
+    """The Unix time at which the minute of the requests' end starts."""
+    key: str | None
+    team: str | None
+    model: str
+    policy: str
+    """The policy as people read it, see `label_policy`."""
+
+    @classmethod
+    def of(cls, record: DecisionRecord) -> Entry:
+        """Return the entry of a request that has ended."""
+        policy = record.policy_label or NO_POLICY
+        minute = int(record.created) // MINUTE_S * MINUTE_S
+        return cls(minute, record.key, record.team, record.model, policy)
+
+
+LaterSum = Literal[
+    "feedback_correct", "feedback_wrong", "invalid_calls", "tool_errors", "repeated_calls"
+]
+"""Sums that are counted after a request has ended."""
+
 Group = tuple[str, int, int, str, str]
 """The primary key of a row of `usage`."""
 _GROUP = tuple(column.name for column in usage.primary_key)
-
-
-@dataclass(slots=True)
-class UsageSums:
-    """Sums over requests."""
-
-    requests: int = 0
-    errors: int = 0
-    """Requests with a status of 400 or more, or with an incomplete answer; a client that left is
-    none."""
-    unpriced: int = 0
-    """Answers whose cost is unknown."""
-    cost_nusd: int = 0
-    compared_nusd: int = 0
-    """Cost of the routed requests for which the cost of the baseline model is known too."""
-    baseline_nusd: int = 0
-    """Cost of the same requests with the baseline model."""
-    prompt_tokens: int = 0
-    """Tokens of all requests to models. A verified request counts once for each candidate that was
-    asked, because all of them are paid for; so do the next three."""
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    """Tokens of prompts that providers read from their caches, which are cheaper."""
-    reasoning_tokens: int = 0
-    """Part of `completion_tokens`."""
-    candidates: int = 0
-    """Answers that models were asked for: one for an ordinary request, and all candidates of a
-    verified one."""
-    unfamiliar: int = 0
-    """Routed requests that are unlike the router's training data."""
-    latencies: dict[int, int] = field(default_factory=dict)
-    """Histogram of the time from a request's arrival to the end of its answer: the number of
-    requests by bin. Requests that were refused before a model was asked are not in it."""
-
-    def add(self, other: UsageSums) -> None:
-        """Add the sums over other requests."""
-        for name in USAGE_SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for index, count in other.latencies.items():
-            self.latencies[index] = self.latencies.get(index, 0) + count
-
-    @property
-    def cost_usd(self) -> float:
-        """Cost in USD."""
-        return self.cost_nusd / NANO
-
-    @property
-    def compared_usd(self) -> float:
-        """`compared_nusd` in USD."""
-        return self.compared_nusd / NANO
-
-    @property
-    def baseline_usd(self) -> float:
-        """`baseline_nusd` in USD."""
-        return self.baseline_nusd / NANO
-
-    def percentile_s(self, share: float) -> float | None:
-        """Return a percentile of the latencies by interpolation; None without any."""
-        wanted = share * sum(self.latencies.values())
-        below = 0
-        for index, count in sorted(self.latencies.items()):
-            if count and below + count >= wanted:
-                upper_s = LATENCY_BOUNDS_S[min(index, len(LATENCY_BOUNDS_S) - 1)]
-                return upper_s * math.pow(LATENCY_RATIO, (wanted - below) / count - 1)
-            below += count
-        return None
 
 
 class UsageHistory:
@@ -190,7 +142,7 @@ class UsageHistory:
         self._turn_s = turn_s
         self._pending: dict[Entry, UsageSums] = {}
         self._lock = threading.Lock()
-        """Protects the pending sums, to which the event loop adds."""
+        """Protects the pending sums, to which the event loop and the thread of feedback add."""
         self._dropped = 0
         self._policies: set[str] = set()
         self._writer = f"usage {secrets.token_hex(8)}"
@@ -212,7 +164,7 @@ class UsageHistory:
         *,
         is_error: bool,
         is_unfamiliar: bool = False,
-        policy_kind: str | None = None,
+        expectation: Expectation | None = None,
         latency_s: float | None = None,
         cost_usd: float | None = None,
         baseline_usd: float | None = None,
@@ -221,25 +173,17 @@ class UsageHistory:
     ) -> None:
         """Count a request that has ended.
 
-        `policy_kind` replaces the policy if too many different ones are recorded already.
         `latency_s` is None if no model was asked, and `baseline_usd` if the cost of the baseline
-        model is unknown or `cost_usd` is not to be compared with it. `tokens` are those of every
-        candidate that was asked, and `candidates` is the number of these.
+        model is unknown or `cost_usd` is not to be compared with it. `expectation` is None if the
+        probabilities of a correct answer are unknown. `tokens` are those of every candidate that
+        was asked, and `candidates` is the number of these.
         """
-        if policy not in self._policies:
-            if len(self._policies) < MAX_POLICIES:
-                self._policies.add(policy)
-            else:
-                policy = policy_kind or policy.partition("=")[0]
         minute = int(self._clock()) // MINUTE_S * MINUTE_S
-        entry = (minute, key.name, key.team.name if key.team else None, model, policy)
+        entry = Entry(minute, key.name, key.team.name if key.team else None, model, policy)
         with self._lock:
-            sums = self._pending.get(entry)
+            sums = self._sums_of(entry)
             if sums is None:
-                if len(self._pending) >= self._max_pending or not self.is_enabled:
-                    self._dropped += 1
-                    return
-                sums = self._pending[entry] = UsageSums()
+                return
             sums.requests += 1
             sums.errors += is_error
             sums.unfamiliar += is_unfamiliar
@@ -255,11 +199,44 @@ class UsageHistory:
             if latency_s is not None:
                 index = bisect_left(LATENCY_BOUNDS_S, latency_s)
                 sums.latencies[index] = sums.latencies.get(index, 0) + 1
+            if expectation is not None:
+                sums.estimated += 1
+                sums.correct_ppm += round(expectation.correct * PPM)
+                sums.baseline_correct_ppm += round(expectation.baseline_correct * PPM)
+                sums.variance_ppm += round(expectation.variance * PPM)
+                sums.error_ppm += round(expectation.error * PPM)
             for each in tokens:
                 sums.prompt_tokens += each.prompt_tokens
                 sums.completion_tokens += each.completion_tokens
                 sums.cached_tokens += each.cached_tokens
                 sums.reasoning_tokens += each.reasoning_tokens
+
+    def add_later(self, entry: Entry, name: LaterSum, number: int = 1) -> None:
+        """Add what is learned of an answer afterwards to the sums of its request; thread-safe."""
+        with self._lock:
+            sums = self._sums_of(entry)
+            if sums is not None:
+                setattr(sums, name, getattr(sums, name) + number)
+
+    def _sums_of(self, entry: Entry) -> UsageSums | None:
+        """Return the pending sums of an entry; None if there are too many, which is counted.
+
+        If too many different policies are recorded already, the entry's is recorded without its
+        number.
+        """
+        if entry.policy not in self._policies:
+            if len(self._policies) < MAX_POLICIES:
+                self._policies.add(entry.policy)
+            else:
+                name, _, _ = entry.policy.partition(" (")
+                entry = entry._replace(policy=name.partition("=")[0])
+        sums = self._pending.get(entry)
+        if sums is None:
+            if len(self._pending) >= self._max_pending or not self.is_enabled:
+                self._dropped += 1
+                return None
+            sums = self._pending[entry] = UsageSums()
+        return sums
 
     def write(self, database: Database) -> None:
         """Write pending sums, for a short while; what is left is written at the next turn.

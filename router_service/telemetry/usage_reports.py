@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -26,14 +26,10 @@ from sqlalchemy import (
 from router_service.access.key import BudgetPeriod
 from router_service.core.errors import InvalidRequestError
 from router_service.database.engine import Database
-from router_service.database.schema import USAGE_SUMS, keys, latencies, spending, usage
-from router_service.telemetry.usage import (
-    ALL,
-    DAY_S,
-    SPENDING_PERIODS,
-    UsageSums,
-    clean,
-)
+from router_service.database.schema import keys, latencies, spending, usage
+from router_service.database.usage_sums import USAGE_SUMS, UsageSums
+from router_service.telemetry.usage import ALL, DAY_S, SPENDING_PERIODS, clean
+from router_service.telemetry.usage_figures import UsageFigures
 
 MAX_BIGGEST = 50
 """Number of keys, and of teams, that the page lists: those that have spent most."""
@@ -46,6 +42,14 @@ database's writers."""
 
 _AFTER_COLON = ";"
 """The character after the colon: scopes of keys are between `key:` and `key;`."""
+
+_CSV_NAMES = {
+    "correct_ppm": "expected_correct",
+    "baseline_correct_ppm": "baseline_expected_correct",
+    "variance_ppm": "expectation_variance",
+    "error_ppm": "expectation_error",
+}
+"""Columns of CSV files with sums of probabilities."""
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What a cell begins with that spreadsheets run as a formula (OWASP, "CSV Injection")."""
@@ -86,6 +90,42 @@ def read_sums(
 
     `scopes` replaces the key and the team of the filter.
     """
+    found = _read_groups(connection, step_s, since_s, [by], wanted, scopes)
+    return {name: sums for (name,), sums in found.items()}
+
+
+def read_models_and_policies(
+    connection: Connection, step_s: int, since_s: float, wanted: UsageFilter
+) -> tuple[dict[str, UsageSums], dict[str, UsageSums]]:
+    """Return the sums of each model and of each policy since a Unix time.
+
+    The filter's model selects policies only, and its policy selects models only. Both are read at
+    once, because a histogram of latencies takes longest.
+    """
+    every = replace(wanted, model=None, policy=None)
+    read = _read_groups(connection, step_s, since_s, ["model", "policy"], every)
+    model_wanted, policy_wanted = (
+        None if name is None else clean(name) for name in (wanted.model, wanted.policy)
+    )
+    models: dict[str, UsageSums] = {}
+    policies: dict[str, UsageSums] = {}
+    for (model, policy), sums in read.items():
+        if policy_wanted in {None, policy}:
+            models.setdefault(model, UsageSums()).add(sums)
+        if model_wanted in {None, model}:
+            policies.setdefault(policy, UsageSums()).add(sums)
+    return models, policies
+
+
+def _read_groups(
+    connection: Connection,
+    step_s: int,
+    since_s: float,
+    by: Sequence[GroupBy],
+    wanted: UsageFilter,
+    scopes: Sequence[str] | None = None,
+) -> dict[tuple[Any, ...], UsageSums]:
+    """Return sums over the requests since a Unix time, by the values of several columns."""
     scopes = [wanted.scope] if scopes is None else scopes
 
     def conditions(table: Table) -> list[ColumnElement[bool]]:
@@ -100,15 +140,16 @@ def read_sums(
             found.append(table.c.policy == clean(wanted.policy))
         return found
 
-    group = usage.c[by]
-    query = select(group, *_sums()).where(*conditions(usage)).group_by(group)
-    found = {name: _to_sums(values) for name, *values in connection.execute(query)}
-    group = latencies.c[by]
-    counted = select(group, latencies.c.bin, func.sum(latencies.c.requests))
-    counted = counted.where(*conditions(latencies)).group_by(group, latencies.c.bin)
-    for name, index, requests in connection.execute(counted):
-        if name in found:
-            found[name].latencies[index] = int(requests)
+    group = [usage.c[name] for name in by]
+    query = select(*group, *_sums()).where(*conditions(usage)).group_by(*group)
+    found = {tuple(row[: len(by)]): _to_sums(row[len(by) :]) for row in connection.execute(query)}
+    group = [latencies.c[name] for name in (*by, "bin")]
+    counted = select(*group, func.sum(latencies.c.requests))
+    counted = counted.where(*conditions(latencies)).group_by(*group)
+    for *names, index, requests in connection.execute(counted):
+        sums = found.get(tuple(names))
+        if sums is not None:
+            sums.latencies[index] = int(requests)
     return found
 
 
@@ -312,7 +353,8 @@ def write_csv(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[st
         writer.writerow(values)
         return text.getvalue()
 
-    yield line([*by, *(name.replace("_nusd", "_usd") for name in USAGE_SUMS)])
+    heads = (_CSV_NAMES.get(name, name.replace("_nusd", "_usd")) for name in USAGE_SUMS)
+    yield line([*by, *heads])
     for row in rows:
         names = (_as_text(row.groups[group]) for group in by)
         yield line([*names, *(_number(row.sums, name) for name in USAGE_SUMS)])
@@ -329,6 +371,7 @@ def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[
         "completion tokens",
         "cost USD",
         "saved USD",
+        "accuracy",
     )
     lines = [head]
     for row in rows:
@@ -345,13 +388,16 @@ def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[
 
 
 def _figures(sums: UsageSums) -> tuple[str, ...]:
+    figures = UsageFigures.of(sums)
+    accuracy = figures.relative_accuracy
     return (
-        f"{sums.requests}",
-        f"{sums.errors}",
-        f"{sums.prompt_tokens}",
-        f"{sums.completion_tokens}",
-        f"{sums.cost_usd:.4f}",
-        f"{sums.baseline_usd - sums.compared_usd:.4f}",
+        f"{figures.requests}",
+        f"{figures.errors}",
+        f"{figures.prompt_tokens}",
+        f"{figures.completion_tokens}",
+        f"{figures.cost_usd:.4f}",
+        f"{figures.baseline_usd - figures.compared_usd:.4f}",
+        "-" if accuracy is None else f"{accuracy:.1%}",
     )
 
 
@@ -370,9 +416,10 @@ def _as_text(name: str | None) -> str:
 
 
 def _number(sums: UsageSums, name: str) -> str:
-    """Return a sum as text; money is in USD, with all of its digits."""
+    """Return a sum as text, with all of its digits; money is in USD."""
     value: int = getattr(sums, name)
-    return f"{Decimal(value).scaleb(-9):f}" if name.endswith("_nusd") else str(value)
+    digits = {"nusd": 9, "ppm": 6}.get(name.rpartition("_")[2])
+    return str(value) if digits is None else f"{Decimal(value).scaleb(-digits):f}"
 
 
 def _to_row(query: UsageQuery, row: Row[Any], teams: Mapping[str, str | None]) -> UsageRow:

@@ -22,8 +22,10 @@ from router_service.core.errors import (
     StoreError,
     UsageDisabledError,
 )
+from router_service.core.money import NANO
 from router_service.core.reasons import Reason
 from router_service.database.engine import Database
+from router_service.database.usage_sums import UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import (
     ListedRequest,
@@ -43,7 +45,7 @@ from router_service.telemetry.request_lists import (
     find_request,
     read_names,
 )
-from router_service.telemetry.usage import HOUR_S, UsageSums
+from router_service.telemetry.usage import HOUR_S
 from router_service.telemetry.usage_reports import UsageFilter, read_sums
 from router_service.ui.traffic import Period, why_unavailable
 
@@ -197,7 +199,7 @@ def read_figures(database: Database, wanted: RequestFilter, now_s: float) -> Liv
         requests=total.requests,
         failed=total.errors - refused,
         refused=refused,
-        cost_usd=total.cost_usd,
+        cost_usd=total.cost_nusd / NANO,
         p50_s=total.percentile_s(0.5),
         p95_s=total.percentile_s(0.95),
     )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
@@ -26,18 +25,28 @@ from router_service.core.errors import (
 )
 from router_service.core.reasons import Reason
 from router_service.database.engine import Database
+from router_service.database.usage_sums import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import visible_key
 from router_service.http.transfer import gateway_of, info_of
 from router_service.http.usage import readable_usage
 from router_service.policies.names import published_names
-from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageSums
-from router_service.telemetry.usage_reports import UsageFilter, read_biggest, read_sums
+from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S
+from router_service.telemetry.usage_figures import UsageFigures, UsageSummary
+from router_service.telemetry.usage_reports import (
+    UsageFilter,
+    read_biggest,
+    read_models_and_policies,
+    read_sums,
+)
 
 routes = APIRouter(prefix=CLIENTS_UI_PREFIX.rstrip("/"), include_in_schema=False)
 
 MAX_NAME = 200
 """Longest name that a filter may have, in characters."""
+
+MAX_LATENCY_ROWS = 14
+"""Largest number of rows of the map of latencies."""
 
 
 class Session(BaseModel):
@@ -76,31 +85,22 @@ class Period(StrEnum):
         return {Period.HOUR: 60, Period.DAY: 24, Period.MONTH: 30}[self]
 
 
-class Traffic(BaseModel):
-    """Sums over requests, as in `UsageSums`."""
+class Traffic(UsageFigures):
+    """Usage, with percentiles of the time to the end of the answer.
 
-    requests: int
-    errors: int
-    unpriced: int
-    cost_usd: float
-    compared_usd: float
-    baseline_usd: float
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    reasoning_tokens: int
-    candidates: int
-    unfamiliar: int
+    They are None if no model was asked.
+    """
+
     p50_s: float | None
-    """Median of the time to the end of the answer; None if no model was asked."""
     p95_s: float | None
+    p99_s: float | None
 
     @classmethod
-    def describe(cls, sums: UsageSums) -> dict[str, float | None]:
-        """Return the fields for these sums."""
-        names = (name for name in Traffic.model_fields if name not in {"p50_s", "p95_s"})
-        values = {name: getattr(sums, name) for name in names}
-        return values | {"p50_s": sums.percentile_s(0.5), "p95_s": sums.percentile_s(0.95)}
+    def of(cls, sums: UsageSums, **others: object) -> Self:
+        """Return the figures of these sums."""
+        shares = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+        percentiles = {name: sums.percentile_s(share) for name, share in shares.items()}
+        return super().of(sums, **percentiles, **others)
 
 
 class TrafficPoint(Traffic):
@@ -116,12 +116,44 @@ class NamedTraffic(Traffic):
     name: str
 
 
+class LatencyMap(BaseModel):
+    """How many requests took how long, over time."""
+
+    bounds_s: tuple[float, ...]
+    """The bounds of the rows, one more than there are rows; empty if no model was asked."""
+    counts: tuple[tuple[int, ...], ...]
+    """Numbers of requests: for each point, that of each row."""
+
+    @classmethod
+    def of(cls, bins: Sequence[UsageSums]) -> LatencyMap:
+        """Return the map for the sums of points.
+
+        Neighbouring bins of their histograms are merged, so that there are at most
+        `MAX_LATENCY_ROWS` rows.
+        """
+        found = {index for sums in bins for index in sums.latencies}
+        if not found:
+            return cls(bounds_s=(), counts=tuple(() for _ in bins))
+        first, last = min(found), max(found)
+        merged = -(-(last - first + 1) // MAX_LATENCY_ROWS)
+        rows = -(-(last - first + 1) // merged)
+        counts = [[0] * rows for _ in bins]
+        for row, sums in zip(counts, bins, strict=True):
+            for index, requests in sums.latencies.items():
+                row[(index - first) // merged] += requests
+        edges = range(first - 1, first + rows * merged, merged)
+        bounds_s = tuple(LATENCY_BOUNDS_S[0] * LATENCY_RATIO**edge for edge in edges)
+        return cls(bounds_s=bounds_s, counts=tuple(map(tuple, counts)))
+
+
 class Overview(BaseModel):
     """Traffic over time, in total and by model, policy, key and team."""
 
+    summary: UsageSummary
     step_s: int
     points: tuple[TrafficPoint, ...]
     """One for each bin, also without requests."""
+    latencies: LatencyMap
     total: Traffic
     models: tuple[NamedTraffic, ...]
     """The filter for the model does not apply here, so that another one can be chosen. The same
@@ -133,7 +165,7 @@ class Overview(BaseModel):
     """The teams that have spent most, with all of their keys. Empty unless the caller may see the
     traffic of all keys."""
     baseline_model: str | None
-    """The model that savings are measured against."""
+    """The model that savings and accuracy are compared with."""
 
 
 class UnavailableOverview(BaseModel):
@@ -236,9 +268,7 @@ def read_overview(
     starts = range(last - (period.bins - 1) * step_s, last + 1, step_s)
     with database.read() as connection:
         bins = read_sums(connection, step_s, starts[0], "start_s", wanted)
-        every_model, every_policy = replace(wanted, model=None), replace(wanted, policy=None)
-        models = read_sums(connection, step_s, starts[0], "model", every_model)
-        policies = read_sums(connection, step_s, starts[0], "policy", every_policy)
+        models, policies = read_models_and_policies(connection, step_s, starts[0], wanted)
         keys: dict[str, UsageSums] = {}
         teams: dict[str, UsageSums] = {}
         if sees_all:
@@ -247,13 +277,16 @@ def read_overview(
     total = UsageSums()
     for sums in bins.values():
         total.add(sums)
+    every = [bins.get(start) or UsageSums() for start in starts]
+    figures = Traffic.of(total)
     return Overview(
+        summary=UsageSummary.of(figures, baseline_model),
         step_s=step_s,
         points=tuple(
-            TrafficPoint(start=start, **Traffic.describe(bins.get(start) or UsageSums()))
-            for start in starts
+            TrafficPoint.of(sums, start=start) for start, sums in zip(starts, every, strict=True)
         ),
-        total=Traffic(**Traffic.describe(total)),
+        latencies=LatencyMap.of(every),
+        total=figures,
         models=_named(models),
         policies=_named(policies),
         keys=_named(keys),
@@ -264,5 +297,5 @@ def read_overview(
 
 def _named(found: Mapping[str, UsageSums]) -> tuple[NamedTraffic, ...]:
     """Return rows by name, the most expensive first."""
-    rows = (NamedTraffic(name=name, **Traffic.describe(sums)) for name, sums in found.items())
+    rows = (NamedTraffic.of(sums, name=name) for name, sums in found.items())
     return tuple(sorted(rows, key=lambda row: (-row.cost_usd, -row.requests)))

@@ -136,6 +136,7 @@ def test_overview_shows_spend_and_savings_and_can_be_filtered(tab: Page, shipped
     expect(tab.locator("#overview")).to_have_attribute("data-requests", "3")
     assert f"{shipped.artifact.manifest.best_single_arm} alone" in fact(tab, "Saved")
     assert fact(tab, "Errors").startswith("0\n")
+    expect(tab.locator(".headline .sentence")).to_have_text(re.compile(r"^3 requests; .* USD less"))
     tab.get_by_label("Last 30 days").check()
     tab.locator(".lists").get_by_role("button", name="team-a").click()
     expect(tab.locator("#overview")).to_have_attribute("data-requests", "2")
@@ -143,7 +144,7 @@ def test_overview_shows_spend_and_savings_and_can_be_filtered(tab: Page, shipped
     expect(tab.locator("#overview")).to_have_attribute("data-requests", "1")
     tab.get_by_role("button", name="Remove the filter Key: team-a").click()
     expect(tab.locator(".filters .chip")).to_have_count(1)
-    for title in ("Requests", "Spend", "Latency", "Errors"):
+    for title in ("Requests", "Errors", "Spend", "Expected accuracy", "Latency"):
         expect(tab.get_by_role("img", name=f"{title} over time")).to_be_visible()
     tab.get_by_text("Show the values of the charts as a table").click()
     expect(tab.get_by_role("group", name="Values of the charts").locator("tbody tr")).to_have_count(

@@ -358,6 +358,12 @@ export interface KeyView {
   team_budget_state: BudgetView | null;
 }
 
+/** How many requests took how long, over time. */
+export interface LatencyMap {
+  bounds_s: Array<number>;
+  counts: Array<Array<number>>;
+}
+
 /** A request that has ended; contains nothing of its content. */
 export interface ListedRequest {
   id: string;
@@ -437,15 +443,28 @@ export interface NamedTraffic {
   reasoning_tokens: number;
   candidates: number;
   unfamiliar: number;
+  estimated: number;
+  expected_correct: number;
+  baseline_expected_correct: number;
+  relative_accuracy: number | null;
+  relative_accuracy_interval: [number, number] | null;
+  feedback_correct: number;
+  feedback_wrong: number;
+  invalid_calls: number;
+  tool_errors: number;
+  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
+  p99_s: number | null;
   name: string;
 }
 
 /** Traffic over time, in total and by model, policy, key and team. */
 export interface Overview {
+  summary: UsageSummary;
   step_s: number;
   points: Array<TrafficPoint>;
+  latencies: LatencyMap;
   total: Traffic;
   models: Array<NamedTraffic>;
   policies: Array<NamedTraffic>;
@@ -603,7 +622,11 @@ export interface TeamView {
 /** Parts of the input that a template names in braces. */
 export type TemplateSlot = "preamble" | "latest_user" | "tools" | "other_turns";
 
-/** Sums over requests, as in `UsageSums`. */
+/**
+ * Usage, with percentiles of the time to the end of the answer.
+ *
+ * They are None if no model was asked.
+ */
 export interface Traffic {
   requests: number;
   errors: number;
@@ -617,8 +640,19 @@ export interface Traffic {
   reasoning_tokens: number;
   candidates: number;
   unfamiliar: number;
+  estimated: number;
+  expected_correct: number;
+  baseline_expected_correct: number;
+  relative_accuracy: number | null;
+  relative_accuracy_interval: [number, number] | null;
+  feedback_correct: number;
+  feedback_wrong: number;
+  invalid_calls: number;
+  tool_errors: number;
+  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
+  p99_s: number | null;
 }
 
 /** Sums over the requests of one bin. */
@@ -635,8 +669,19 @@ export interface TrafficPoint {
   reasoning_tokens: number;
   candidates: number;
   unfamiliar: number;
+  estimated: number;
+  expected_correct: number;
+  baseline_expected_correct: number;
+  relative_accuracy: number | null;
+  relative_accuracy_interval: [number, number] | null;
+  feedback_correct: number;
+  feedback_wrong: number;
+  invalid_calls: number;
+  tool_errors: number;
+  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
+  p99_s: number | null;
   start: number;
 }
 
@@ -658,6 +703,12 @@ export interface UnroutedModel {
   model: string;
   reason: string;
   remedy: string;
+}
+
+/** What requests have cost and how accurate their answers are expected to be, in words. */
+export interface UsageSummary {
+  sentence: string;
+  details: Array<string>;
 }
 
 /** What verified policies do with a request. */

@@ -20,7 +20,8 @@ from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import BudgetChange
 from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import USAGE_SUMS, usage
+from router_service.database.schema import usage
+from router_service.database.usage_sums import USAGE_SUMS
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.settings import BudgetSettings
 

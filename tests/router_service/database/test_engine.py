@@ -22,7 +22,7 @@ from router_service.core.errors import ConfigError, DatabaseError
 from router_service.database import postgresql as limits
 from router_service.database.engine import Database, check_database_address
 from router_service.database.postgresql import TimeLimitedConnection
-from router_service.database.schema import state
+from router_service.database.schema import REVISION, state
 from tests.postgresql import PostgreSQLServer
 
 PASSWORDS = (
@@ -247,10 +247,10 @@ def test_looking_at_a_database_changes_nothing(database: Database, tmp_path: Pat
     assert database.examine() is None
     assert list(tmp_path.iterdir()) == []
     database.prepare()
-    assert database.examine() == "0001"
+    assert database.examine() == REVISION
     database.close()
     before = sorted(tmp_path.rglob("*"))
-    assert database.examine() == "0001"
+    assert database.examine() == REVISION
     assert sorted(tmp_path.rglob("*")) == before
 
 

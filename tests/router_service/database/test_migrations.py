@@ -19,7 +19,8 @@ from router_service.database import postgresql as limits
 from router_service.database.engine import Database
 from router_service.database.migrating import FOLDER, create, migrate, revision_of
 from router_service.database.postgresql import TimeLimitedConnection
-from router_service.database.schema import REVISION, metadata, state
+from router_service.database.schema import REVISION, metadata, state, usage
+from router_service.database.usage_sums import USAGE_SUMS
 from tests.migrations import write_migration
 from tests.postgresql import PostgreSQLServer
 
@@ -139,6 +140,19 @@ def test_migrations_create_the_tables_of_the_schema(
     with other.read() as connection:
         assert tables_of(connection) == migrated
     other.close()
+
+
+def test_old_usage_gets_zeros_for_later_sums(database: Database) -> None:
+    """Rows of the first version keep their sums, and older gateways can still write rows."""
+    group = {"scope": "", "step_s": 60, "model": "m", "policy": "p"}
+    row = usage.insert().values(group | dict.fromkeys(USAGE_SUMS[:12], 7))
+    with migrating(database) as connection:
+        migrate(connection, database.place, "0001")
+        connection.execute(row.values(start_s=0))
+        migrate(connection, database.place)
+        connection.execute(row.values(start_s=60))
+        found = connection.execute(select(usage.c.requests, usage.c.unfamiliar, usage.c.estimated))
+        assert [tuple(each) for each in found] == 2 * [(7, 7, 0)]
 
 
 def test_revision_is_that_of_the_newest_migration() -> None:

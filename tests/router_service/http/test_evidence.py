@@ -97,6 +97,22 @@ def test_error_result_is_evidence_against_its_call(upstream: str, tmp_path: Path
     assert (line.tool, line.strength) == ("get_weather", "weak")
 
 
+def test_usage_counts_calls_that_were_probably_wrong(upstream: str, tmp_path: Path) -> None:
+    """Errors, repeated calls and calls that violate their schema count for the calls' answers."""
+    with logging_gateway(upstream, tmp_path, evidence=True) as gateway:
+        talk = Talk(gateway)
+        talk.turn('{"city": 7}')
+        talk.turn(OSLO, "Error: no such city")
+        talk.turn(BERGEN, "7 degrees")
+        wanted = {"requests": 3, "invalid_calls": 1, "tool_errors": 1, "repeated_calls": 1}
+
+        def found() -> dict[str, int]:
+            rows = gateway.http.get("/admin/usage", params={"by": "policy"}).json()["rows"]
+            return {name: rows[0][name] for name in wanted} if len(rows) == 1 else {}
+
+        wait_for(lambda: found() == wanted, "all are written")
+
+
 def test_very_long_tool_name_is_stored_as_a_hash(upstream: str, tmp_path: Path) -> None:
     """A tool name of a megabyte from an upstream is replaced by its hash."""
     tool: dict[str, Any] = {"metadata": {"tool": "x" * 1_000_000}}

@@ -429,9 +429,9 @@ def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
 def test_recorded_candidates_say_why_they_were_asked(verifying: httpx.Client) -> None:
     """A record has each candidate's first estimate, and what asking it was expected to gain."""
     answer = ask_verified(verifying, CHAT, BODY)
-    path = f"{RECENT}/{answer.headers['x-switchcraft-decision-id']}"
+    path = f"/ui/api/traffic/requests/{answer.headers['x-switchcraft-decision-id']}"
     wait_for(lambda: verifying.get(path).is_success, "the decision is there")
-    small, medium, large = verifying.get(path).json()["candidates"]
+    small, medium, large = verifying.get(path).json()["decision"]["candidates"]
     assert [each["first_p_correct"] for each in (small, medium, large)] == [0.2, 0.4, 0.9]
     assert [each["expected_gain"] for each in (small, medium, large)] == [None, 0.1, 0.1]
 

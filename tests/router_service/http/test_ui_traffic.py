@@ -16,9 +16,12 @@ from sqlalchemy import insert, update
 from router_service.core.keys import new_key
 from router_service.database.engine import Database
 from router_service.database.schema import keys, state, teams
+from router_service.database.usage_sums import LATENCY_BOUNDS_S, UsageSums
 from router_service.policies.costs import Price
+from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
+from router_service.ui.traffic import MAX_LATENCY_ROWS, LatencyMap
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, with_familiarity
 from tests.serving import Sandbox, served, wait_for
@@ -62,6 +65,12 @@ def ask(url: str, key: str, **changes: object) -> str:
 
 
 @pytest.fixture(scope="module")
+def shipped() -> Router:
+    """Return the shipped router."""
+    return Router.load()
+
+
+@pytest.fixture(scope="module")
 def busy(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a gateway that has answered two requests of team A and one of team B, and restarted."""
     path = tmp_path_factory.mktemp("usage") / "switchcraft.db"
@@ -83,7 +92,12 @@ def test_overview_adds_up(busy: str, period: str, bins: int) -> None:
     total = overview["total"]
     assert (total["requests"], total["errors"], total["unpriced"]) == (3, 1, 0)
     assert 0 < total["cost_usd"] == total["compared_usd"] < total["baseline_usd"]
-    assert 0 < total["p50_s"] <= total["p95_s"] < 60
+    assert 0 < total["p50_s"] <= total["p95_s"] <= total["p99_s"] < 60
+    bounds_s, counts = overview["latencies"]["bounds_s"], overview["latencies"]["counts"]
+    assert [len(row) for row in counts] == bins * [len(bounds_s) - 1]
+    assert sum(map(sum, counts)) == 2  # one was refused
+    assert bounds_s[0] < total["p50_s"] < bounds_s[-1]
+    assert "3 requests; " in overview["summary"]["sentence"]
     assert {row["name"]: row["requests"] for row in overview["keys"]} == {"team-a": 2, "team-b": 1}
     assert "none" in [row["name"] for row in overview["models"]]
     assert overview["baseline_model"] == [*FakeRouter().probabilities][-1]
@@ -97,6 +111,57 @@ def test_overview_counts_unfamiliar_requests(sandbox: Sandbox, tmp_path: Path) -
         ask(url, TEAM_A, tools=[])
         wait_for(lambda: get(url, "overview")["total"]["requests"] == 2, "both are written")
         assert get(url, "overview")["total"]["unfamiliar"] == 1
+
+
+def test_overview_estimates_accuracy_and_counts_feedback(
+    sandbox: Sandbox, shipped: Router, tmp_path: Path
+) -> None:
+    """Routed requests add their probabilities, as soon as the errors of these are measured."""
+    path = tmp_path / "switchcraft.db"
+    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
+    with served(create_app(settings.model_copy(update={"database": database}), shipped)) as url:
+
+        def estimated() -> str | None:
+            headers = {"x-switchcraft-policy": "drift=0.3"}
+            answer = httpx.post(url + CHAT, json=BODY, headers=headers)
+            decision = answer.headers["x-switchcraft-decision-id"]
+            series = 'switchcraft_estimated_requests_total{model="'
+            return decision if series in httpx.get(f"{url}/metrics").text else None
+
+        wait_for(lambda: estimated() is not None, "the errors of probabilities are measured")
+        decision = estimated()
+        record = httpx.get(f"{url}/v1/decisions/{decision}").json()
+        feedback = {"decision_id": decision, "correct": True}
+        assert httpx.post(f"{url}/v1/feedback", json=feedback).status_code == 200
+        wait_for(
+            lambda: get(url, "overview")["total"]["feedback_correct"] == 1, "feedback is written"
+        )
+        overview = get(url, "overview")
+    total = overview["total"]
+    best = record["probabilities"]["claude-sonnet-4.5"]
+    assert total["estimated"] >= 1
+    assert total["baseline_expected_correct"] / total["estimated"] == pytest.approx(best, abs=1e-5)
+    corrected = total["expected_correct"] / total["estimated"]
+    assert corrected == pytest.approx(record["probabilities"][record["arm"]], abs=0.03)
+    low, high = total["relative_accuracy_interval"]
+    assert low < total["relative_accuracy"] < high
+    assert "as accurate as claude-sonnet-4.5" in overview["summary"]["sentence"]
+    assert "Feedback: 1 of 1 answer correct." in overview["summary"]["details"]
+
+
+def test_latencies_are_shown_in_few_rows() -> None:
+    """Neighbouring bins are merged; the bounds enclose all latencies."""
+    points = [UsageSums(), UsageSums(latencies={3: 2, 4: 1}), UsageSums(latencies={80: 5, 81: 1})]
+    wide = LatencyMap.of(points)
+    assert len(wide.bounds_s) - 1 <= MAX_LATENCY_ROWS
+    assert [sum(row) for row in wide.counts] == [0, 3, 6]
+    assert wide.bounds_s[0] < LATENCY_BOUNDS_S[3]
+    assert wide.bounds_s[-1] >= LATENCY_BOUNDS_S[80]
+    narrow = LatencyMap.of([UsageSums(latencies={10: 3})])
+    assert narrow.counts == ((3,),)
+    assert narrow.bounds_s == pytest.approx(LATENCY_BOUNDS_S[9:11])
+    assert LatencyMap.of(points[:1]) == LatencyMap(bounds_s=(), counts=((),))
 
 
 def test_filters_apply_to_the_figures_and_to_the_other_lists(busy: str) -> None:

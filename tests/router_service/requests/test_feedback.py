@@ -16,10 +16,16 @@ from router_service.requests.feedback import BackgroundLog, WeakEvidence
 from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
-from router_service.settings import DecisionLogSettings, Settings
+from router_service.settings import (
+    DatabaseSettings,
+    DecisionLogSettings,
+    Settings,
+    UsageSettings,
+)
 from router_service.store.memory import MemoryStore
 from router_service.store.records import EvidenceMark, GuardedStore, RememberedCall
 from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.usage import UsageHistory
 from tests.bodies import BODY
 from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
@@ -72,7 +78,8 @@ def background_log(metrics: Metrics, settings: DecisionLogSettings) -> Backgroun
     calls = MemoryStore[RememberedCall](ttl_s=1, max_records=9, clock=clock)
     marks = MemoryStore[EvidenceMark](ttl_s=1, max_records=9, clock=clock)
     guarded = GuardedStore(calls, lambda _: None), GuardedStore(marks, lambda _: None)
-    return BackgroundLog(settings, metrics, WeakEvidence(*guarded, keeps_names=False))
+    usage = UsageHistory(UsageSettings(), DatabaseSettings())
+    return BackgroundLog(settings, metrics, usage, WeakEvidence(*guarded, keeps_names=False))
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:

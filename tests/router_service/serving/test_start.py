@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from router_service.core.errors import ConfigError
 from router_service.database.engine import Database
+from router_service.database.schema import REVISION
 from router_service.serving.serve import prepare_database
 from router_service.settings import DatabaseSettings, KeySettings, Settings, read_settings
 
@@ -31,7 +32,7 @@ def test_usable_database_is_created(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'state' / 'a.db'}"
     assert prepare_database(settings(url))
     with closing(Database(url)) as database:
-        assert database.examine() == "0001"
+        assert database.examine() == REVISION
 
 
 @pytest.mark.parametrize("keys", [NO_KEYS, METRICS_ONLY])

@@ -14,19 +14,22 @@ from sqlalchemy import Connection, func, insert, select
 
 from router_service.access.key import NO_KEY, Key, Team
 from router_service.apis.usage import Usage
+from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import DatabaseError
+from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import latencies, spending, state, usage
+from router_service.database.usage_sums import LATENCY_RATIO, UsageSums
+from router_service.measurement.expectations import Expectation
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import (
     BATCH_ROWS,
     DAY_S,
     HOUR_S,
-    LATENCY_RATIO,
     MAX_POLICIES,
     MINUTE_S,
+    Entry,
     UsageHistory,
-    UsageSums,
 )
 from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_biggest, read_sums
 
@@ -90,6 +93,7 @@ def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Cloc
     history.add(
         ANNA, "a", "verified", is_error=False, is_unfamiliar=True, latency_s=2.0, cost_usd=0.25,
         baseline_usd=1.0, tokens=asked, candidates=2,
+        expectation=Expectation(0.9000004, 0.8, 0.25, 0.02),
     )  # fmt: skip
     clock.now_s += MINUTE_S
     add(history, "b")
@@ -98,9 +102,16 @@ def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Cloc
     history.write(database)
     by_model = read(database, "model", since_s=NOON)
     a = by_model["a"]
-    assert (a.requests, a.cost_usd, a.compared_usd, a.baseline_usd) == (1, 0.25, 0.25, 1.0)
+    assert (a.requests, a.cost_nusd, a.compared_nusd, a.baseline_nusd) == (
+        1,
+        *2 * [NANO // 4],
+        NANO,
+    )
     assert (a.prompt_tokens, a.completion_tokens, a.errors) == (150, 27, 0)
     assert (a.cached_tokens, a.reasoning_tokens, a.candidates, a.unfamiliar) == (60, 15, 2, 1)
+    assert (a.estimated, a.correct_ppm, a.baseline_correct_ppm) == (1, 900_000, 800_000)
+    assert (a.variance_ppm, a.error_ppm) == (250_000, 20_000)
+    assert by_model["unpriced"].estimated == 0
     assert (by_model["none"].errors, by_model["none"].percentile_s(0.5)) == (1, None)
     assert (by_model["unpriced"].unpriced, by_model["unpriced"].cost_nusd) == (1, 0)
     minutes = read(database, "start_s", since_s=NOON)
@@ -128,6 +139,31 @@ def test_sums_do_not_depend_on_the_order_of_additions(database: Database, clock:
             history.write(database)
     found = read(database, "model", DAY_S)["m"].cost_nusd
     assert found == sum(round(cost_usd * 1e9) for cost_usd in sorted(costs))
+
+
+def test_later_findings_count_for_the_minute_of_the_request(
+    database: Database, clock: Clock
+) -> None:
+    """Feedback that arrives an hour later belongs to the model, policy, key and time of its answer.
+
+    It is no request of its own.
+    """
+    history = open_history(clock)
+    add(history, "a", "economy (utility=0.001)")
+    record = DecisionRecord(
+        id="dec_1", created=clock.now_s + 1, model="a", key="anna", team="blue", reason="utility",
+        policy="utility=0.001", policy_name="economy", stream=False, status=200,
+        ending="complete", latency_s=1,
+    )  # fmt: skip
+    clock.now_s += HOUR_S
+    history.add_later(Entry.of(record), "feedback_correct")
+    history.add_later(Entry.of(record), "invalid_calls", 2)
+    history.write(database)
+    found = read(database, "start_s", wanted=UsageFilter(team="blue", model="a"))
+    assert [*found] == [NOON]
+    sums = found[NOON]
+    assert (sums.requests, sums.feedback_correct, sums.invalid_calls) == (1, 1, 2)
+    assert [*read(database, "policy")] == ["economy (utility=0.001)"]
 
 
 def test_writers_add_to_the_same_rows(url: str, database: Database, clock: Clock) -> None:
@@ -190,10 +226,12 @@ def test_policies_of_clients_are_limited(database: Database, clock: Clock) -> No
     history = open_history(clock)
     for index in range(1000):
         add(history, policy=f"theta={index}")
+    add(history, policy="accuracy=best@95 (utility=0.3)")
     history.write(database)
     found = read(database, "policy")
-    assert len(found) == MAX_POLICIES + 1
+    assert len(found) == MAX_POLICIES + 2
     assert found["theta"].requests == 1000 - MAX_POLICIES
+    assert found["accuracy"].requests == 1
 
 
 def test_any_name_can_be_written(database: Database, clock: Clock) -> None:
@@ -223,7 +261,7 @@ def test_biggest_keys_and_teams_are_found(database: Database, clock: Clock) -> N
         since_s = NOON - 29 * DAY_S if step_s == DAY_S else NOON - 3600
         with database.read() as connection:
             found = read_biggest(connection, kind, step_s, since_s, NOON, wanted)  # type: ignore[arg-type]
-        return {name: sums.cost_usd for name, sums in found.items()}
+        return {name: sums.cost_nusd / NANO for name, sums in found.items()}
 
     for step_s in (MINUTE_S, HOUR_S, DAY_S):
         found = biggest(UsageFilter(), step_s=step_s)

@@ -1,14 +1,15 @@
-/** Overview: requests, spend, savings, errors and latency over time, from the traffic history. */
+/** Overview: requests, spend, accuracy, errors and latency over time, from the traffic history. */
 
 import { Account } from "./account.js";
 import { keepFilters } from "./address.js";
 import * as api from "./api.js";
 import { byId, facts, h, showError, table } from "./dom.js";
 import { count, duration, money, percent } from "./format.js";
+import { HeatMap } from "./heatmap.js";
 import { policyText } from "./policies.js";
 import { TimeChart, timeLabel } from "./timeseries.js";
 
-/** @import { NamedTraffic, Overview, Session, Traffic, UnavailableOverview } from "../types" */
+/** @import { NamedTraffic, Overview, Session, Traffic, TrafficPoint, UnavailableOverview } from "../types" */
 /** @import { Series } from "./timeseries.js" */
 
 /** @typedef {"model" | "policy" | "team" | "key"} Filter */
@@ -18,6 +19,14 @@ const EMPTY_EVERY_MS = 1000; // so that the first request appears at once
 const PERIODS = { hour: "Last hour", day: "Last 24 hours", month: "Last 30 days" };
 /** @type {Record<Filter, string>} */
 const FILTERS = { model: "Model", policy: "Policy", team: "Team", key: "Key" };
+
+/** Scales of accuracies. Differences between good models are small, so most do not begin with 0. */
+const SHARE_TICKS = [
+  [0.8, 0.9, 1],
+  [0.6, 0.8, 1],
+  [0.4, 0.6, 0.8, 1],
+  [0, 0.5, 1],
+];
 
 export class TrafficOverview {
   period = "hour";
@@ -35,10 +44,13 @@ export class TrafficOverview {
   tiles = h("div", { class: "summary" });
   charts = {
     requests: new TimeChart("Requests"),
-    spend: new TimeChart("Spend"),
-    latency: new TimeChart("Latency"),
     errors: new TimeChart("Errors"),
+    spend: new TimeChart("Spend"),
+    accuracy: new TimeChart("Expected accuracy"),
+    latency: new HeatMap("Latency"),
   };
+  sentence = h("p", { class: "sentence" });
+  details = h("p", { class: "details" });
   figures = h(
     "details",
     { class: "figures", ontoggle: () => this.showFigures() },
@@ -48,6 +60,7 @@ export class TrafficOverview {
   body = h(
     "div",
     { hidden: true },
+    h("div", { class: "headline" }, this.sentence, this.details),
     this.tiles,
     h("div", { class: "chart-grid" }, ...Object.values(this.charts).map(({ element }) => element)),
     this.figures,
@@ -159,6 +172,8 @@ export class TrafficOverview {
     this.shown = found;
     this.showFilters(found);
     if (isEmpty) return;
+    this.sentence.textContent = found.summary.sentence;
+    this.details.textContent = found.summary.details.join(" ");
     this.tiles.replaceChildren(totals(found));
     this.showCharts(found);
     this.showFigures();
@@ -189,7 +204,7 @@ export class TrafficOverview {
   }
 
   /** @param {Overview} overview */
-  showCharts({ points, step_s, baseline_model }) {
+  showCharts({ points, step_s, baseline_model, latencies }) {
     const starts = points.map(({ start }) => start);
     const of = (/** @type {(point: Traffic) => number | null} */ value) => points.map(value);
     const base = { starts, step_s };
@@ -220,14 +235,23 @@ export class TrafficOverview {
         ),
       });
     this.charts.spend.show({ ...base, format: money, series: spend });
-    this.charts.latency.show({
-      ...base,
-      format: duration,
-      series: [
-        { name: "95th percentile", kind: "line", style: "other", values: of(({ p95_s }) => p95_s) },
-        { name: "median", kind: "line", style: "good", values: of(({ p50_s }) => p50_s) },
-      ],
-    });
+    this.showAccuracy(points, base, baseline_model);
+    this.charts.latency.showMap(
+      {
+        ...base,
+        format: duration,
+        series: [
+          { name: "median", kind: "line", style: "middle", values: of(({ p50_s }) => p50_s) },
+          {
+            name: "95th percentile",
+            kind: "line",
+            style: "other",
+            values: of(({ p95_s }) => p95_s),
+          },
+        ],
+      },
+      latencies,
+    );
     this.charts.errors.show({
       ...base,
       format: (value) => percent(value, value > 0 && value < 0.1 ? 1 : 0),
@@ -242,6 +266,35 @@ export class TrafficOverview {
     });
   }
 
+  /** Shows how probably answers are correct, and how probably the best model's would be.
+   * @param {TrafficPoint[]} points @param {{ starts: number[], step_s: number }} base
+   * @param {string | null} baseline_model */
+  showAccuracy(points, base, baseline_model) {
+    const share = (/** @type {(point: Traffic) => number} */ correct) =>
+      points.map((point) => (point.estimated > 0 ? correct(point) / point.estimated : null));
+    const chosen = share((point) => point.expected_correct);
+    const best = share((point) => point.baseline_expected_correct);
+    const known = [...chosen, ...best].filter((value) => value !== null);
+    this.charts.accuracy.show({
+      ...base,
+      ticks: SHARE_TICKS.find(([lowest]) => lowest < Math.min(...known)) ?? SHARE_TICKS[0],
+      format: (value) => percent(value, 0),
+      series: [
+        { name: "answers", kind: "line", style: "good", values: chosen },
+        ...(baseline_model === null
+          ? []
+          : [
+              /** @type {Series} */ ({
+                name: `${baseline_model} alone`,
+                kind: "line",
+                style: "other",
+                values: best,
+              }),
+            ]),
+      ],
+    });
+  }
+
   /** Writes the values of the charts as a table, if it is open. */
   showFigures() {
     if (!this.figures.open || !this.shown) return;
@@ -251,9 +304,10 @@ export class TrafficOverview {
       "Requests",
       "Errors",
       "Spend",
-      ...(baseline_model === null ? [] : ["Saved"]),
+      ...(baseline_model === null ? [] : ["Saved", "Accuracy"]),
       "Median latency",
       "95th percentile",
+      "99th percentile",
     ];
     const rows = points
       .filter(({ requests }) => requests > 0)
@@ -263,8 +317,11 @@ export class TrafficOverview {
         count(point.requests),
         count(point.errors),
         money(point.cost_usd),
-        ...(baseline_model === null ? [] : [money(point.baseline_usd - point.compared_usd)]),
+        ...(baseline_model === null
+          ? []
+          : [money(point.baseline_usd - point.compared_usd), accuracy(point)]),
         ...latencies(point),
+        seconds(point.p99_s),
       ]);
     this.figures.querySelector(".scroll")?.remove();
     this.figures.append(table("Values of the charts", head, rows));
@@ -297,7 +354,7 @@ export class TrafficOverview {
       "Requests",
       "Share",
       "Spend",
-      ...(baseline_model === null ? [] : ["Saved"]),
+      ...(baseline_model === null ? [] : ["Saved", "Accuracy"]),
       "Errors",
       "Median",
       "95th pct.",
@@ -318,7 +375,10 @@ export class TrafficOverview {
         money(row.cost_usd),
         ...(baseline_model === null
           ? []
-          : [row.baseline_usd > 0 ? percent(1 - row.compared_usd / row.baseline_usd, 0) : "–"]),
+          : [
+              row.baseline_usd > 0 ? percent(1 - row.compared_usd / row.baseline_usd, 0) : "–",
+              accuracy(row),
+            ]),
         row.errors > 0 ? h("span", { class: "bad" }, percent(row.errors / row.requests)) : "0",
         ...latencies(row),
       ];
@@ -404,6 +464,15 @@ function totals({ total, baseline_model }) {
             ),
           ],
       [
+        "Accuracy",
+        note(
+          accuracy(total),
+          total.relative_accuracy === null || baseline_model === null
+            ? "no routed request yet"
+            : `expected, relative to ${baseline_model}`,
+        ),
+      ],
+      [
         "Errors",
         note(count(total.errors), `${percent(total.errors / total.requests)} of the requests`),
       ],
@@ -430,8 +499,15 @@ function totals({ total, baseline_model }) {
 }
 
 /** @param {Traffic} traffic */
-const latencies = ({ p50_s, p95_s }) =>
-  [p50_s, p95_s].map((seconds) => (seconds === null ? "none" : duration(seconds)));
+const latencies = ({ p50_s, p95_s }) => [p50_s, p95_s].map(seconds);
+
+/** @param {number | null} value */
+const seconds = (value) => (value === null ? "none" : duration(value));
+
+/** The expected accuracy, relative to that of the model that is compared with.
+ * @param {Traffic} traffic */
+const accuracy = ({ relative_accuracy }) =>
+  relative_accuracy === null ? "–" : percent(relative_accuracy, 0);
 
 /** @param {number} value @returns {string} */
 const compact = (value) =>

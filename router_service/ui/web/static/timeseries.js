@@ -2,8 +2,8 @@
 
 import { h, s } from "./dom.js";
 
-const MARGIN = { left: 62, right: 10, top: 8, bottom: 24 };
-const HEIGHT = 170;
+export const MARGIN = { left: 62, right: 10, top: 8, bottom: 24 };
+export const HEIGHT = 170;
 const MIN_LABEL_WIDTH = 64;
 
 /** Values of one kind. Bars are stacked; an outline is drawn around what the bars could be.
@@ -18,7 +18,9 @@ const MIN_LABEL_WIDTH = 64;
  * @property {number[]} starts
  * @property {number} step_s
  * @property {Series[]} series
- * @property {(value: number) => string} format */
+ * @property {(value: number) => string} format
+ * @property {number[]} [ticks] values of the grid, from the axis to the top; by default, round ones
+ *   from 0 to the largest value */
 
 /** A chart with a title, which is as wide as its place. */
 export class TimeChart {
@@ -50,7 +52,12 @@ export class TimeChart {
 
   draw() {
     const width = this.plot.clientWidth;
-    if (this.data && width) this.plot.replaceChildren(drawn(this.title, this.data, width));
+    if (this.data && width) this.plot.replaceChildren(this.drawn(this.data, width));
+  }
+
+  /** @param {Data} data @param {number} width @returns {SVGElement} */
+  drawn(data, width) {
+    return drawn(this.title, data, width);
   }
 
   /** Marks the bin under the pointer, and reads out its values.
@@ -107,9 +114,10 @@ function drawn(title, data, width) {
       ),
     ),
   );
-  const ticks = niceTicks(top);
+  const ticks = data.ticks ?? niceTicks(top);
+  const [lowest, highest] = [ticks[0], ticks[ticks.length - 1]];
   const y = (/** @type {number} */ value) =>
-    bottom - (value / ticks[ticks.length - 1]) * (bottom - MARGIN.top);
+    bottom - ((value - lowest) / (highest - lowest)) * (bottom - MARGIN.top);
   const x = (/** @type {number} */ bin) => left + bin * each;
   return s(
     "svg",
@@ -124,7 +132,7 @@ function drawn(title, data, width) {
         "g",
         {},
         s("line", {
-          class: tick === 0 ? "axis" : "grid",
+          class: tick === lowest ? "axis" : "grid",
           x1: left,
           x2: right,
           y1: y(tick),
@@ -138,22 +146,7 @@ function drawn(title, data, width) {
           ),
       ),
     ),
-    ...labelled(data, width).map((bin) =>
-      s(
-        "text",
-        { x: Math.min(x(bin) + each / 2, right - 18), y: HEIGHT - 6, "text-anchor": "middle" },
-        timeLabel(starts[bin], data.step_s),
-      ),
-    ),
-    ...starts.map((_, bin) =>
-      s("rect", {
-        class: "bin",
-        x: x(bin),
-        y: MARGIN.top,
-        width: each,
-        height: bottom - MARGIN.top,
-      }),
-    ),
+    ...timeAxis(data, width),
     ...series
       .filter(({ kind }) => kind === "bar")
       .flatMap((bar, index, bars) =>
@@ -189,39 +182,60 @@ function drawn(title, data, width) {
       ),
     ...series
       .filter(({ kind }) => kind === "line")
-      .flatMap(({ style, values }) => [
-        s("path", {
-          class: `line-of ${style}`,
-          d: linePath(values, (bin) => x(bin) + each / 2, y),
-        }),
-        // A value between two bins without any would have no line.
-        ...values
-          .map(
-            (value, bin) =>
-              value !== null &&
-              s("circle", {
-                class: `dot-of ${style}`,
-                cx: x(bin) + each / 2,
-                cy: y(value),
-                r: each < 8 ? 1.5 : 2.5,
-              }),
-          )
-          .filter((shape) => shape instanceof Node),
-      ]),
+      .flatMap(({ style, values }) => line(values, style, (bin) => x(bin) + each / 2, y)),
   );
 }
 
-/** @param {(number | null)[]} values @param {(bin: number) => number} x
- * @param {(value: number) => number} y
- * @returns {string} a path with gaps where there is no value */
-function linePath(values, x, y) {
-  return values
-    .map((value, bin) => {
-      if (value === null) return "";
-      const isFirst = bin === 0 || values[bin - 1] === null;
-      return `${isFirst ? "M" : "L"}${x(bin).toFixed(1)} ${y(value).toFixed(1)}`;
-    })
-    .join("");
+/** A line through all values, which is dashed across bins without any. A value between two such
+ * bins is a dot.
+ * @param {(number | null)[]} values @param {string} style @param {(bin: number) => number} x
+ * @param {(value: number) => number} y @returns {SVGElement[]} */
+export function line(values, style, x, y) {
+  const known = values.flatMap((value, bin) => (value === null ? [] : [{ value, bin }]));
+  const at = (/** @type {{ value: number, bin: number }} */ { value, bin }) =>
+    `${x(bin).toFixed(1)} ${y(value).toFixed(1)}`;
+  const isNext = (/** @type {number} */ index) =>
+    index > 0 && known[index].bin === known[index - 1].bin + 1;
+  const solid = known.map((each, index) => `${isNext(index) ? "L" : "M"}${at(each)}`);
+  const dashed = known.map((each, index) =>
+    index === 0 || isNext(index) ? "" : `M${at(known[index - 1])}L${at(each)}`,
+  );
+  const single = known.filter(
+    (_, index) => !isNext(index) && !(index + 1 < known.length && isNext(index + 1)),
+  );
+  return [
+    s("path", { class: `line-of gap ${style}`, d: dashed.join("") }),
+    s("path", { class: `line-of ${style}`, d: solid.join("") }),
+    ...single.map(({ value, bin }) =>
+      s("circle", { class: `dot-of ${style}`, cx: x(bin), cy: y(value), r: 2.5 }),
+    ),
+  ];
+}
+
+/** Labels below the axis, and a rectangle for each bin, which is marked under the pointer.
+ * @param {Pick<Data, "starts" | "step_s">} data @param {number} width @returns {SVGElement[]} */
+export function timeAxis({ starts, step_s }, width) {
+  const right = width - MARGIN.right;
+  const each = (right - MARGIN.left) / starts.length;
+  const x = (/** @type {number} */ bin) => MARGIN.left + bin * each;
+  return [
+    ...labelled({ starts, step_s }, width).map((bin) =>
+      s(
+        "text",
+        { x: Math.min(x(bin) + each / 2, right - 18), y: HEIGHT - 6, "text-anchor": "middle" },
+        timeLabel(starts[bin], step_s),
+      ),
+    ),
+    ...starts.map((_, bin) =>
+      s("rect", {
+        class: "bin",
+        x: x(bin),
+        y: MARGIN.top,
+        width: each,
+        height: HEIGHT - MARGIN.bottom - MARGIN.top,
+      }),
+    ),
+  ];
 }
 
 /** @param {Series[]} series @param {number} bin @returns {number} height of the bars */
@@ -246,7 +260,7 @@ export const brief = (value) =>
         .replace(/\.(\d*?)0+(?=\D|$)/, (_, digits) => (digits ? `.${digits}` : ""))
         .replace(/^0 ?(ms|%)$/, "0");
 
-/** @param {Data} data @param {number} width
+/** @param {Pick<Data, "starts" | "step_s">} data @param {number} width
  * @returns {number[]} bins whose start is written below the axis */
 function labelled({ starts, step_s }, width) {
   const most = Math.max(2, Math.floor((width - MARGIN.left) / MIN_LABEL_WIDTH));

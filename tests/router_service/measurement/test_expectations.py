@@ -1,0 +1,130 @@
+"""Expected accuracy: what it is corrected by, and how often its interval is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.expectations import compare_with_best, simulate
+from router_service.artifact import SHIPPED, Artifact
+from router_service.measurement.expectations import (
+    ComparedAnswers,
+    PolicyError,
+    PolicyErrors,
+    RelativeAccuracy,
+    measure_errors,
+)
+from router_service.measurement.held_out import HELD_OUT, HeldOut
+
+BEST = "claude-sonnet-4.5"
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    """Load the shipped artifact."""
+    return Artifact.load(SHIPPED)
+
+
+def answers(
+    actual: float, expected: float, *, n: int = 3_000, differs: bool = True
+) -> ComparedAnswers:
+    """Return answers of which this share is correct, beside a baseline that is always right."""
+    ones = np.ones(n)
+    return ComparedAnswers(
+        correct=(np.arange(n) % 100 < actual * 100).astype(float),
+        baseline_correct=ones,
+        p_correct=expected * ones,
+        p_baseline=ones,
+        differs=np.full(n, differs),
+    )
+
+
+def test_interval_is_right_on_simulated_days(artifact: Artifact) -> None:
+    """About 95% of days with tools that nothing was measured on have the truth in their interval.
+
+    Without the errors of the probabilities, the intervals of many requests are mostly wrong.
+    """
+    compared = compare_with_best(artifact.directory, artifact.manifest)
+    chosen = {rule: each for number, (rule, each) in enumerate(compared.items()) if number % 4 == 0}
+    groups = HeldOut.read(artifact.directory / HELD_OUT).folds
+    days = [(size, day) for _, size, day in simulate(chosen, groups, days=1)]
+    assert len(days) > 800
+    assert 0.93 < np.mean([day.is_right for _, day in days]) < 0.995
+    large = [day for size, day in days if size == 4_000]
+    assert np.mean([day.is_right for day in large]) > 0.9
+    assert np.mean([day.is_right_by_chance_alone for day in large]) < 0.75
+
+
+def test_errors_of_the_shipped_policies_are_measured_once(artifact: Artifact) -> None:
+    """Verified answers are right more often than the verifier says; the figures are cached."""
+    errors = measure_errors(artifact, BEST)
+    assert errors is not None
+    verified, once = errors.find("verified=0.0106"), errors.find("utility=0.0306")
+    assert verified is not None
+    assert once is not None
+    assert 0.01 < verified.bias < 0.04
+    assert 0 < verified.spread < once.spread < 0.04
+    assert measure_errors(artifact, BEST) is errors
+
+
+@pytest.mark.parametrize(
+    ("missing", "arm"), [("predictions", BEST), ("arm", "gpt-5.2"), ("arm", "unknown")]
+)
+def test_nothing_is_measured_without_predictions_or_the_baseline(
+    artifact: Artifact, missing: str, arm: str
+) -> None:
+    """The accuracy is then not estimated."""
+    if missing == "predictions":
+        files = {name: sha for name, sha in artifact.manifest.files.items() if name != HELD_OUT}
+        changed = artifact.manifest.model_copy(update={"files": files})
+        artifact = replace(artifact, manifest=changed, directory=Path("/nowhere"))
+    else:
+        artifact = replace(artifact, pool=(BEST, "gpt-5-mini"))
+    assert measure_errors(artifact, arm) is None
+
+
+def test_bias_and_spread_come_from_the_groups() -> None:
+    """A policy that is 5 points better than expected in every group has that bias and no spread."""
+    groups = np.arange(3_000) // 1_000
+    errors = PolicyErrors.of({"drift=0.1": answers(0.9, 0.85)}, groups)
+    error = errors.find("drift=0.1")
+    assert error is not None
+    assert error.bias == pytest.approx(0.05)
+    assert error.spread == pytest.approx(0, abs=1e-9)
+    assert error.expect(0.85, 1.0).correct == pytest.approx(0.9)
+
+
+def test_policies_that_were_not_measured_get_the_errors_of_similar_ones() -> None:
+    """The nearest number of the kind, or else the mean of those that verify, or do not, as it."""
+    groups = np.arange(3_000) // 1_000
+    compared = {"drift=0.1": answers(0.9, 0.85), "drift=0.3": answers(0.8, 0.85)}
+    errors = PolicyErrors.of(compared, groups)
+    near, other = errors.find("drift=0.25"), errors.find("toy=7")
+    assert near is errors.find("drift=0.3")
+    assert other is not None
+    assert other.bias == pytest.approx(0)
+    assert other.spread == pytest.approx(0.05)
+    assert errors.find("verified=0.1") is None
+
+
+def test_answers_of_the_baseline_alone_have_no_error() -> None:
+    """A policy that always chooses the baseline model differs from it nowhere."""
+    errors = PolicyErrors.of({"theta=1": answers(0.9, 0.85, differs=False)}, np.arange(3_000) % 5)
+    assert errors.find("theta=1") is None
+    assert RelativeAccuracy.of(90.0, 90.0, 0.0, 0.0) == RelativeAccuracy(1.0, 1.0, 1.0)
+
+
+def test_interval_contains_chance_and_error() -> None:
+    """With many requests, the error of the probabilities remains."""
+    error = PolicyError(bias=0.0, spread=0.02, variance_share=0.5)
+    widths = []
+    for n in (100, 10_000, 1_000_000):
+        each = error.expect(0.8, 0.9)
+        found = RelativeAccuracy.of(n * 0.8, n * 0.9, n * each.variance, n * each.error)
+        assert found is not None
+        widths.append(found.high - found.low)
+    assert widths[0] > widths[1] > widths[2] > 2 * 0.02 / 0.9
+    assert RelativeAccuracy.of(0.0, 0.0, 0.0, 0.0) is None
