@@ -22,7 +22,7 @@ from benchmarks.stamp import write_figures
 from router_service.artifact import ARTIFACTS, MANIFEST, Manifest, read_manifest
 from router_service.measurement.expectations import (
     ComparedAnswers,
-    PolicyErrors,
+    EstimateErrors,
     RelativeAccuracy,
     compare_policies,
 )
@@ -46,7 +46,7 @@ class Day:
 
 
 def simulate_day(
-    parts: list[tuple[str, ComparedAnswers]], errors: PolicyErrors, rows: np.ndarray
+    parts: list[tuple[str, ComparedAnswers]], errors: EstimateErrors, rows: np.ndarray
 ) -> Day:
     """Return what the gateway would say of a day, whose requests take turns between policies."""
     sums = np.zeros(4)
@@ -89,7 +89,7 @@ def simulate(
     for group in np.unique(groups):
         inside, outside = np.flatnonzero(groups == group), np.flatnonzero(groups != group)
         others = {rule: answers.take(outside) for rule, answers in compared.items()}
-        errors = PolicyErrors.of(others, groups[outside])
+        errors = EstimateErrors.of(others, groups[outside])
         for rule in rules:
             mixed = [rule, *rng.choice(rules, MIX - 1)]
             kinds = {"verified" if is_verified(rule) else "once": [rule], "mixed": mixed}

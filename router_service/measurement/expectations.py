@@ -83,7 +83,7 @@ class RelativeAccuracy:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyError:
+class EstimateError:
     """How far the expectations of a policy were off on held-out queries with unseen tools.
 
     It is about queries whose answer was not the baseline model's.
@@ -143,23 +143,25 @@ class ComparedAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyErrors:
+class EstimateErrors:
     """The measured errors of the policies of a pool, compared with one baseline model."""
 
-    by_kind: Mapping[str, Mapping[float, PolicyError]]
+    by_kind: Mapping[str, Mapping[float, EstimateError]]
     """By the kind of the policy, such as `drift`, and its number."""
-    others: Mapping[bool, PolicyError]
+    others: Mapping[bool, EstimateError]
     """Of policies that were not measured, by whether they verify answers."""
 
     @classmethod
-    def of(cls, compared: Mapping[str, ComparedAnswers], groups: NDArray[np.int64]) -> PolicyErrors:
+    def of(
+        cls, compared: Mapping[str, ComparedAnswers], groups: NDArray[np.int64]
+    ) -> EstimateErrors:
         """Return the errors of policies, by rule, from their answers to the same queries.
 
         The spread of a policy would be estimated from a few groups. It is therefore the mean of
         all policies that verify answers, or of all that do not.
         """
-        by_kind: dict[str, dict[float, PolicyError]] = {}
-        others: dict[bool, PolicyError] = {}
+        by_kind: dict[str, dict[float, EstimateError]] = {}
+        others: dict[bool, EstimateError] = {}
         for verifies in (False, True):
             found = {
                 rule: (means, share)
@@ -175,16 +177,16 @@ class PolicyErrors:
             biases = np.array([m.mean() for m, _ in found.values()])
             for rule, (means, share) in found.items():
                 kind, _, number = rule.partition("=")
-                error = PolicyError(float(means.mean()), math.sqrt(variance), share)
+                error = EstimateError(float(means.mean()), math.sqrt(variance), share)
                 by_kind.setdefault(kind, {})[float(number)] = error
-            others[verifies] = PolicyError(
+            others[verifies] = EstimateError(
                 bias=float(biases.mean()),
                 spread=math.sqrt(variance + biases.var()),
                 variance_share=max(share for _, share in found.values()),
             )
         return cls(by_kind, others)
 
-    def find(self, rule: str) -> PolicyError | None:
+    def find(self, rule: str) -> EstimateError | None:
         """Return the error of a policy, or that of the nearest one of its kind.
 
         Returns None if nothing was measured of policies that verify answers, or do not, as it does.
@@ -200,7 +202,7 @@ class PolicyErrors:
         return alike[min(alike, key=lambda each: abs(each - wanted))]
 
 
-def measure_errors(artifact: Artifact, baseline_arm: str) -> PolicyErrors | None:
+def measure_errors(artifact: Artifact, baseline_arm: str) -> EstimateErrors | None:
     """Return the errors of the policies of an artifact's pool; None without held-out predictions.
 
     The first call takes about a second if the artifact verifies answers, and later calls return the
@@ -236,11 +238,11 @@ def _measure_errors(
     prices: tuple[Price, ...],
     verified_usd: tuple[float, ...],
     gain_features: tuple[str, ...],
-) -> PolicyErrors:
+) -> EstimateErrors:
     """Return the errors for some columns; the hash is a part of the cache's key."""
     try:
         compared = compare_policies(path, columns, baseline, prices, verified_usd, gain_features)
-        return PolicyErrors.of(compared, HeldOut.read(path).folds)
+        return EstimateErrors.of(compared, HeldOut.read(path).folds)
     finally:
         return_freed()
 

@@ -34,7 +34,7 @@ from router_service.core.resources import (
     Stage,
     Timer,
 )
-from router_service.measurement.expectations import PolicyErrors, measure_errors
+from router_service.measurement.expectations import EstimateErrors, measure_errors
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
 from router_service.policies.caching import choose_in_conversation, costs_over
@@ -282,7 +282,7 @@ class Planner:
         """The arm whose probability is the reference for accuracy."""
         if pool.baseline is not None:
             self.baseline_arm = self.arm_of(pool.baseline, best_arm)
-        self.policy_errors: PolicyErrors | None = None
+        self.policy_errors: EstimateErrors | None = None
         """Errors of expected accuracies; None before `measure_errors`, or if it finds none."""
         manifest = router.artifact.manifest
         policies = (name for name in manifest.named_rules if name != DEFAULT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -92,9 +93,12 @@ def test_pieces_do_not_matter(source: UpstreamApi, target: Api, name: str) -> No
 
 
 def join(sent: list[dict[str, Any]]) -> list[Any]:
-    """Return events with successive deltas of one part joined, and without sequence numbers."""
+    """Return events with successive deltas of one part joined, and without sequence numbers.
+
+    Ids of answers without an id of their own are random, and left out too.
+    """
     joined: list[Any] = []
-    for event in sent:
+    for event in orjson.loads(re.sub(rb"_?[0-9a-f]{32}", b"", orjson.dumps(sent))):
         event.pop("sequence_number", None)
         place, text = read_delta(event)
         if text and joined and joined[-1][0] == place and isinstance(joined[-1][1], str):

@@ -76,6 +76,14 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.ModelNotFoundError("gpt-9", ("switchcraft", "small")): (
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
     ),
+    errors.UnpricedModelError("openai/gpt-9", "openai/*"): (
+        "The model 'openai/gpt-9' matches 'openai/*', but its price is unknown. Name another model,"
+        " or ask the operator to list it in model_list with its price, or to set "
+        "router.unknown_prices: allow."
+    ),
+    errors.CredentialsError("Amazon Bedrock", "Unable to locate credentials.", "Set a profile"): (
+        "No credentials for Amazon Bedrock: Unable to locate credentials. Set a profile."
+    ),
     errors.ModelNotAllowedError("large", ("switchcraft", "small")): (
         "This API key may not use 'large'. It may use these: switchcraft, small. Name another "
         "model, or ask the operator to allow it."

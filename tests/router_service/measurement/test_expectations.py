@@ -12,8 +12,8 @@ from benchmarks.expectations import compare_with_best, simulate
 from router_service.artifact import SHIPPED, Artifact
 from router_service.measurement.expectations import (
     ComparedAnswers,
-    PolicyError,
-    PolicyErrors,
+    EstimateError,
+    EstimateErrors,
     RelativeAccuracy,
     measure_errors,
 )
@@ -89,7 +89,7 @@ def test_nothing_is_measured_without_predictions_or_the_baseline(
 def test_bias_and_spread_come_from_the_groups() -> None:
     """A policy that is 5 points better than expected in every group has that bias and no spread."""
     groups = np.arange(3_000) // 1_000
-    errors = PolicyErrors.of({"drift=0.1": answers(0.9, 0.85)}, groups)
+    errors = EstimateErrors.of({"drift=0.1": answers(0.9, 0.85)}, groups)
     error = errors.find("drift=0.1")
     assert error is not None
     assert error.bias == pytest.approx(0.05)
@@ -101,7 +101,7 @@ def test_policies_that_were_not_measured_get_the_errors_of_similar_ones() -> Non
     """The nearest number of the kind, or else the mean of those that verify, or do not, as it."""
     groups = np.arange(3_000) // 1_000
     compared = {"drift=0.1": answers(0.9, 0.85), "drift=0.3": answers(0.8, 0.85)}
-    errors = PolicyErrors.of(compared, groups)
+    errors = EstimateErrors.of(compared, groups)
     near, other = errors.find("drift=0.25"), errors.find("toy=7")
     assert near is errors.find("drift=0.3")
     assert other is not None
@@ -112,14 +112,14 @@ def test_policies_that_were_not_measured_get_the_errors_of_similar_ones() -> Non
 
 def test_answers_of_the_baseline_alone_have_no_error() -> None:
     """A policy that always chooses the baseline model differs from it nowhere."""
-    errors = PolicyErrors.of({"theta=1": answers(0.9, 0.85, differs=False)}, np.arange(3_000) % 5)
+    errors = EstimateErrors.of({"theta=1": answers(0.9, 0.85, differs=False)}, np.arange(3_000) % 5)
     assert errors.find("theta=1") is None
     assert RelativeAccuracy.of(90.0, 90.0, 0.0, 0.0) == RelativeAccuracy(1.0, 1.0, 1.0)
 
 
 def test_interval_contains_chance_and_error() -> None:
     """With many requests, the error of the probabilities remains."""
-    error = PolicyError(bias=0.0, spread=0.02, variance_share=0.5)
+    error = EstimateError(bias=0.0, spread=0.02, variance_share=0.5)
     widths = []
     for n in (100, 10_000, 1_000_000):
         each = error.expect(0.8, 0.9)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.measurement.expectations import Expectation, PolicyError, PolicyErrors
+from router_service.measurement.expectations import EstimateError, EstimateErrors, Expectation
 from router_service.policies.names import NamedPolicy
 from router_service.policies.verified import Verified
 from router_service.requests.candidates import Candidate
@@ -21,15 +21,15 @@ from tests.bodies import BODY
 from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 
-ONCE = PolicyError(bias=0.01, spread=0.02, variance_share=0.5)
-CHECKED = PolicyError(bias=0.03, spread=0.01, variance_share=0.4)
-ERRORS = PolicyErrors({}, {False: ONCE, True: CHECKED})
+ONCE = EstimateError(bias=0.01, spread=0.02, variance_share=0.5)
+CHECKED = EstimateError(bias=0.03, spread=0.01, variance_share=0.4)
+ERRORS = EstimateErrors({}, {False: ONCE, True: CHECKED})
 
 
 def answered(
     model: str = "switchcraft",
     policy: str | None = None,
-    errors: PolicyErrors | None = ERRORS,
+    errors: EstimateErrors | None = ERRORS,
     baseline: str | None = "large",
 ) -> Exchange:
     """Return a request whose answer is complete; the arms are right with 30%, 70% and 90%."""
@@ -90,7 +90,7 @@ def test_verified_answer_has_the_probability_of_the_verifier() -> None:
     [
         answered(model="small"),
         answered(errors=None),
-        answered(errors=PolicyErrors({}, {})),
+        answered(errors=EstimateErrors({}, {})),
         answered(baseline=None),
     ],
     ids=["not routed", "not measured", "kind not measured", "no baseline"],
