@@ -42,6 +42,13 @@ export const requestNames = () => json("ui/api/traffic/requests/names");
 /** @param {string} id @returns {Promise<RequestDetails>} */
 export const request = (id) => json(`ui/api/traffic/requests/${encodeURIComponent(id)}`);
 
+/** @param {string} id @returns {Promise<ExplainedDecision>} */
+export async function decision(id) {
+  const { decision, missing } = await request(id);
+  if (decision === null) throw new Error(missing ?? "There is no decision.");
+  return decision;
+}
+
 /** @returns {Promise<any>} the OpenAPI description of the gateway */
 export const description = () => json("ui/openapi.json");
 
