@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -89,7 +90,7 @@ def test_link_opens_a_dialog(page: Page, conversation: list[str]) -> None:
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     expect(page.locator("#live")).to_be_visible()
-    assert page.url.endswith("/ui#live")
+    expect(page).to_have_url(re.compile(r"/ui#live$"))
     page.reload()
     expect(page.locator("#log")).to_be_visible()
     expect(dialog).to_be_hidden()
