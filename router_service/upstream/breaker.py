@@ -17,6 +17,11 @@ MIN_FAILURE_SHARE = 0.5
 """Least share of failures that opens a circuit. A busy deployment has a few failures at any
 time."""
 
+FAILURES_IN_A_ROW = 10
+"""Failures without an answer in between that open a circuit. After much good traffic, it would take
+up to a minute until half of the answers are failures. With one failure in five requests, ten in a
+row are as rare as one in ten million."""
+
 OnOpen = Callable[[str, float], None]
 """Function that receives a deployment's id and the seconds for which its circuit will be open."""
 
@@ -93,6 +98,8 @@ class _Breaker:
     cause: str | None = None
     """The failure that last opened the circuit here; None if another replica has opened it."""
     is_probing: bool = False
+    streak: dict[str | None, int] = field(default_factory=dict)
+    """Failures since the last answer, by client."""
     culprit: str | None = None
     """The client that caused all failures in the window, or None if several clients caused them or
     if clients have no keys."""
@@ -160,6 +167,7 @@ class CircuitBreakers:
         if breaker is None or breaker.is_probing:
             breaker = self._add(deployment_id)
         breaker.window.count(self._clock(), client)
+        breaker.streak.clear()
 
     def record_failure(
         self,
@@ -177,19 +185,22 @@ class CircuitBreakers:
         """
         breaker = self._breakers.get(deployment_id) or self._add(deployment_id)
         breaker.window.count(self._clock(), client, answers=0 if had_begun else 1, failures=1)
+        breaker.streak[client] = breaker.streak.get(client, 0) + 1
         totals = breaker.window.totals()
+        is_failing = self._is_failing(totals) or self._has_stopped(breaker.streak, totals)
         failing = [name for name, count in totals.items() if count.failures]
         breaker.culprit = failing[0] if len(failing) == 1 else None
         longest_s = self._settings.max_cooldown_s
         if error.retry_after_s:
             open_s = min(error.retry_after_s, longest_s)
-        elif breaker.is_probing or (breaker.open_until_s is None and self._is_failing(totals)):
+        elif breaker.is_probing or (breaker.open_until_s is None and is_failing):
             open_s = min(breaker.cooldown_s, longest_s)
             breaker.cooldown_s = 2 * open_s
         else:
             return
         breaker.own_until_s = breaker.open_until_s = self._clock() + open_s
         breaker.is_probing = False
+        breaker.streak.clear()
         breaker.cause = error.cause
         _log.warning(
             'circuit open for %g s: model=%s address=%s deployment=%s cause="%s"',
@@ -209,6 +220,17 @@ class CircuitBreakers:
         worst = max(totals.values(), key=lambda count: count.failures)
         others = _Count.sum(count for count in totals.values() if count is not worst)
         return others.answers == 0 or others.is_mostly_failures()
+
+    def _has_stopped(
+        self, streak: Mapping[str | None, int], totals: Mapping[str | None, _Count]
+    ) -> bool:
+        """Return whether too many requests have failed in a row, and not only those of one client.
+
+        The requests of one client are enough if no other client has got an answer lately.
+        """
+        least = max(FAILURES_IN_A_ROW, self._settings.allowed_fails + 1)
+        is_one_client = len(streak) == 1 and len(totals) > 1
+        return sum(streak.values()) >= least and not is_one_client
 
     def adopt(self, begun: Mapping[str, float], ended: Collection[str] = ()) -> None:
         """Start cool-downs that other replicas have started, and end those that they have ended.

@@ -7,7 +7,7 @@ import pytest
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import BreakerSettings
-from router_service.upstream.breaker import CircuitBreakers, OpenCircuit
+from router_service.upstream.breaker import FAILURES_IN_A_ROW, CircuitBreakers, OpenCircuit
 
 ADDRESS = "http://10.0.0.1/v1"
 SETTINGS = BreakerSettings(allowed_fails=2, window_s=60, cooldown_s=5, max_cooldown_s=15)
@@ -54,6 +54,33 @@ def fail(breakers: CircuitBreakers, times: int, name: str = "d") -> None:
         breakers.record_failure(name, failure(), address=ADDRESS)
 
 
+def test_ten_failures_in_a_row_open_the_circuit_after_much_good_traffic(
+    breakers: CircuitBreakers,
+) -> None:
+    """A provider that stops is left at once, although most answers of the minute were good."""
+    for _ in range(1000):
+        breakers.record_success("d")
+    fail(breakers, FAILURES_IN_A_ROW - 1)
+    breakers.record_success("d")
+    fail(breakers, FAILURES_IN_A_ROW - 1)
+    assert breakers.wait_s("d") == 0
+    fail(breakers, 1)
+    assert breakers.wait_s("d") == 5
+
+
+def test_one_clients_failures_in_a_row_do_not_open_the_circuit_for_others(
+    breakers: CircuitBreakers,
+) -> None:
+    """Other clients got answers lately; once two clients fail, the deployment has stopped."""
+    for _ in range(1000):
+        breakers.record_success("d", "good")
+    for _ in range(5 * FAILURES_IN_A_ROW):
+        breakers.record_failure("d", failure(), address=ADDRESS, client="bad")
+    assert breakers.wait_s("d", "bad") == 0
+    breakers.record_failure("d", failure(), address=ADDRESS, client="good")
+    assert breakers.wait_s("d", "good") == 5
+
+
 def test_circuit_opens_after_the_allowed_failures(
     breakers: CircuitBreakers, opened: list[tuple[str, float]]
 ) -> None:
@@ -69,9 +96,10 @@ def test_circuit_opens_after_the_allowed_failures(
 
 def test_occasional_failures_do_not_open_a_busy_deployment(breakers: CircuitBreakers) -> None:
     """The circuit stays closed while most answers are good."""
-    for _ in range(20):
+    for _ in range(10):
         breakers.record_success("d")
-    fail(breakers, 10)
+        breakers.record_success("d")
+        fail(breakers, 1)
     assert breakers.admit("d")
 
 
