@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -250,10 +251,12 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
 def _warnings() -> Iterator[list[str]]:
     """Collect the warnings that are logged within the block, instead of printing them."""
     lines: list[str] = []
+    thread = threading.get_ident()
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
+            if record.thread == thread:  # other threads may log what has nothing to do with it
+                lines.append(record.getMessage())
 
     logger, collector = logging.getLogger("switchcraft"), Collector(logging.WARNING)
     propagates, logger.propagate = logger.propagate, False

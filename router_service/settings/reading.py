@@ -338,7 +338,9 @@ def _valid_file(tree: Mapping[str, Json]) -> tuple[File, tuple[int, ...], list[C
             problems += (replace(each, where=_moved(each.where, positions)) for each in found)
             removed = {_remove(left, error["loc"]) for error in exc.errors(include_url=False)}
             entries = left.get("model_list")
-            if isinstance(entries, list):
+            if not isinstance(entries, list):
+                positions = ()
+            else:
                 kept = [index for index in range(len(entries)) if index not in removed]
                 left["model_list"] = [entries[index] for index in kept]
                 positions = tuple(positions[index] for index in kept)

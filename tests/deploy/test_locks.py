@@ -30,7 +30,7 @@ def of_extras(*names: str) -> Iterator[str]:
         yield from EXTRAS[name]
 
 
-SERVING = ("redis", "postgres", "otlp")
+SERVING = ("redis", "postgres", "aws", "google", "azure", "otlp")
 REQUIREMENTS = {
     "cpu": [*of_extras("cpu", *SERVING)],
     "gpu": [*of_extras("gpu", *SERVING)],

@@ -184,6 +184,9 @@ def test_configuration_is_valid(block: Block, tmp_path: Path) -> None:
         load_config(path)
         return
     text = text.replace("sha256:...", f"sha256:{'0' * 64}")
+    account = tmp_path / "service-account.json"
+    account.write_text('{"type": "authorized_user", "refresh_token": "r", "client_id": "c"}')
+    text = text.replace("/etc/switchcraft/service-account.json", str(account))
     path.write_text(text if "model_list" in settings else BASE_MODELS + text)
     names = re.findall(rf"{re.escape(REFERENCE)}(\w+)", text)
     keys = {name: "sk-any" for provider in PROVIDERS.values() for name in provider.key_names}

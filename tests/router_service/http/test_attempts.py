@@ -414,7 +414,10 @@ def test_request_that_creates_something_is_sent_once(path: str, answer: bytes) -
     with scripted(answer, seen) as url, breaking(url, deployments=2) as gateway:
         for headers in ({}, {"idempotency-key": "k"}):
             response = httpx.post(
-                f"{gateway}/v1{path}", json={"model": "small", "stream": True}, headers=headers
+                f"{gateway}/v1{path}",
+                json={"model": "small", "stream": True},
+                headers=headers,
+                timeout=30,
             )
             assert response.status_code >= 500
             assert response.headers["x-switchcraft-attempts"] == "1"
