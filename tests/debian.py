@@ -31,7 +31,7 @@ class Package:
     programs: tuple[str, ...]
     tests: str
     is_unpacked: bool = False
-    """Whether it is unpacked instead of installed, because installing it would start a server."""
+    """Unpack the package instead of installing it, because that would start a server."""
 
     def is_here(self) -> bool:
         """Return whether its programs can be run."""

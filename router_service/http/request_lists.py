@@ -90,9 +90,9 @@ class RequestList(BaseModel):
 
     requests: tuple[ListedRequest, ...]
     newer: str | None
-    """Value of `after` for the requests that are newer; null if these are the newest ones."""
+    """Pass this as `after` to get newer requests; null if the page has the newest."""
     older: str | None
-    """Value of `before` for the requests that are older; null if there are none."""
+    """Pass this as `before` to get older requests; null if the page has the oldest."""
 
     @classmethod
     def of(cls, page: ListPage) -> RequestList:

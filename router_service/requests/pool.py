@@ -49,7 +49,7 @@ class PoolModels(Mapping[str, Model]):
         named: Mapping[str, Model],
         settings: Settings | None = None,
         complete: Callable[[Model], Model] = lambda model: model,
-        is_allowed: Callable[[str], bool] = bool,
+        is_allowed: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """Look up models in `named`, and then those of the wildcards in `settings`.
 
@@ -87,7 +87,7 @@ class PoolModels(Mapping[str, Model]):
         return tuple(filter(self._is_allowed, wildcards))
 
     def restricted(self, is_allowed: Callable[[str], bool]) -> PoolModels:
-        """Return the models whose own names, instead of aliases, are allowed."""
+        """Return only the allowed models. An alias is allowed if the name of its model is."""
         named = {name: model for name, model in self._named.items() if is_allowed(model.name)}
         return PoolModels(named, self._settings, self._complete, is_allowed)
 

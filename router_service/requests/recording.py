@@ -444,7 +444,7 @@ def is_error(status: int, ending: Ending) -> bool:
 
 
 def outcome_of(status: int, ending: Ending, *, is_refusal: bool = False) -> RequestOutcome:
-    """Return what became of a request; `is_refusal` tells whether an error came from no model."""
+    """Return how a request ended; `is_refusal` says that the gateway itself refused it."""
     if is_error(status, ending):
         return RequestOutcome.REFUSED if is_refusal else RequestOutcome.FAILED
     has_left = status == CLIENT_LEFT or ending is Ending.CLIENT_LEFT

@@ -37,7 +37,7 @@ _log = logging.getLogger("switchcraft.usage")
 
 
 class RequestOutcome(StrEnum):
-    """What became of a request, in one word."""
+    """How a request ended."""
 
     ANSWERED = "answered"
     FAILED = "failed"

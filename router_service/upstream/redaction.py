@@ -198,7 +198,7 @@ def secrets_of(base_url: str, api_key: SecretStr | None) -> Secrets | None:
 
 
 def secrets_in(texts: Iterable[str]) -> Secrets | None:
-    """Return texts as secrets to be removed, or None if there are none.
+    """Return the secrets to remove for these texts, or None without any text to search for.
 
     Placeholders and texts that are too short are not searched for.
     """

@@ -238,7 +238,7 @@ def names(path: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the repository's files, in which a page's commands run.
 
-    What commands may change is copied.
+    Folders that commands may change are copies.
     """
     for path in ROOT.iterdir():
         if path.name in {"deploy", "docs", "examples"}:

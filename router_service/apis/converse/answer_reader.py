@@ -72,7 +72,7 @@ def recognizes(value: Mapping[str, Json]) -> bool:
 
 
 def _event_of(value: Json) -> str | None:
-    """Return the type of an event, or None if it is none of this API."""
+    """Return the type of an event, or None if this API has no such event."""
     if isinstance(value, dict) and len(value) == 1:
         name: str = next(iter(value))
         if name in _EVENTS and isinstance(value[name], dict):

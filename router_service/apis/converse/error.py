@@ -70,7 +70,7 @@ def read_error(value: Json, status: int) -> AnswerError:
 
 
 def _exception_in(value: Json) -> str | None:
-    """Return the name of an exception in a stream, or None if a value is none."""
+    """Return the name of the exception that an event of a stream reports, if it reports one."""
     if isinstance(value, dict) and len(value) == 1:
         name: str = next(iter(value))
         is_known = name.lower() in STATUSES and isinstance(value[name], dict)

@@ -232,8 +232,8 @@ def _effort_fields(
 ) -> dict[str, Json]:
     """Return the fields that ask a model for a reasoning effort, which is in OpenAI's words.
 
-    There are none for models without efforts. The request says how much of its reasoning Claude
-    shows, and how much it may write.
+    Models without reasoning efforts get no fields. For Claude, the request determines whether the
+    reasoning is shown, and how many tokens it may take.
     """
     if _CLAUDE.search(model):
         return _claudes_effort(effort, model, request, max_tokens)

@@ -571,7 +571,7 @@ export interface RequestNames {
   teams: Array<string>;
 }
 
-/** What became of a request, in one word. */
+/** How a request ended. */
 export type RequestOutcome = "answered" | "failed" | "refused" | "left";
 
 /** How a key is rotated. */

@@ -43,7 +43,7 @@ _log = logging.getLogger("switchcraft.credentials")
 
 @dataclass(frozen=True, slots=True)
 class Credentials(Generic[T]):
-    """What requests are authenticated with, until `expires_s` (Unix time)."""
+    """Credentials for requests to a platform, valid until `expires_s` (Unix time)."""
 
     value: T
     secrets: tuple[str, ...]

@@ -194,7 +194,7 @@ export class Playground {
   }
 }
 
-/** @param {string} body @returns {any} the decoded object; null if it is none */
+/** @param {string} body @returns {any} the decoded object; null if the body is not an object */
 function parsed(body) {
   try {
     const value = JSON.parse(body);
