@@ -419,7 +419,9 @@ def _listing(deployment: Deployment, now: datetime) -> Listing | None:
     """Return a deployment's entry in the price list, by its address or its platform."""
     name = deployment.listed_as
     if deployment.platform is None or deployment.provider == "azure":
-        return look_up(deployment.base_url, name, now)
+        found = look_up(deployment.base_url, name, now)
+        # At an address of the operator's own, only `base_model` says whose model it is.
+        return found or look_up_id(deployment.base_model or "", now)
     return look_up_id(name if deployment.base_model else f"{deployment.provider}/{name}", now)
 
 

@@ -213,7 +213,8 @@ class Recorder:
             info.api_key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE)
         )
         self._list(info, status, Ending.COMPLETE)
-        _log(info, {"status": status})
+        cause = {} if info.refusal is None else {"cause": info.refusal}
+        _log(info, {"status": status, **cause})
 
     def shed(self, reason: str) -> None:
         """Count a request that is refused because the gateway is overloaded."""
