@@ -175,7 +175,7 @@ def test_client_data_cannot_forge_a_log_line(
     ("body", "changes", "level", "cause"),
     [
         (BODY, {}, logging.INFO, None),
-        (BODY | {"model": "none"}, {}, logging.INFO, None),
+        (BODY | {"model": "none"}, {}, logging.INFO, "model_not_found"),
         (BODY, {"authorization": "Bearer no"}, logging.INFO, None),
         (BODY, {"x-sandbox": "status=400"}, logging.INFO, None),
         (BODY, {"x-sandbox": "status=500"}, logging.WARNING, "answered with status 500"),
@@ -203,7 +203,7 @@ def test_failed_requests_are_logged_as_warnings(
     level: int,
     cause: str | None,
 ) -> None:
-    """An upstream's failure is a warning with its cause; a client's mistake is not."""
+    """An upstream's failure is a warning, a client's mistake is not; both have their cause."""
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         http.post(CHAT, json=body, headers=changes)
         wait_for(lambda: lines(caplog), "the line is written")
