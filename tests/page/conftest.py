@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page
 
 from router_service.artifact import SHIPPED
 from router_service.router import Router
@@ -18,7 +18,6 @@ from tests.page.watching import Problems
 from tests.serving import Sandbox, served
 
 MANIFEST = Path(__file__).parent / "node" / "package.json"
-expect.set_options(timeout=30_000)  # a busy machine may need more than the default of 5 s
 INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
 
 
