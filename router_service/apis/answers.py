@@ -101,6 +101,8 @@ class ParsedAnswer:
 
     calls: tuple[WrittenCall, ...] = ()
     text: str = ""
+    usage: Usage | None = field(default=None, compare=False)
+    """The tokens that the answer reports, if they were read with it."""
 
     @property
     def is_text(self) -> bool:
@@ -223,7 +225,7 @@ class AnswerRecord:
             for call in self.calls.values()
         )
         text = fix_surrogates(self._text.getvalue())
-        return ParsedAnswer(tuple(call for call in calls if call.name), text)
+        return ParsedAnswer(tuple(call for call in calls if call.name), text, self.usage)
 
     def add_text(self, value: Json) -> None:
         """Add a part of the text."""

@@ -192,7 +192,7 @@ class RoutedAnswer(Response):
                 reserve_memory=info.hold_memory,
             )
 
-            self.exchange = exchange = Exchange(info, plan)
+            self.exchange = exchange = Exchange(info, plan, timer.stages)
             relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
             run = relay.run
             if limits is not None:

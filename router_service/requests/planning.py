@@ -31,7 +31,6 @@ from router_service.core.reasons import Reason
 from router_service.core.releases import Track
 from router_service.core.resources import (
     Cache,
-    Stage,
     Timer,
 )
 from router_service.measurement.expectations import EstimateErrors, measure_errors
@@ -196,8 +195,6 @@ class Plan:
     """Future with the arm that a shadow release chooses; its result is None if that failed."""
     baseline: Model | None = None
     """The model whose price is the reference for savings."""
-    stages: tuple[Stage, ...] = ()
-    """Durations of the gateway's own steps, from reading the body to the choice."""
 
     @property
     def applied_policy(self) -> NamedPolicy[Policy | Verified] | None:
