@@ -106,7 +106,7 @@ def create_app(
         app.include_router(each)
         for route in each.routes:
             if isinstance(route, APIRoute) and route.include_in_schema:
-                served.setdefault(route.path_format, set()).update(route.methods)
+                served.setdefault(route.path_format, set()).update(route.methods or ())
     app.state.served = served
     app.mount(f"{UI_PATH}/static", pages.static)
     return app
