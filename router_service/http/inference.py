@@ -181,7 +181,7 @@ class RoutedAnswer(Response):
                 plan.candidates,
                 endpoint.path,
                 parsed.body,
-                request.headers,
+                info.headers,
                 deadline_s,
                 translation=translation,
                 query=BETA if scope["query_string"] == BETA.encode() else "",

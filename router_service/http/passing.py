@@ -238,7 +238,7 @@ class PassedAnswer(Response):
                     path=path,
                     query=query,
                     body=body,
-                    client_headers=request.headers,
+                    client_headers=info.headers,
                     deadline_s=read_deadline(request),
                     caller=info.key,
                     method=request.method,

@@ -33,6 +33,7 @@ from router_service.core.resources import (
     Cache,
     Timer,
 )
+from router_service.core.values import request_value
 from router_service.measurement.expectations import EstimateErrors, measure_errors
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
@@ -74,7 +75,7 @@ TYPICAL_OUTPUT_TOKENS = 300
 """Assumed length of an answer if nothing is known about it, unless the request allows less."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class PolicyHeaders:
     """What a request's headers say about its policy, and what its key and budgets allow."""
 
@@ -147,7 +148,7 @@ class Trial(Protocol):
         """Count one request that has ended; called on the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Plan:
     """The models that may answer a request, with the policy and the reason."""
 
