@@ -406,10 +406,10 @@ def serve(
             except RefusedError as exc:  # decisions are too slow for so many connections
                 print(f"{name}, {connections} connections: {exc}", file=sys.stderr)
                 continue
-            (p50_s, p99_s), own_s = (
+            waits_s, own_s = (
                 np.percentile(each.latencies_s, [50, 99]) for each in (through, alone)
             )
-            added_ms = (p50_s - own_s[0]) * 1e3, (p99_s - own_s[1]) * 1e3
+            added_ms = ((waits_s - own_s) * 1e3).tolist()
             cpu_ms = through.cpu_s * 1e3 / len(through.latencies_s)
             loads.append(Answered(connections, through.rate_per_s, *added_ms, cpu_ms))
         resident_mb = gateway.resident_mb()
