@@ -16,9 +16,11 @@ Three things are measured, and written as Markdown and JSON:
 2. Latency of `Classifier.predict` for one request at a time, with synthetic ids of 64, 200 and 512
    tokens: the int8 graph on the CPU, and the fp16 graph on the GPU. Each thread predicts without
    pause for `--cell-s` seconds, as the gateway's decision threads do under load.
-3. A gateway with this artifact and `router.device`: the time until it is ready, its resident
-   memory, and the graph and provider that `/readyz` names. Routed requests to a sandbox must be
-   decided by the router.
+3. A gateway with the shipped artifact, with this artifact on the CPU, and with it on the GPU: the
+   graph and provider that `/readyz` names, the time until it is ready, and its resident memory
+   after the load. Requests one after another must be decided by the router. Then 1, 8 and 64
+   connections send requests of 200 random words, each a token, which no cache knows; an upstream
+   on this machine answers at once, and its own waiting time is subtracted from the gateway's.
 
 The exit status is 1 if a canary request fails, or if the gateway does not run as configured, and 2
 if there is no usable GPU. With `--device cpu`, only the int8 graph is measured, which tests the
@@ -28,9 +30,10 @@ script on any machine.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -40,19 +43,24 @@ from tempfile import TemporaryDirectory
 import httpx
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from transformers import DistilBertConfig, DistilBertModel
 
-from benchmarks.load.processes import Program, free_port, running
+from benchmarks.load.bodies import ROUTED, framed
+from benchmarks.load.client import Load, RefusedError, play
+from benchmarks.load.contenders import Place, direct, switchcraft
+from benchmarks.load.processes import Program, Running, free_port, running
 from benchmarks.stamp import write_figures
+from router_service.apis.conversation import Json
 from router_service.artifact import SHIPPED, TOKENIZER, Artifact, Encoder
 from router_service.core.errors import SwitchcraftError
+from router_service.core.reasons import ROUTER_REASONS
 from router_service.measurement.held_out import Figures
+from router_service.policies.registry import choosing_reasons
 from router_service.predictor.model import CUDA_PROVIDER, IDENTITY, Classifier, has_cuda
 from router_service.predictor.packing import Packed, Packer, PackingSpec
 from router_service.router import Router
-from router_service.sandbox.provider import run_in_thread
 from switchcraft_training.config import RunConfig
 from switchcraft_training.models.export import (
     CUDA_GRAPH,
@@ -69,6 +77,12 @@ WARM_UPS = 10
 LOGITS_SD = 2.5
 """Standard deviation of each arm's logit over the canary requests."""
 ROUTED_REQUESTS = 20
+DECIDED = frozenset((*choosing_reasons(), *ROUTER_REASONS))
+"""Reasons of answers that the router decided."""
+CONNECTIONS = (1, 8, 64)
+QUESTION_WORDS = 200
+HEADERS = {"x-switchcraft-policy": "theta=0.5"}
+"""The same policy for every artifact; the shipped one's default also verifies answers."""
 READY = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 TOOL = {
     "type": "function",
@@ -94,15 +108,32 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """What a gateway with the artifact says and needs."""
+class Answered:
+    """Answers of a gateway to connections that send requests without pause."""
 
+    connections: int
+    answers_per_s: float
+    added_p50_ms: float
+    added_p99_ms: float
+    """Waiting time less the upstream's own, at the same percentile and number of connections."""
+    cpu_ms: float
+    """Processor time per answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a gateway with an artifact says, needs and manages."""
+
+    name: str
     graph: str
     provider: str
     ready_s: float
     resident_mb: float
+    """After the load."""
     routed: int
     """Requests that the router decided, of `ROUTED_REQUESTS`."""
+    loads: list[Answered]
+    """Without those that were refused, because decisions take too long for so many connections."""
 
 
 def main() -> int:
@@ -145,18 +176,32 @@ def main() -> int:
                 flush=True,
             )
             latencies.append(latency)
-        served = serve(artifact, device, Path(folder))
-    print("\n| gateway | provider | ready after | resident memory | decided by the router |")
-    print("|---|---|--:|--:|--:|")
-    print(
-        f"| {served.graph} | {served.provider} | {served.ready_s:.1f} s |"
-        f" {served.resident_mb:,.0f} MB | {served.routed} of {ROUTED_REQUESTS} |"
-    )
+        print(
+            "\n| gateway | graph | ready after | resident memory | decided by the router |"
+            " connections | answers/s | added P50 ms | added P99 ms | processor ms |"
+        )
+        print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+        gateways = []
+        for served in serve_each(artifact, devices, Path(folder), arguments):
+            start = (
+                f"| {served.name} | {served.graph} on {served.provider} | {served.ready_s:.1f} s |"
+                f" {served.resident_mb:,.0f} MB | {served.routed} of {ROUTED_REQUESTS} |"
+            )
+            for load in served.loads:
+                print(
+                    f"{start} {load.connections} | {load.answers_per_s:,.0f} |"
+                    f" {load.added_p50_ms:.2f} | {load.added_p99_ms:.2f} | {load.cpu_ms:.2f} |",
+                    flush=True,
+                )
+            gateways.append(served)
     wanted = CUDA_PROVIDER if device == "cuda" else "CPUExecutionProvider"
-    if served.provider != wanted:
-        problems.append(f"the gateway runs {served.graph} on {served.provider}, not on {wanted}")
-    if served.routed < ROUTED_REQUESTS:
-        problems.append(f"the router decided only {served.routed} of {ROUTED_REQUESTS} requests")
+    if gateways[-1].provider != wanted:
+        problems.append(f"the gateway runs on {gateways[-1].provider}, not on {wanted}")
+    problems += [
+        f"{served.name}: the router decided only {served.routed} of {ROUTED_REQUESTS} requests"
+        for served in gateways
+        if served.routed < ROUTED_REQUESTS
+    ]
     for problem in problems:
         print(f"FAILED: {problem}", file=sys.stderr)
     if arguments.out:
@@ -164,7 +209,7 @@ def main() -> int:
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
             "canaries": differences | others,
             "latencies": [asdict(latency) for latency in latencies],
-            "gateway": asdict(served),
+            "gateways": [asdict(served) for served in gateways],
             "problems": problems,
         }
         packages = ("onnxruntime-gpu" if has_cuda() else "onnxruntime", "torch", "transformers")
@@ -316,42 +361,73 @@ def _measure_threads(
     return Latency(name, len(row.token_ids), threads, count, p50, p95, p99, count / elapsed_s)
 
 
-def serve(artifact: Artifact, device: str, folder: Path) -> Served:
-    """Run a gateway with the artifact on the device, and send it requests to decide."""
-    manifest, port = artifact.manifest, free_port()
-    config = folder / "gateway.yaml"
-    with run_in_thread() as sandbox:
-        models = [
-            {
-                "model_name": arm,
-                "litellm_params": {"model": ids[0], "api_base": sandbox, "api_key": "none"},
-            }
-            for arm, ids in manifest.stands_for.items()
-            if ids[0].startswith("openai/")
-        ]
-        router = {"artifact": str(artifact.directory), "device": device}
-        config.write_text(yaml.safe_dump({"model_list": models, "router": router}))
-        command = [sys.executable, "-m", "router_service.cli", "serve", "--config", str(config)]
-        command += ["--port", str(port)]
-        program = Program(command, port, folder / "gateway.log", {"XDG_STATE_HOME": str(folder)})
-        with running(program, READY) as gateway:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-                state = http.get("/readyz").json()
-                routed = 0
-                for number in range(ROUTED_REQUESTS):
-                    question = f"What is the forecast for city number {number}?"
-                    answer = http.post(
-                        "/v1/chat/completions",
-                        json={
-                            "model": "switchcraft",
-                            "messages": [{"role": "user", "content": question}],
-                            "tools": [TOOL],
-                        },
-                    )
-                    reason = answer.headers.get("x-switchcraft-reason")
-                    routed += answer.status_code == 200 and reason in {"threshold", "argmax"}
-            resident_mb = gateway.resident_mb()
-    return Served(state["graph"], state["provider"], gateway.ready_s, resident_mb, routed)
+def serve_each(
+    artifact: Artifact, devices: Sequence[str], folder: Path, arguments: argparse.Namespace
+) -> Iterator[Served]:
+    """Yield the figures of each gateway: with the shipped artifact, then with this on each device.
+
+    All gateways have the same upstream.
+    """
+    place = Place(folder, folder, free_port())
+    upstream = direct(place)
+    contenders = [("shipped", SHIPPED, "cpu")]
+    contenders += [("DistilBERT", artifact.directory, device) for device in devices]
+    requests = framed(random_questions(artifact.tokenizer), ROUTED, HEADERS)
+    with running(upstream.program, next(requests)) as source:
+        for threads in arguments.decision_threads:
+            for name, directory, device in contenders:
+                router = {"artifact": str(directory), "device": device}
+                contender = switchcraft(place, router=router, server={"decision_threads": threads})
+                title = f"{name}, {threads} decision threads"
+                yield serve(title, contender.program, source, requests, arguments.cell_s)
+
+
+def serve(
+    name: str, program: Program, upstream: Running, requests: Iterator[bytes], seconds: float
+) -> Served:
+    """Run a gateway, send it requests to decide, and load it."""
+    with running(program, READY) as gateway:
+        address = f"http://127.0.0.1:{gateway.port}"
+        with httpx.Client(base_url=address, headers=HEADERS, timeout=60) as http:
+            state = http.get("/readyz").json()
+            routed = 0
+            for number in range(ROUTED_REQUESTS):
+                question = _question(f"What is the forecast for city number {number}?")
+                answer = http.post("/v1/chat/completions", json={"model": ROUTED, **question})
+                reason = answer.headers.get("x-switchcraft-reason")
+                routed += answer.status_code == 200 and reason in DECIDED
+        loads = []
+        for connections in CONNECTIONS:
+            try:
+                alone, through = (
+                    play(Load(each.port, requests, connections, seconds, seconds / 4), each.cpu_s)
+                    for each in (upstream, gateway)
+                )
+            except RefusedError as exc:  # decisions are too slow for so many connections
+                print(f"{name}, {connections} connections: {exc}", file=sys.stderr)
+                continue
+            waits_s, own_s = (
+                np.percentile(each.latencies_s, [50, 99]) for each in (through, alone)
+            )
+            added_ms = ((waits_s - own_s) * 1e3).tolist()
+            cpu_ms = through.cpu_s * 1e3 / len(through.latencies_s)
+            loads.append(Answered(connections, through.rate_per_s, *added_ms, cpu_ms))
+        resident_mb = gateway.resident_mb()
+    return Served(
+        name, state["graph"], state["provider"], gateway.ready_s, resident_mb, routed, loads
+    )
+
+
+def random_questions(tokenizer: Tokenizer) -> Iterator[Mapping[str, Json]]:
+    """Yield requests with `QUESTION_WORDS` random words of the tokenizer, without end."""
+    words = sorted(each for each in tokenizer.get_vocab() if each.isascii() and each.isalpha())
+    draw = random.Random(0)  # noqa: S311 - a load, not a secret
+    while True:
+        yield _question(" ".join(draw.choices(words, k=QUESTION_WORDS)))
+
+
+def _question(text: str) -> Mapping[str, Json]:
+    return {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
 
 
 def _arguments() -> argparse.Namespace:
@@ -361,7 +437,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 200, 512])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--cell-s", type=float, default=3, help="seconds for each line")
+    parser.add_argument("--cell-s", type=float, default=2, help="seconds for each line")
+    parser.add_argument(
+        "--decision-threads", type=int, nargs="+", default=[4, 16], help="of the gateways"
+    )
     parser.add_argument("--out", type=Path, help="folder for the figures as JSON")
     return parser.parse_args()
 
