@@ -228,8 +228,9 @@ class AnswerRecord:
     def add_text(self, value: Json) -> None:
         """Add a part of the text."""
         text = self.count(value)
-        self._text.write(text)
-        self._has_text = self._has_text or not (not text or text.isspace())
+        if text:
+            self._text.write(text)
+            self._has_text = self._has_text or not text.isspace()
 
     def add_call(self, place: object) -> PartialCall:
         """Return the call at a place, which is new or still arriving."""
