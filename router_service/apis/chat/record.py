@@ -55,6 +55,18 @@ class ChatRecord(AnswerRecord):
             if isinstance(legacy, dict):
                 self._read_call("function_call", {"function": legacy}, is_kept)
 
+    def text_of(self, value: Json) -> str | None:
+        """Return the text that an event adds to the first choice, or None if it does more."""
+        choices = value.get("choices") if isinstance(value, dict) else None
+        choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+        if not isinstance(choice, dict) or choice.get("index", 0) != 0:
+            return None
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or any(delta[name] for name in delta if name != "content"):
+            return None
+        text = delta.get("content")
+        return text if isinstance(text, str) else None
+
     def _read_stop(self, place: int, reason: Json) -> None:
         """Record whether the answer has ended: some servers do not send `[DONE]`."""
         if reason:

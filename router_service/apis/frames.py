@@ -1,0 +1,59 @@
+"""Recognition of events that differ from an earlier one only in the text that they add.
+
+Most events of a stream add a piece of text. Comparing the bytes around it with those of an earlier
+event takes a quarter of the time of decoding and reading an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import orjson
+
+from router_service.apis.conversation import Json
+
+_OTHER_TEXT = "another text"
+
+
+@dataclass(frozen=True, slots=True)
+class TextFrame:
+    """The data of an event before and after the text that it adds."""
+
+    before: bytes
+    """Ends with the quote that opens the text."""
+    after: bytes
+    """Begins with the quote that closes the text."""
+
+    @classmethod
+    def of(cls, data: bytes, text: str, text_of: Callable[[Json], str | None]) -> Self | None:
+        """Return the frame of an event that adds a text; None if it is not certain.
+
+        `text_of` returns the text that a decoded event adds if it does nothing else. The event is
+        read again with another text, because the same text may occur elsewhere in the event.
+        """
+        if not _is_plain(text):
+            return None
+        before, found, after = data.partition(b'"%b"' % text.encode())
+        frame = cls(before + b'"', b'"' + after)
+        try:
+            other = orjson.loads(_OTHER_TEXT.encode().join((frame.before, frame.after)))
+        except orjson.JSONDecodeError:
+            return None
+        return frame if found and text_of(other) == _OTHER_TEXT else None
+
+    def text_in(self, data: bytes) -> str | None:
+        """Return the text of an event with this frame, or None if it has to be decoded."""
+        if not (data.startswith(self.before) and data.endswith(self.after)):
+            return None
+        try:
+            text = data[len(self.before) : -len(self.after)].decode()
+        except UnicodeDecodeError:
+            return None
+        return text if _is_plain(text) else None
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether JSON has no other way to write a text than between two quotes."""
+    return text.isprintable() and '"' not in text and "\\" not in text
