@@ -61,9 +61,9 @@ MAX_READ_BYTES = 64 * 1024
 """Longest part that `read` returns. uvloop receives 256 KB at a time. If these are events of a few
 bytes, they would keep a reader busy for 0.1 s, during which no other request is served."""
 
-MAX_PASSED_BYTES = 8 * 1024
+MAX_PASSED_BYTES = 16 * 1024
 """Longest part that is passed on as soon as it arrives, without waking the reader. Reading so many
-bytes of small events takes 1 ms, and other requests wait meanwhile."""
+bytes of small events takes up to 1 ms, and other requests wait meanwhile."""
 
 WRITE_BYTES = 64 * 1024
 """Bytes of a request's body that are written at a time. The write timeout applies to each."""

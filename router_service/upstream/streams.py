@@ -30,7 +30,7 @@ from router_service.upstream.bodies import (
     skim,
 )
 from router_service.upstream.client import UpstreamAnswer
-from router_service.upstream.connection import RawHeaders
+from router_service.upstream.connection import MAX_PASSED_BYTES, RawHeaders
 
 MAX_HELD_BYTES = 4 * 1024 * 1024
 """Longest answer that is read to its end before it is forwarded. If such an answer breaks off,
@@ -46,9 +46,9 @@ the request in validation errors."""
 MAX_EVENT_BYTES = 1024 * 1024
 """An event longer than this is forwarded before it is complete, and is not read."""
 
-MAX_READ_BYTES = 8 * 1024
+MAX_READ_BYTES = MAX_PASSED_BYTES
 """Bytes of a stream that are read before other requests have their turn. If 60 upstreams send small
-events as fast as they can, this stalls the event loop for 0.04 s, and 64 KB for 0.1 to 0.24 s."""
+events as fast as they can, this stalls the event loop for 0.04 s, and 64 KB for 0.1 to 0.2 s."""
 
 MAX_FRAMES = 8
 """How often a stream's events are compared with a new one after they have changed. Some providers
