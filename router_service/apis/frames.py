@@ -47,11 +47,27 @@ class TextFrame:
         """Return the text of an event with this frame, or None if it has to be decoded."""
         if not (data.startswith(self.before) and data.endswith(self.after)):
             return None
+        if len(data) < len(self.before) + len(self.after):  # they share a quote
+            return None
         try:
             text = data[len(self.before) : -len(self.after)].decode()
         except UnicodeDecodeError:
             return None
         return text if _is_plain(text) else None
+
+    def texts_in(self, events: bytes, start: int) -> tuple[str, int]:
+        """Return the joined texts of all events with this frame from `start`, and their end.
+
+        If any of them has to be read on its own, return no text and `start`. Then an event with
+        another frame may be between them, or characters may be cut into two events.
+        """
+        first, last = b"data: " + self.before, self.after + b"\n\n"
+        end = events.rfind(last)
+        if end < start + len(first) or not events.startswith(first, start):
+            return "", start
+        raw = events[start + len(first) : end].replace(last + first, b"")
+        text = raw.decode("latin-1")
+        return (text, end + len(last)) if raw.isascii() and _is_plain(text) else ("", start)
 
 
 def _is_plain(text: str) -> bool:

@@ -127,7 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request; with too many connections, close an idle one."""
         super().connection_made(CorkedTransport(cast("asyncio.Transport", transport)))
-        self._extensions = {PART_WRITER: _ChunkWriter(self.transport, self.flow)}
+        self._extensions: dict[str, Any] = {PART_WRITER: _ChunkWriter(self.transport, self.flow)}
         self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
         if len(self.connections) > self.shared.max_connections:
             self._make_room()

@@ -595,7 +595,7 @@ class EventReader:
             return self._hold(chunk)
         data = bytes(self._held) + chunk if self._held else chunk
         self._held.clear()
-        end = 0
+        end, is_joined = 0, False
         if b"\r" not in data and not self.is_within_event:
             while not self._is_done and (event := _PLAIN_EVENT.match(data, end)):
                 self._has_begun = True
@@ -603,6 +603,10 @@ class EventReader:
                 if self._unreadable:
                     break
                 end = event.end()
+                if self._frame is not None and not is_joined:
+                    is_joined = True  # tried only once, because it may search all that follows
+                    text, end = self._frame.texts_in(data, end)
+                    self.accumulator.add_delta(text)
         if not self._unreadable:
             for blank in _BLANK_LINE.finditer(data, end):
                 self._read_event(data[end : blank.end()])

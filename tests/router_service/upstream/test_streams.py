@@ -325,6 +325,17 @@ def test_events_that_differ_in_their_text_are_read_like_others(
     assert reader.accumulator.answer() == record.answer()
 
 
+@pytest.mark.parametrize("between", [b"", GOOD.replace(b"good", b"fine")])
+def test_a_text_without_quotes_is_no_text(between: bytes) -> None:
+    """Its event begins and ends like the others, which share the missing quote."""
+    bad = GOOD.replace(b'"good"', b'"')
+    data = [GOOD, *filter(None, [between]), bad, GOOD]
+    parts, reader, error = relay(*data, b"[DONE]")
+    assert error is None
+    assert bad in b"".join(parts)
+    assert reader.accumulator.answer() is None
+
+
 class SilentStream(Stream):
     """A stream whose upstream keeps the connection open after the last event."""
 
