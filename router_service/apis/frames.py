@@ -14,6 +14,9 @@ import orjson
 
 from router_service.apis.conversation import Json
 
+MAX_FRAME_BYTES = 4 * 1024
+"""Longest event whose frame is kept, because no memory is reserved for it."""
+
 _OTHER_TEXT = "another text"
 
 
@@ -33,7 +36,7 @@ class TextFrame:
         `text_of` returns the text that a decoded event adds if it does nothing else. The event is
         read again with another text, because the same text may occur elsewhere in the event.
         """
-        if not _is_plain(text):
+        if len(data) > MAX_FRAME_BYTES or not _is_plain(text):
             return None
         before, found, after = data.partition(b'"%b"' % text.encode())
         frame = cls(before + b'"', b'"' + after)
@@ -65,9 +68,12 @@ class TextFrame:
         end = events.rfind(last)
         if end < start + len(first) or not events.startswith(first, start):
             return "", start
-        raw = events[start + len(first) : end].replace(last + first, b"")
+        pieces = events[start:end].split(last)
+        texts = [piece[len(first) :] for piece in pieces if piece.startswith(first)]
+        raw = b"".join(texts)
         text = raw.decode("latin-1")
-        return (text, end + len(last)) if raw.isascii() and _is_plain(text) else ("", start)
+        is_all = len(texts) == len(pieces) and raw.isascii() and _is_plain(text)
+        return (text, end + len(last)) if is_all else ("", start)
 
 
 def _is_plain(text: str) -> bool:

@@ -326,9 +326,9 @@ def test_events_that_differ_in_their_text_are_read_like_others(
 
 
 @pytest.mark.parametrize("between", [b"", GOOD.replace(b"good", b"fine")])
-def test_a_text_without_quotes_is_no_text(between: bytes) -> None:
-    """Its event begins and ends like the others, which share the missing quote."""
-    bad = GOOD.replace(b'"good"', b'"')
+@pytest.mark.parametrize("bad", [GOOD.replace(b'"good"', b'"'), GOOD[GOOD.index(b"good") :]])
+def test_half_an_event_like_the_others_is_not_read(bad: bytes, between: bytes) -> None:
+    """It begins or ends like the others, but is not JSON."""
     data = [GOOD, *filter(None, [between]), bad, GOOD]
     parts, reader, error = relay(*data, b"[DONE]")
     assert error is None
