@@ -106,8 +106,9 @@ def is_error(value: Mapping[str, Json]) -> bool:
     events of the type `error`, and Responses also by a response that failed. Compatible servers mix
     these forms.
     """
-    is_failed = value.get("status") == "failed" or value.get("type") == "response.failed"
-    return bool(value.get("error")) or value.get("type") == "error" or is_failed
+    if value.get("error") or value.get("status") == "failed":
+        return True
+    return value.get("type") in ("error", "response.failed")
 
 
 def write_openai_error(error: AnswerError) -> dict[str, Json]:

@@ -185,6 +185,23 @@ class AnswerRecord:
         """Read a whole answer or one event."""
         raise NotImplementedError
 
+    def text_of(self, value: Json) -> str | None:  # noqa: ARG002 - its interface
+        """Return the text that an event adds, or None if it may do anything else.
+
+        The same event with another text must have no other effect than `add_delta`.
+        """
+        return None
+
+    def add_delta(self, text: str) -> None:
+        """Add the text of an event for which `text_of` returns it."""
+        self.written_characters += len(text)
+        if not self.is_incomplete:
+            self._characters += len(text)
+            self._text.write(text)
+            self._has_text = self._has_text or not (not text or text.isspace())
+        if self._characters > MAX_ANSWER_CHARACTERS:
+            self.give_up()
+
     def note_skimmed(self, found: Mapping[str, Json]) -> None:
         """Add what was found in an event that is too large to be decoded: its type and usage."""
         self.usage = read_counts(found.get("usage")) or self.usage
@@ -231,8 +248,9 @@ class AnswerRecord:
     def add_text(self, value: Json) -> None:
         """Add a part of the text."""
         text = self.count(value)
-        self._text.write(text)
-        self._has_text = self._has_text or not (not text or text.isspace())
+        if text:
+            self._text.write(text)
+            self._has_text = self._has_text or not text.isspace()
 
     def add_call(self, place: object) -> PartialCall:
         """Return the call at a place, which is new or still arriving."""

@@ -41,7 +41,7 @@ class DeferredRelay:
         self._relay = relay
         self._limits = limits
         self._head = DeferredHead(relay.send, relay.exchange, relay.error_format, keep_alive_s)
-        relay.send = self._head.send
+        relay.send, relay.writer = self._head.send, None
 
     async def run(self) -> None:
         """Deliver the accepted candidate, the answer of another model, or an error."""

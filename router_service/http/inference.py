@@ -32,6 +32,7 @@ from router_service.http.transfer import (
     admit,
     gateway_of,
     info_of,
+    part_writer_of,
     read_body,
     read_deadline,
     read_limits,
@@ -193,7 +194,9 @@ class RoutedAnswer(Response):
             )
 
             self.exchange = exchange = Exchange(info, plan, timer.stages)
-            relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
+            relay = AnswerRelay(
+                exchange, gateway, engine.attempts, upstream_request, send, part_writer_of(scope)
+            )
             run = relay.run
             if limits is not None:
                 run = DeferredRelay(relay, limits, verification.keep_alive_s).run

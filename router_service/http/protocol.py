@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, ClassVar, cast
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -30,6 +30,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from router_service.core.errors import InvalidRequestError, OverloadedError
 from router_service.http.error_responses import code_of, error_body, retry_after
+from router_service.http.transfer import PART_WRITER, PartWriter
 from router_service.telemetry.logs import log_request
 
 MIN_READ_BYTES = 16 * 1024
@@ -126,6 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request; with too many connections, close an idle one."""
         super().connection_made(CorkedTransport(cast("asyncio.Transport", transport)))
+        self._extensions: dict[str, Any] = {PART_WRITER: _ChunkWriter(self.transport, self.flow)}
         self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
         if len(self.connections) > self.shared.max_connections:
             self._make_room()
@@ -317,6 +319,7 @@ class BoundedProtocol(HttpToolsProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
+        scope["extensions"] = self._extensions
         task = self.loop.create_task(self.cycle.run_asgi(self.app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -525,6 +528,23 @@ class _Cycle(RequestResponseCycle):
         elif not self.keep_alive:
             lines.append(b"connection: close")
         self.transport.write(STATUS_LINE[status] + b"\r\n".join(lines) + b"\r\n\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkWriter(PartWriter):
+    """Writer of parts of the current answer of a connection, which must be chunked."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a part can be written now: the client is there, and has read all but 64 KB."""
+        return not (self.flow.write_paused or self.transport.is_closing())
+
+    def write_part(self, part: bytes) -> None:
+        """Write a part in one chunk."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
 
 class CorkedTransport(asyncio.Transport):

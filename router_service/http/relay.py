@@ -21,7 +21,7 @@ from router_service.http.error_responses import (
     status_of,
     upstream_error_body,
 )
-from router_service.http.transfer import send_part, send_whole, start
+from router_service.http.transfer import PartWriter, send_part, send_whole, start
 from router_service.requests.exchange import Ending, Exchange
 from router_service.runtime.gateway import Gateway
 from router_service.store.records import UpstreamObject
@@ -41,6 +41,8 @@ class AnswerRelay:
     upstreams: RetryingClient
     request: UpstreamRequest
     send: Send
+    writer: PartWriter | None = None
+    """Writes events of a stream that arrive while the relay waits; None if all are sent."""
     is_remembered: bool = False
     """Whether the id of the upstream's new object has been remembered with its owner."""
 
@@ -134,18 +136,32 @@ class AnswerRelay:
         """Relay events as they arrive; if the stream breaks, send an error as the last event.
 
         So does the end of a shutdown's time. The upstream is read no faster than the client reads,
-        because each `send` waits.
+        because each `send` waits. The last events leave together with the end of the response.
         """
-        exchange = self.exchange
+        exchange, writer = self.exchange, self.writer
         await start(self.send, opened.status, [*opened.headers, *exchange.headers()])
         error: UpstreamError | OverloadedError | None = None
+        last = b""
+
+        def write(events: bytes) -> None:
+            self._remember_response(opened, reader.response_id)
+            if writer is not None:
+                writer.write_part(events)
+
         try:
-            await send_part(self.send, opened.body, more=True)
+            if reader.has_arrived:
+                last = opened.body
+            else:
+                await send_part(self.send, opened.body, more=True)
             opened.body = b""
+            if writer is not None:
+                reader.pass_on(lambda: writer.is_ready, write)
             async for events in reader.events:
-                if reader.response_id is not None and not self.is_remembered:
-                    await self.remember_objects(opened)
-                await send_part(self.send, events, more=True)
+                self._remember_response(opened, reader.response_id)
+                if reader.has_arrived:
+                    last += events
+                else:
+                    await send_part(self.send, events, more=True)
         except UpstreamError as exc:
             error = exc
         except asyncio.CancelledError:
@@ -153,22 +169,25 @@ class AnswerRelay:
             if error is None:
                 raise
         if error is not None:
-            form = self.error_format
-            if reader.translator is not None:
-                event = reader.translator.error(AnswerError(status_of(error), str(error)))
-            else:
-                event = form.event(error_body(error, form), reader.last_number + 1)
-            # A part that was cut off may have begun an event; an empty line is never an event.
-            is_within_event = reader.is_within_event or exchange.was_cut_off
-            gap = b"\n\n" if is_within_event else b""
-            await send_part(self.send, gap + event, more=True)
-        await send_part(self.send, b"", more=False)
+            last += self._error_event(reader, error)
+        await send_part(self.send, last, more=False)
         error = error or reader.error
         if error is None:
             exchange.accepted.answer = reader.accumulator.answer()
         elif isinstance(error, UpstreamError):
             self._count_break(opened, error)
         exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
+
+    def _error_event(self, reader: EventReader, error: UpstreamError | OverloadedError) -> bytes:
+        """Return the event that ends a broken stream."""
+        form = self.error_format
+        if reader.translator is not None:
+            event = reader.translator.error(AnswerError(status_of(error), str(error)))
+        else:
+            event = form.event(error_body(error, form), reader.last_number + 1)
+        # A part that was cut off may have begun an event; an empty line is never an event.
+        is_within_event = reader.is_within_event or self.exchange.was_cut_off
+        return (b"\n\n" if is_within_event else b"") + event
 
     def _note_cut_off(self, status: int) -> OverloadedError | None:
         """Return the error for an answer that the shutdown cuts off; None if the client left."""
@@ -185,26 +204,34 @@ class AnswerRelay:
         """
         if opened.is_translated:
             return
-        owner, value = self.exchange.info.key, opened.value
+        value = opened.value
         response_id: str | None = None
         if opened.reader is not None:
             response_id = opened.reader.response_id
         elif isinstance(value, dict) and value.get("object") == "response":
             found = value.get("id")
             response_id = fix_surrogates(found) if isinstance(found, str) else None
-        if response_id is None and (owner is None or may_be_repeated(self.request.path)):
+        if response_id is not None:
+            self._remember_response(opened, response_id)
             return
-        stored = UpstreamObject(
-            id=response_id or "",
+        may_create = not may_be_repeated(self.request.path) and opened.status < 400
+        if may_create and self.exchange.info.key is not None:
+            await self.gateway.ownership.note(value, self._stored(opened, ""))
+
+    def _remember_response(self, opened: StartedAnswer, response_id: str | None) -> None:
+        """Remember a response under its id, once the id is known."""
+        if response_id is None or self.is_remembered or opened.is_translated:
+            return
+        self.gateway.held.remember(self._stored(opened, response_id))
+        self.is_remembered = True
+
+    def _stored(self, opened: StartedAnswer, object_id: str) -> UpstreamObject:
+        return UpstreamObject(
+            id=object_id,
             model=opened.model.name,
             deployment_id=opened.deployment.id,
-            owner=owner,
+            owner=self.exchange.info.key,
         )
-        if response_id is not None:
-            self.gateway.held.remember(stored)
-            self.is_remembered = True
-        elif opened.status < 400:
-            await self.gateway.ownership.note(value, stored)
 
     def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
         self.exchange.accepted.error = exc

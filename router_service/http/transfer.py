@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
@@ -45,10 +45,30 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 T = TypeVar("T")
 
+PART_WRITER = "switchcraft.part_writer"
+"""Name of the server's ASGI extension for `PartWriter`."""
+
+
+class PartWriter(Protocol):
+    """Writer of parts of a chunked body without a wait, in addition to ASGI's `send`."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a part can be written now: the client has read most of the parts before."""
+
+    def write_part(self, part: bytes) -> None:
+        """Write a short part; only if `is_ready`."""
+
 
 def gateway_of(request: Request) -> Gateway:
     """Return the gateway that received the request."""
     return cast("Gateway", request.app.state.gateway)
+
+
+def part_writer_of(scope: Scope) -> PartWriter | None:
+    """Return the writer of the response's parts, or None if the server has none."""
+    writer: PartWriter | None = scope.get("extensions", {}).get(PART_WRITER)
+    return writer
 
 
 def info_of(request: Request) -> RequestInfo:

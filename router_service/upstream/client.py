@@ -193,6 +193,8 @@ class UpstreamAnswer:
         self.declared_bytes = int(headers.get(b"content-length", b"0") or b"0")
         """The body's length by its `content-length`, or 0 without one."""
         self._guard = guard
+        self._connection: Connection | None = None
+        """The connection, if its parts are those of the body."""
         self._redactor = None if secrets is None else Redactor(secrets)
         self._reserve_memory = reserve_memory
         self.reserved_bytes = 0
@@ -210,6 +212,7 @@ class UpstreamAnswer:
         self._read_part: Callable[[], Awaitable[bytes]] | None
         if not codings:
             self._read_part = response.read
+            self._connection = response if isinstance(response, Connection) else None
         elif len(codings) <= 1 and ACCEPTED_CODINGS.issuperset(codings):
             self._read_part = Decompressor(response.read).read
         elif self.status >= 400:
@@ -230,6 +233,34 @@ class UpstreamAnswer:
     def retry_after_s(self) -> float | None:
         """Return how long the upstream asks to wait before a retry, if it says so."""
         return read_retry_after(self._all_headers)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Return whether the whole body has arrived, so that `chunks` does not wait any more."""
+        return self._connection is not None and self._connection.is_at_end
+
+    def pass_on(
+        self, is_ready: Callable[[], bool], take: Callable[[bytes], UpstreamError | None]
+    ) -> None:
+        """Pass parts that arrive while `chunks` waits to `take`, if `is_ready` returns True.
+
+        The task that waits is not woken, which would take longer than the rest. `chunks` yields all
+        other parts. If `take` returns an error, `chunks` raises it.
+        """
+        connection, guard, redactor = self._connection, self._guard, self._redactor
+        if connection is None:
+            return
+
+        def pass_part(part: bytes) -> bool:
+            if not is_ready():
+                return False
+            guard.renew()
+            part = part if redactor is None else redactor.feed(part)
+            if part and (error := take(part)) is not None:
+                connection.stop_reading(error)
+            return True
+
+        connection.on_part = pass_part
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, without secrets.
@@ -530,12 +561,17 @@ class TimeoutGuard:
         if self._timer is not None:
             self._timer.cancel()
 
-    def __enter__(self) -> None:
-        """Start a wait for the next part."""
+    def renew(self) -> float:
+        """Let the timeout of the next part count from now, and return the time."""
         self._waits += 1
         now_s = self._loop.time()
         if self._waits > FIRST_WAITS:
             self._next_s = now_s + self._idle_s
+        return now_s
+
+    def __enter__(self) -> None:
+        """Start a wait for the next part."""
+        now_s = self.renew()
         end_s = min(self._next_s, self._last_s)
         if self._timer is None:
             end_s = min(end_s, now_s + self._idle_s)  # no later than the end of any later wait

@@ -62,6 +62,10 @@ MAX_READ_BYTES = 64 * 1024
 """Longest part that `read` returns. uvloop receives 256 KB at a time. If these are events of a few
 bytes, they would keep a reader busy for 0.1 s, during which no other request is served."""
 
+MAX_PASSED_BYTES = 16 * 1024
+"""Longest part that is passed on as soon as it arrives, without waking the reader. Reading so many
+bytes of small events takes up to 1 ms, and other requests wait meanwhile."""
+
 WRITE_BYTES = 64 * 1024
 """Bytes of a request's body that are written at a time. The write timeout applies to each."""
 
@@ -105,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._is_write_paused = False
         self._is_read_paused = False
-        self._error: httpx.TransportError | None = None
+        self._error: Exception | None = None
         self._is_open = True
         self._reset()
 
@@ -122,6 +126,9 @@ class Connection(asyncio.Protocol):
         self._keeps_alive = False
         self._parts: list[bytes] = []
         self._unread_bytes = 0
+        self.on_part: Callable[[bytes], bool] | None = None
+        """Called with a part that arrives while `read` waits. If it returns True, it has taken the
+        part, and `read` waits for the next one. An error that it raises is raised by `read`."""
 
     # The exchange
 
@@ -173,6 +180,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
+    def stop_reading(self, error: Exception) -> None:
+        """End the exchange and let `read` raise an error."""
+        self._error = self._error or error
+        self._wake()
+
     async def _wait(self) -> None:
         """Wait until the connection's state changes, or raise the error that ended it."""
         if self._error is not None:
@@ -188,6 +200,11 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether the whole response has been read."""
+        return self._is_complete and not self._parts
 
     @property
     def is_reusable(self) -> bool:
@@ -255,7 +272,24 @@ class Connection(asyncio.Protocol):
                 self._fail(f"the body's chunks have more than {MAX_FRAMING_BYTES} bytes of framing")
         elif not self._has_head and (problem := self._head_problem(self._head_bytes)):
             self._fail(problem)
-        self._wake()
+        if self.on_part is None or not self._pass_on(self.on_part):
+            self._wake()
+
+    def _pass_on(self, on_part: Callable[[bytes], bool]) -> bool:
+        """Let `on_part` take what has arrived; return whether the reader need not be woken."""
+        waiter = self._waiter
+        is_waiting = waiter is not None and not waiter.done()
+        is_over = self._is_complete or self._error is not None
+        if not is_waiting or is_over or not 0 < self._unread_bytes <= MAX_PASSED_BYTES:
+            return False
+        try:
+            is_taken = on_part(b"".join(self._parts))
+        except Exception as exc:  # noqa: BLE001 - the reader raises it
+            self._error, is_taken = exc, True
+        if is_taken:
+            self._parts.clear()
+            self._unread_bytes = 0
+        return is_taken and self._error is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the response. If it has no length, the end of the connection is its regular end."""
@@ -484,6 +518,7 @@ class Transport:
     def release(self, connection: Connection) -> None:
         """Keep a connection for another request, or close it if it cannot be reused."""
         self._permits.release(self._callers.pop(connection))
+        connection.on_part = None  # it refers to the whole request
         now_s = time.monotonic()
         while self._idle and self._idle[0].idle_since_s < now_s - KEEP_ALIVE_S:
             self._idle.popleft().close()

@@ -100,10 +100,11 @@ class ChatApi(Api):
     def recognizes(self, value: Mapping[str, Json]) -> bool:
         """Return whether a choice has a message or a part of one."""
         choices = value.get("choices")
-        return isinstance(choices, list) and any(
-            isinstance(choice, dict) and ("delta" in choice or "message" in choice)
-            for choice in choices
-        )
+        if isinstance(choices, list):
+            for choice in choices:  # not `any`, because every event of a stream comes here
+                if isinstance(choice, dict) and ("delta" in choice or "message" in choice):
+                    return True
+        return False
 
     def is_beginning(self, event: Mapping[str, Json]) -> bool:
         """Return whether an event contains nothing of the answer."""

@@ -24,22 +24,23 @@ class ChatRecord(AnswerRecord):
 
     def read(self, value: Mapping[str, Json]) -> None:
         """Read a whole answer or one event."""
-        self.usage = read_usage(value) or self.usage
+        if "usage" in value or "x_groq" in value:
+            self.usage = read_usage(value) or self.usage
         if self.identity.id is None:
             self.identity = AnswerIdentity.of(value)
         if not self.has_output:
             self.has_output = not is_beginning(value)
         for choice in self.objects(value.get("choices")):
-            place = choice.get("index", 0)
-            if isinstance(place, int):
-                self._read_stop(place, choice.get("finish_reason"))
+            place, reason = choice.get("index", 0), choice.get("finish_reason")
+            if isinstance(place, int) and (reason or place not in self._unfinished):
+                self._read_stop(place, reason)
             delta = choice.get("delta", choice.get("message"))
             if not isinstance(delta, dict):
                 text = choice.get("text")
                 self.written_characters += len(text) if isinstance(text, str) else 0
                 continue
-            for name in _TEXTS:
-                if isinstance(text := delta.get(name), str):
+            for name, text in delta.items():
+                if name in _TEXTS and isinstance(text, str):
                     self.written_characters += len(text)
             is_kept = place == 0 and not self.is_incomplete
             if is_kept:
@@ -54,12 +55,24 @@ class ChatRecord(AnswerRecord):
             if isinstance(legacy, dict):
                 self._read_call("function_call", {"function": legacy}, is_kept)
 
+    def text_of(self, value: Json) -> str | None:
+        """Return the text that an event adds to the first choice, or None if it does more."""
+        choices = value.get("choices") if isinstance(value, dict) else None
+        choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+        if not isinstance(choice, dict) or choice.get("index", 0) != 0:
+            return None
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or any(delta[name] for name in delta if name != "content"):
+            return None
+        text = delta.get("content")
+        return text if isinstance(text, str) else None
+
     def _read_stop(self, place: int, reason: Json) -> None:
         """Record whether the answer has ended: some servers do not send `[DONE]`."""
         if reason:
             self._unfinished.discard(place)
             self.has_stopped = not self._unfinished
-        elif place not in self._unfinished and len(self._unfinished) < MAX_CHOICES:
+        elif len(self._unfinished) < MAX_CHOICES:
             self._unfinished.add(place)
             self.has_stopped = False
 

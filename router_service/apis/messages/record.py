@@ -56,6 +56,15 @@ class MessagesRecord(AnswerRecord):
         elif kind == "input_json_delta" and isinstance(index, int):
             self.add_call(index).arguments.write(self.count(delta.get("partial_json")))
 
+    def text_of(self, value: Json) -> str | None:
+        """Return the text that an event adds to a block of text, or None if it does more."""
+        delta = value.get("delta") if isinstance(value, dict) else None
+        if not isinstance(delta, dict) or value.get("type") != "content_block_delta":
+            return None
+        text = delta.get("text")
+        is_text = delta.get("type") == "text_delta" and len(delta) == 2
+        return text if is_text and isinstance(text, str) else None
+
     def _read_block(self, block: Json, index: Json) -> None:
         if not isinstance(block, dict):
             return

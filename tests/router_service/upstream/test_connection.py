@@ -21,6 +21,7 @@ from router_service.upstream.connection import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_INFORMATIONAL,
+    MAX_PASSED_BYTES,
     MAX_UNREAD_BYTES,
     Address,
     Connection,
@@ -165,6 +166,79 @@ def test_large_body_is_read_in_parts() -> None:
 
     sizes = asyncio.run(run())
     assert (sum(sizes), max(sizes)) == (size, 64 * 1024)
+
+
+def chunk(part: bytes) -> bytes:
+    """Return a part of a body as a chunk."""
+    return b"%x\r\n%b\r\n" % (len(part), part)
+
+
+async def waiting(connection: Connection) -> asyncio.Task[bytes]:
+    """Return a read that waits for the next part."""
+    reading = asyncio.create_task(connection.read())
+    await asyncio.sleep(0)
+    return reading
+
+
+async def begun() -> Connection:
+    """Return a connection that has received the head of a chunked answer."""
+    connection = Connection()
+    await connection.send(b"", b"", None)
+    connection.data_received(CHUNKED)
+    return connection
+
+
+def test_parts_are_passed_on_while_a_read_waits() -> None:
+    """The read returns what is not taken, what is long, and what arrives with the end."""
+
+    async def run() -> None:
+        connection, taken = await begun(), list[bytes]()
+
+        def take(part: bytes) -> bool:
+            if part == b"refused":
+                return False
+            taken.append(part)
+            return True
+
+        connection.on_part = take
+        connection.data_received(chunk(b"early"))
+        assert await connection.read() == b"early"
+        reading = await waiting(connection)
+        for part in (b"one", b"two", b"refused", b"later"):
+            connection.data_received(chunk(part))
+        assert (await reading, taken) == (b"refusedlater", [b"one", b"two"])
+        reading = await waiting(connection)
+        connection.data_received(chunk(bytes(MAX_PASSED_BYTES + 1)))
+        assert len(await reading) == MAX_PASSED_BYTES + 1
+        reading = await waiting(connection)
+        connection.data_received(chunk(b"last") + b"0\r\n\r\n")
+        assert (await reading, await connection.read()) == (b"last", b"")
+        assert (taken, connection.is_at_end) == ([b"one", b"two"], True)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_a_read_raises_the_errors_of_parts_that_were_passed_on(is_raised: bool) -> None:
+    """Otherwise, nobody would learn that an answer cannot be used, or that the gateway failed."""
+
+    async def run() -> None:
+        connection = await begun()
+
+        def take(_: bytes) -> bool:
+            if is_raised:
+                raise LookupError
+            connection.stop_reading(LookupError())
+            return True
+
+        connection.on_part = take
+        reading = await waiting(connection)
+        connection.data_received(chunk(b"one"))
+        with pytest.raises(LookupError):
+            await reading
+        assert not connection.is_reusable
+
+    asyncio.run(run())
 
 
 @given(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router_service.apis.answer_errors import is_error
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, ParsedAnswer, WrittenCall
+from router_service.apis.api import Api
 from router_service.apis.parts import Request
 from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
@@ -255,6 +260,80 @@ def test_what_follows_the_end_of_a_stream_is_not_counted() -> None:
     parts, reader, error = relay(GOOD, USED, b"[DONE]", more, b'{"error":{"message":"no"}}')
     assert (error, reader.error, reader.usage) == (None, None, Usage(3, 2))
     assert more in b"".join(parts)
+
+
+def chat_event(text: str, **fields: object) -> dict[str, object]:
+    """Return an event of Chat Completions whose delta has a text and further fields."""
+    delta = {"content": text, **fields}
+    return {"id": "1", "model": "m", "choices": [{"index": 0, "delta": delta}]}
+
+
+def messages_event(kind: str, name: str, text: str) -> dict[str, object]:
+    """Return an event of Messages that adds to a block."""
+    delta = {"type": kind, name: text}
+    return {"type": "content_block_delta", "index": 0, "delta": delta}
+
+
+TEXTS = ["a", "1", "m", "a b", '"a"', "\\", "a\\n", "a\nb", "\x7f", "\u00e9", "\U0001f600", " ", ""]
+WRITTEN: dict[Api, list[Callable[[str], dict[str, object]]]] = {
+    apis.CHAT: [
+        chat_event,
+        lambda text: {**chat_event(text), "id": text},
+        lambda text: {**chat_event(text), "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
+        lambda text: chat_event(text, role="assistant"),
+        lambda text: chat_event(text, reasoning_content=text),
+        lambda text: chat_event("a", reasoning_content=text),
+        lambda text: chat_event(
+            text, tool_calls=[{"index": 0, "function": {"name": "f", "arguments": text}}]
+        ),
+        lambda text: {"choices": [{"index": 1, "delta": {"content": text}}]},
+        lambda text: {
+            "choices": [{"index": 0, "finish_reason": "stop", "delta": {"content": text}}]
+        },
+    ],
+    apis.MESSAGES: [
+        lambda text: messages_event("text_delta", "text", text),
+        lambda text: messages_event("input_json_delta", "partial_json", text),
+        lambda text: messages_event("thinking_delta", "thinking", text),
+        lambda text: messages_event("signature_delta", "signature", text),
+    ],
+}
+
+
+@pytest.mark.parametrize("api", WRITTEN)
+@given(data=st.data())
+def test_events_that_differ_in_their_text_are_read_like_others(
+    api: Api, data: st.DataObject
+) -> None:
+    """The reader, which compares their bytes, notes the same as the record of decoded events."""
+    write, text = st.sampled_from(WRITTEN[api]), st.sampled_from(TEXTS)
+    few = st.lists(write, min_size=1, max_size=3)
+    drawn = data.draw(few.flatmap(lambda some: st.lists(st.tuples(st.sampled_from(some), text))))
+    is_ascii = data.draw(st.booleans())
+    sent = [json.dumps(each(text), ensure_ascii=is_ascii).encode() for each, text in drawn]
+    stream = b"".join(b"data: " + event + b"\n\n" for event in sent)
+    cut = data.draw(st.integers(0, len(stream)))
+    parts = [part for part in (stream[:cut], stream[cut:]) if part]
+    answer = Stream(parts, is_delimited=True, is_broken=False)
+    reader, relayed = virtual_loop().finish(read_events(answer, api))
+    record = api.record()
+    for event in sent:
+        record.feed(orjson.loads(event))
+    assert relayed.data == stream
+    for name in ("usage", "identity", "has_output", "has_stopped", "written_characters", "is_text"):
+        assert getattr(reader.accumulator, name) == getattr(record, name)
+    assert reader.accumulator.answer() == record.answer()
+
+
+@pytest.mark.parametrize("between", [b"", GOOD.replace(b"good", b"fine")])
+@pytest.mark.parametrize("bad", [GOOD.replace(b'"good"', b'"'), GOOD[GOOD.index(b"good") :]])
+def test_half_an_event_like_the_others_is_not_read(bad: bytes, between: bytes) -> None:
+    """It begins or ends like the others, but is not JSON."""
+    data = [GOOD, *filter(None, [between]), bad, GOOD]
+    parts, reader, error = relay(*data, b"[DONE]")
+    assert error is None
+    assert bad in b"".join(parts)
+    assert reader.accumulator.answer() is None
 
 
 class SilentStream(Stream):
