@@ -137,7 +137,8 @@ IDENTITY = IdentityCalibration()
 
 def logit(probabilities: Floats) -> Floats:
     """Return the log-odds of probabilities, finite even for 0 and 1."""
-    inside = np.clip(probabilities, NEAREST, 1 - NEAREST)
+    # For a few numbers, `np.clip` takes 10 us, and these two functions 2 us.
+    inside = np.minimum(np.maximum(probabilities, NEAREST), 1 - NEAREST)
     odds: Floats = np.log(inside) - np.log1p(-inside)
     return odds
 
@@ -387,10 +388,14 @@ def batches_by_length(
 
 def pad_rows(rows: Sequence[Packed]) -> tuple[Int64s, Int64s, Float32s]:
     """Return ids and mask, (rows, longest), and features, (rows, features)."""
+    features = np.array([row.features for row in rows], dtype=np.float32)
+    if len(rows) == 1:
+        input_ids = np.array([rows[0].token_ids], dtype=np.int64)
+        return input_ids, np.ones_like(input_ids), features
     longest = max(len(row.token_ids) for row in rows)
     input_ids = np.zeros((len(rows), longest), dtype=np.int64)
     attention_mask = np.zeros_like(input_ids)
     for i, row in enumerate(rows):
         input_ids[i, : len(row.token_ids)] = row.token_ids
         attention_mask[i, : len(row.token_ids)] = 1
-    return input_ids, attention_mask, np.array([row.features for row in rows], dtype=np.float32)
+    return input_ids, attention_mask, features

@@ -23,6 +23,7 @@ from router_service.verifier.answer_features import (
     Candidates,
     Question,
     candidate_features,
+    clipped_logit,
     decode_calls,
     read_answer,
     relate,
@@ -45,7 +46,7 @@ ANSWERS = st.lists(st.builds(Call, st.sampled_from(["forecast", "other"]), ARGUM
 def beliefs(order: Sequence[int] = (0, 1, 2)) -> Beliefs:
     """Return what is known of three arms in another order of columns."""
     probabilities = np.array(LIKELY)[list(order)]
-    return Beliefs((), probabilities, probabilities / 2)
+    return Beliefs.of((), probabilities, clipped_logit(probabilities / 2))
 
 
 @settings(max_examples=40)
