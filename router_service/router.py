@@ -199,7 +199,8 @@ class Router:
         self._all_costs_usd = np.full(len(manifest.arms), math.inf)
         """Costs of all of the artifact's arms; infinite for those that are not in the pool."""
         self._all_costs_usd[self._columns] = self._costs_usd
-        self._seconds = np.array([manifest.profile[arm].seconds for arm in manifest.arms])
+        self._seconds_of_arm = {arm: usage.seconds for arm, usage in manifest.profile.items()}
+        self._seconds = np.array([self._seconds_of_arm[arm] for arm in manifest.arms])
         # The graph and the figures of a pool take 0.1 s each, so a thread loads the graph.
         with ThreadPoolExecutor(1) as thread:
             loading = None if same_model else thread.submit(Graph, path, device=self._device)
@@ -383,7 +384,8 @@ class Router:
         if expects_text and len(candidates) == 1 and candidates[0].is_text:
             return Step(candidates[0].arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
         expects_text = expects_text and not candidates
-        costs_usd, column_of = self._cost_of_arm_usd, self._column_of_arm
+        costs_usd, seconds_of = self._cost_of_arm_usd, self._seconds_of_arm
+        column_of = self._column_of_arm
         asked = [*(candidate.arm for candidate in candidates), *state.failed]
         left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
         left_s = limits.max_added_latency_s - state.elapsed_s
@@ -394,7 +396,7 @@ class Router:
             and arm not in asked
             and len(asked) < limits.max_candidates
             and costs_usd[arm] <= left_usd
-            and (not candidates or manifest.profile[arm].seconds <= left_s)
+            and (not candidates or seconds_of[arm] <= left_s)
         ]
         answers = {
             column_of[candidate.arm]: question.read(candidate.answer) for candidate in candidates
@@ -405,19 +407,22 @@ class Router:
         ungrounded = unconfirmed_arguments(question, answers, state.grounded_tools)
         # Two arms are asked at once only if no time is left to ask one after the other, and if the
         # first answer is probably a call.
-        fastest_s = min((manifest.profile[arm].seconds for arm in able), default=0.0)
+        fastest_s = min((seconds_of[arm] for arm in able), default=0.0)
         may_ask_two = limits.max_candidates > 1 and not expects_text
         is_last = fastest_s > left_s and may_ask_two
         price_usd = max(state.policy.price_usd, LEAST_PRICE_USD)
-        waits = limits.usd_per_second * self._seconds / price_usd
+        costs, waits = self._all_costs_usd / price_usd, None
+        if limits.usd_per_second > 0:
+            waits = limits.usd_per_second * self._seconds / price_usd
+            costs += waits
         step = self._verifier.choose_step(
             self._verifier.beliefs(prediction.features, prediction.probabilities),
             Candidates.of(question, answers),
-            self._all_costs_usd / price_usd + waits,
+            costs,
             [column_of[arm] for arm in able],
             StepTerms(
                 is_last=is_last,
-                waits=waits if may_ask_two and limits.usd_per_second > 0 else None,
+                waits=waits if may_ask_two else None,
                 refused=ungrounded,
             ),
         )

@@ -24,6 +24,7 @@ from router_service.core.errors import (
     UpstreamRefusedError,
 )
 from router_service.requests.candidates import Candidate
+from router_service.requests.deciding import AT_ONCE_BYTES
 from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.limits import DecisionQueue, Drain
 from router_service.requests.planning import Plan
@@ -171,14 +172,14 @@ class Escalation:
                 known = replace(state, grounded_tools=self._grounded_tools)
             return planner.router.next_step(self._question, self._prediction, known)
 
+        key, size_bytes = self._exchange.info.key, self._plan.request.body.size_bytes
         try:
-            if not complete:
-                # Nothing has to be read. The switch to a thread would take as long.
+            if not has_calls and size_bytes <= AT_ONCE_BYTES:
+                # Without arguments to look up, the switch to a thread would take as long.
                 step = decide()
             else:
                 # After the limits, there is only a little time to judge the candidates in hand.
                 left_s = min(self._time_left_s(), self._end_s - self._loop.time())
-                key, size_bytes = self._exchange.info.key, self._plan.request.body.size_bytes
                 async with asyncio.timeout(max(left_s, DELIVERY_S / 2)):
                     step = await self._resources.decisions.run(key, size_bytes, decide)
         except (OverloadedError, TimeoutError):

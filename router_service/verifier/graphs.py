@@ -214,7 +214,7 @@ def gain_features(state: State) -> Floats:
             beliefs.reliabilities - beliefs.reliabilities[best][:, None],
             probabilities - best_p[:, None],
             state.p_correct.min(axis=1)[:, None],
-            np.take_along_axis(beliefs.logits, state.candidates, 1).max(axis=1)[:, None],
+            beliefs.logits[rows[:, None], state.candidates].max(axis=1)[:, None],
         ]
     found = np.zeros((requests, arms, len(GAIN_FEATURES)))
     for number, values in enumerate(features):
