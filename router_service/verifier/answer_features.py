@@ -434,12 +434,12 @@ def _source_features(
 ) -> dict[str, float]:
     """Return where the values come from, and what the user said that no value has."""
     counts: Counter[str] = Counter()
-    said = question.said
     worst = exact = 1.0
     texts = swapped = left_said = 0.0
     used: set[float] = set()
     traced = 0
     for name, call in zip(names, calls, strict=True):
+        said = question.said
         properties, required = _members_of(question.schema(name))
         places: list[int] = []
         values: list[Json] = []
