@@ -9,6 +9,11 @@ sends one request at a time and then `--concurrent` at a time. Each of these mea
 new process in every round, so that no cache holds a request, and starts with a warm-up on other
 requests. `repeated` sends the same requests again. `rest` is the time outside all stages: the
 hand-over to a thread and back. `loop` is the delay of a task that wakes up every millisecond.
+
+The stage budget has each stage's share of the processor time of all threads. `verify` is the first
+step of a verified answer, which names the arm to ask, and `judge` the step after an answer that
+calls a tool; both are left out for requests that are not verified. Shares are comparable between
+machines, unlike times.
 """
 
 from __future__ import annotations
@@ -19,9 +24,11 @@ import gc
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -30,12 +37,15 @@ import orjson
 import uvloop
 
 from benchmarks.stamp import write_figures
+from benchmarks.verification import answer_with_call
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.resources import Timer
 from router_service.requests.deciding import plan_request
 from router_service.router import Router
 from router_service.runtime.gateway import Gateway
 from router_service.settings import ServerSettings, Settings
+from router_service.verifier.answer_features import Question
+from router_service.verifier.steps import ArmAnswer, VerificationState
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 from tests.endpoints import CHAT
 
@@ -68,7 +78,9 @@ def main() -> None:
     bodies = read_bodies(arguments.requests + WARM_UP)
     warm, requests = bodies[:WARM_UP], bodies[WARM_UP:]
     figures: Figures = {}
-    for _, measure in product(range(arguments.rounds), (measure_alone, measure_together)):
+    for _, measure in product(
+        range(arguments.rounds), (measure_alone, measure_together, measure_shares)
+    ):
         for name, value in _in_new_process(measure, warm, requests, arguments).items():
             figures.setdefault(name, []).append(value)
     print(f"{len(requests)} requests, {arguments.rounds} rounds: medians (min to max)")
@@ -136,6 +148,53 @@ def measure_together(
         return found
 
     return uvloop.run(measured())
+
+
+def measure_shares(
+    warm: Sequence[bytes], requests: Sequence[bytes], arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Return one round's stage budget: each stage's share of the processor time, in percent."""
+
+    async def measured() -> dict[str, float]:
+        gateway = _gateway(arguments.artifact)
+        await _processor_time(gateway, warm)
+        found: dict[str, float] = {}
+        for sight in SIGHTS:
+            spent_s = await _processor_time(gateway, requests)
+            whole_s = sum(spent_s.values())
+            for stage, seconds in spent_s.items():
+                found[f"{sight}, {stage}, % of CPU"] = 100 * seconds / whole_s
+        return found
+
+    return uvloop.run(measured())
+
+
+async def _processor_time(gateway: Gateway, bodies: Sequence[bytes]) -> Mapping[str, float]:
+    """Return the seconds of processor time of all decisions, by stage."""
+    spent_s: defaultdict[str, float] = defaultdict(float)
+    for body in bodies:
+        started_s = time.process_time()
+        timer = Timer(time.process_time)
+        plan = await plan_request(gateway, gateway.engine, CHAT, body, timer=timer)
+        planned_s = time.process_time()
+        spent_s["rest"] += planned_s - started_s
+        for stage in timer.stages:
+            spent_s[stage.name] += stage.seconds
+            spent_s["rest"] -= stage.seconds
+        if plan.verified is None or plan.prediction is None:
+            continue
+        router, decoded = plan.planner.router, plan.request.decoded()
+        started_s = time.process_time()
+        question = Question(plan.request.chat.conversation, decoded["tools"])
+        state = VerificationState(plan.verified.rule, plan.arms)
+        arm, *_ = router.next_step(question, plan.prediction, state).ask
+        asked_s = time.process_time()
+        candidates = [ArmAnswer(arm, answer_with_call(decoded, 0))]
+        answered_s = time.process_time()
+        router.next_step(question, plan.prediction, replace(state, candidates=candidates))
+        spent_s["verify"] += asked_s - started_s
+        spent_s["judge"] += time.process_time() - answered_s
+    return spent_s
 
 
 async def _together(

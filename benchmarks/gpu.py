@@ -409,9 +409,11 @@ def serve(
             waits_s, own_s = (
                 np.percentile(each.latencies_s, [50, 99]) for each in (through, alone)
             )
-            added_ms = ((waits_s - own_s) * 1e3).tolist()
+            added_p50_ms, added_p99_ms = ((waits_s - own_s) * 1e3).tolist()
             cpu_ms = through.cpu_s * 1e3 / len(through.latencies_s)
-            loads.append(Answered(connections, through.rate_per_s, *added_ms, cpu_ms))
+            loads.append(
+                Answered(connections, through.rate_per_s, added_p50_ms, added_p99_ms, cpu_ms)
+            )
         resident_mb = gateway.resident_mb()
     return Served(
         name, state["graph"], state["provider"], gateway.ready_s, resident_mb, routed, loads

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def main() -> None:
             prediction = router.predict(conversation)
             for count in range(1, MAX_CANDIDATES + 1):
                 candidates = [
-                    ArmAnswer(arm, _answer(body, number))
+                    ArmAnswer(arm, answer_with_call(body, number))
                     for number, arm in enumerate(router.arms[:count])
                 ]
                 started = time.perf_counter()
@@ -73,7 +74,7 @@ def main() -> None:
     write_figures(arguments.out, {"n": len(bodies) * arguments.rounds, "figures": found})
 
 
-def _answer(body: dict[str, Json], number: int) -> ParsedAnswer:
+def answer_with_call(body: Mapping[str, Json], number: int) -> ParsedAnswer:
     """Return a call of the first tool that has a word of the query for each of its parameters."""
     tool = next(filter(None, map(unwrap_tool, body["tools"])))
     words = str(body["messages"][-1].get("content") or "").split() or ["nothing"]

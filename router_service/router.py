@@ -56,8 +56,6 @@ from router_service.predictor.packing import PackedView, PackedViewer, Packer
 from router_service.verifier.answer_features import (
     Candidates,
     Question,
-    decode_calls,
-    read_answer,
     unconfirmed_arguments,
 )
 from router_service.verifier.graphs import StepTerms, Verifier
@@ -197,7 +195,13 @@ class Router:
         same_model = [r for r in relatives if r._model == self._model]
         costs_usd = manifest.costs_usd(prices)
         self._costs_usd = [costs_usd[column] for column in self._columns]
-        self._seconds = np.array([manifest.profile[arm].seconds for arm in manifest.arms])
+        self._cost_of_arm_usd = dict(zip(self.arms, self._costs_usd, strict=True))
+        self._column_of_arm = {arm: column for column, arm in enumerate(manifest.arms)}
+        self._all_costs_usd = np.full(len(manifest.arms), math.inf)
+        """Costs of all of the artifact's arms; infinite for those that are not in the pool."""
+        self._all_costs_usd[self._columns] = self._costs_usd
+        self._seconds_of_arm = {arm: usage.seconds for arm, usage in manifest.profile.items()}
+        self._seconds = np.array([self._seconds_of_arm[arm] for arm in manifest.arms])
         # The graph and the figures of a pool take 0.1 s each, so a thread loads the graph.
         with ThreadPoolExecutor(1) as thread:
             loading = None if same_model else thread.submit(Graph, path, device=self._device)
@@ -381,7 +385,8 @@ class Router:
         if expects_text and len(candidates) == 1 and candidates[0].is_text:
             return Step(candidates[0].arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
         expects_text = expects_text and not candidates
-        costs_usd = dict(zip(self.arms, self._costs_usd, strict=True))
+        costs_usd, seconds_of = self._cost_of_arm_usd, self._seconds_of_arm
+        column_of = self._column_of_arm
         asked = [*(candidate.arm for candidate in candidates), *state.failed]
         left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
         left_s = limits.max_added_latency_s - state.elapsed_s
@@ -392,12 +397,10 @@ class Router:
             and arm not in asked
             and len(asked) < limits.max_candidates
             and costs_usd[arm] <= left_usd
-            and (not candidates or manifest.profile[arm].seconds <= left_s)
+            and (not candidates or seconds_of[arm] <= left_s)
         ]
-        column_of = {arm: column for column, arm in enumerate(manifest.arms)}
         answers = {
-            column_of[candidate.arm]: read_answer(question, decode_calls(candidate.answer))
-            for candidate in candidates
+            column_of[candidate.arm]: question.read(candidate.answer) for candidate in candidates
         }
         if not (able or answers):
             return Step(None, (), {}, 0.0)
@@ -405,21 +408,22 @@ class Router:
         ungrounded = unconfirmed_arguments(question, answers, state.grounded_tools)
         # Two arms are asked at once only if no time is left to ask one after the other, and if the
         # first answer is probably a call.
-        fastest_s = min((manifest.profile[arm].seconds for arm in able), default=0.0)
+        fastest_s = min((seconds_of[arm] for arm in able), default=0.0)
         may_ask_two = limits.max_candidates > 1 and not expects_text
         is_last = fastest_s > left_s and may_ask_two
         price_usd = max(state.policy.price_usd, LEAST_PRICE_USD)
-        waits = limits.usd_per_second * self._seconds / price_usd
-        all_costs_usd = np.full(len(manifest.arms), math.inf)
-        all_costs_usd[self._columns] = self._costs_usd
+        costs, waits = self._all_costs_usd / price_usd, None
+        if limits.usd_per_second > 0:
+            waits = limits.usd_per_second * self._seconds / price_usd
+            costs += waits
         step = self._verifier.choose_step(
             self._verifier.beliefs(prediction.features, prediction.probabilities),
             Candidates.of(question, answers),
-            all_costs_usd / price_usd + waits,
+            costs,
             [column_of[arm] for arm in able],
             StepTerms(
                 is_last=is_last,
-                waits=waits if may_ask_two and limits.usd_per_second > 0 else None,
+                waits=waits if may_ask_two else None,
                 refused=ungrounded,
             ),
         )

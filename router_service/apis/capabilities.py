@@ -97,6 +97,14 @@ class Capabilities(BaseModel):
 
     def lacks(self, required: Requirements) -> tuple[str, ...]:
         """Return descriptions of the requirements that are not met."""
+        window_tokens, output_tokens = self.context_window_tokens, self.max_output_tokens
+        if (
+            (window_tokens is None or required.input_tokens <= window_tokens)
+            and (output_tokens is None or required.output_tokens <= output_tokens)
+            and (self.max_tools is None or required.tools <= self.max_tools)
+            and self.unsupported.isdisjoint(required.features)
+        ):
+            return ()
         limits = (
             ("about {} tokens of input", required.input_tokens, self.context_window_tokens),
             ("{} tokens of output", required.output_tokens, self.max_output_tokens),

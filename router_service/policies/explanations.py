@@ -74,15 +74,21 @@ def explain_record(
 
     `labels` has what to write for an arm, by arm; other arms have their own names.
     """
-    found: Explanation | None = None
-    probabilities, costs_usd = record.probabilities or {}, record.expected_cost_usd or {}
-    arm = record.arm or ""
-    if record.policy and arm in probabilities and arm in costs_usd:
-        found = explain_choice(arm, record.reason, record.policy, probabilities, costs_usd, labels)
-    sentence = f"{record.model}: {WITHOUT_CHOICE.get(record.reason, record.reason)}."
-    if found is not None:
-        sentence = found.sentence
+    found = _explain_choice_of(record, labels)
+    return ExplainedDecision(
+        **dict(record),
+        explanation=explanation_of(record, labels),
+        threshold=found and found.threshold,
+        best_arm=found and found.best_arm,
+        qualifying_arms=found.qualifying_arms if found else (),
+        labels={arm: label for arm, label in labels.items() if arm != label},
+    )
+
+
+def explanation_of(record: DecisionRecord, labels: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return why the model of a record answered, in one sentence."""
     if record.reason == Reason.FALLBACK:
+        arm = record.arm or ""
         choice = labels.get(arm, arm)
         chosen = f"the router's choice, {choice}," if choice else "the model before it"
         sentence = f"{record.model}: the next choice, because {chosen} failed."
@@ -96,16 +102,22 @@ def explain_record(
             accepted.p_correct,
             accepted.ungrounded,
         )
+    elif (found := _explain_choice_of(record, labels)) is not None:
+        sentence = found.sentence
+    else:
+        sentence = f"{record.model}: {WITHOUT_CHOICE.get(record.reason, record.reason)}."
     if record.budget is not None:
         sentence = f"{sentence} {explain_budget(record.budget)}"
-    return ExplainedDecision(
-        **dict(record),
-        explanation=sentence,
-        threshold=found and found.threshold,
-        best_arm=found and found.best_arm,
-        qualifying_arms=found.qualifying_arms if found else (),
-        labels={arm: label for arm, label in labels.items() if arm != label},
-    )
+    return sentence
+
+
+def _explain_choice_of(record: DecisionRecord, labels: Mapping[str, str]) -> Explanation | None:
+    """Return why the router chose the record's arm; None if it did not choose one."""
+    probabilities, costs_usd = record.probabilities or {}, record.expected_cost_usd or {}
+    arm = record.arm or ""
+    if not record.policy or arm not in probabilities or arm not in costs_usd:
+        return None
+    return explain_choice(arm, record.reason, record.policy, probabilities, costs_usd, labels)
 
 
 def explain_budget(change: BudgetChange) -> str:

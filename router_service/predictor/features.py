@@ -287,8 +287,11 @@ _NO_TOOL = analyze_tool(ToolSpec(""))
 def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
     """Return the features of a query and its tools together, by name."""
     tools, said, topic = toolset.tools, query.stems, query.topic
-    name_overlaps = [overlap(tool.name, said) for tool in tools]
-    description_overlaps = [overlap(tool.description, said) for tool in tools]
+    # These shares are computed without a call of `overlap` for each, which takes twice as long.
+    name_overlaps = [len(tool.name & said) / (len(tool.name) or 1) for tool in tools]
+    description_overlaps = [
+        len(tool.description & said) / (len(tool.description) or 1) for tool in tools
+    ]
     mentioned = 0
     for tool in tools:
         mentioned += sum([not stems.isdisjoint(said) for stems in tool.parameters])
@@ -297,8 +300,13 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
 
     # How well each tool fits: the share of the query's words that the tool contains, and the shares
     # of the tool's name and of its description that the query contains.
+    words_of_topic = len(topic) or 1
     fits = [
-        (overlap(topic, tool.vocabulary), overlap(tool.name, topic), overlap(tool.topic, topic))
+        (
+            len(topic & tool.vocabulary) / words_of_topic,
+            len(tool.name & topic) / (len(tool.name) or 1),
+            len(tool.topic & topic) / (len(tool.topic) or 1),
+        )
         for tool in tools
     ]
     scores = [of_query + of_name + of_description for of_query, of_name, of_description in fits]

@@ -137,7 +137,8 @@ IDENTITY = IdentityCalibration()
 
 def logit(probabilities: Floats) -> Floats:
     """Return the log-odds of probabilities, finite even for 0 and 1."""
-    inside = np.clip(probabilities, NEAREST, 1 - NEAREST)
+    # For a few numbers, `np.clip` takes 10 us, and these two functions 2 us.
+    inside = np.minimum(np.maximum(probabilities, NEAREST), 1 - NEAREST)
     odds: Floats = np.log(inside) - np.log1p(-inside)
     return odds
 
@@ -255,9 +256,7 @@ class Graph:
         The demand, (batch, 3), has the probabilities of no call, one call and several calls. It is
         None if the graph does not predict it.
 
-        `input_ids` and `attention_mask` are (batch, tokens), `features` is (batch, features). I/O
-        binding leaves the inputs in host memory until a node on another device reads them. On the
-        CPU it takes as long as a run without binding: 1.28 and 1.27 ms per row.
+        `input_ids` and `attention_mask` are (batch, tokens), `features` is (batch, features).
         """
         feed: dict[str, Int64s | Float32s] = {
             "input_ids": input_ids,
@@ -275,14 +274,18 @@ class Graph:
     def _evaluate(
         self, inputs: Mapping[str, Int64s | Float32s], outputs: Sequence[str]
     ) -> list[Float32s]:
+        if self.provider != CUDA_PROVIDER:  # a small graph takes 7 us, and 12 us with a binding
+            found: list[Float32s] = self._session.run(outputs, inputs)
+            return found
+        # A binding leaves the inputs in host memory until a node on another device reads them.
         binding = self._session.io_binding()
         for name, values in inputs.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(values))
         for name in outputs:
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding)
-        found: list[Float32s] = binding.copy_outputs_to_cpu()
-        return found
+        copied: list[Float32s] = binding.copy_outputs_to_cpu()
+        return copied
 
 
 @cache
@@ -387,10 +390,14 @@ def batches_by_length(
 
 def pad_rows(rows: Sequence[Packed]) -> tuple[Int64s, Int64s, Float32s]:
     """Return ids and mask, (rows, longest), and features, (rows, features)."""
+    features = np.array([row.features for row in rows], dtype=np.float32)
+    if len(rows) == 1:
+        input_ids = np.array([rows[0].token_ids], dtype=np.int64)
+        return input_ids, np.ones_like(input_ids), features
     longest = max(len(row.token_ids) for row in rows)
     input_ids = np.zeros((len(rows), longest), dtype=np.int64)
     attention_mask = np.zeros_like(input_ids)
     for i, row in enumerate(rows):
         input_ids[i, : len(row.token_ids)] = row.token_ids
         attention_mask[i, : len(row.token_ids)] = 1
-    return input_ids, attention_mask, np.array([row.features for row in rows], dtype=np.float32)
+    return input_ids, attention_mask, features

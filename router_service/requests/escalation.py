@@ -24,6 +24,7 @@ from router_service.core.errors import (
     UpstreamRefusedError,
 )
 from router_service.requests.candidates import Candidate
+from router_service.requests.deciding import AT_ONCE_BYTES
 from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.limits import DecisionQueue, Drain
 from router_service.requests.planning import Plan
@@ -104,8 +105,10 @@ class Escalation:
         # Different models must not get the same idempotency key, because a provider refuses a key
         # that it has seen with another body.
         headers = request.client_headers
-        headers = {name: headers[name] for name in headers if name != "idempotency-key"}
-        self._request = replace(request, client_headers=headers)
+        if "idempotency-key" in headers:
+            headers = {name: headers[name] for name in headers if name != "idempotency-key"}
+            request = replace(request, client_headers=headers)
+        self._request = request
         self._resources = resources
         self._limits = limits
         self._deliver = deliver
@@ -113,8 +116,12 @@ class Escalation:
         self._ends_s = {arm: self._request.latest_end_s(m) for arm, m in self._models.items()}
         """When the time for each arm's answer is over, by the event loop's clock."""
         self._end_s = max(self._ends_s.values())
-        self._question: Question | None = None
-        self._grounded_tools: frozenset[str] = frozenset()
+        parsed = plan.request
+        self._question = Question(
+            parsed.chat.conversation, lambda: as_list(parsed.decoded().get("tools"))
+        )
+        self._grounded_tools: frozenset[str] | None = None
+        """The tools whose values must be explained; None before an answer has calls."""
         self._first_complete_s = math.inf
         """When the first candidate was complete, by the event loop's clock."""
         self.obstacle = UnverifiedReason.CANDIDATES_FAILED
@@ -146,6 +153,7 @@ class Escalation:
     async def _next_step(self, *, is_last: bool = False) -> Step:
         """Return the router's decision; if it fails, accept a candidate without it."""
         complete = self._complete
+        has_calls = any(each.answer is not None and each.answer.calls for each in complete.values())
         state = VerificationState(
             policy=self._policy,
             arms=frozenset() if is_last else frozenset(self.models_left),
@@ -156,21 +164,24 @@ class Escalation:
         )
 
         def decide() -> Step:
-            request, planner = self._plan.request, self._plan.planner
-            conversation = request.chat.conversation
-            if self._question is None:  # parsed only here, because it takes CPU time
-                tools = as_list(request.decoded().get("tools"))
-                self._question = Question(conversation, tools)
-                self._grounded_tools = planner.risk.grounded_tools(conversation.tools)
-            known = replace(state, grounded_tools=self._grounded_tools)
+            planner, known = self._plan.planner, state
+            if has_calls:
+                if self._grounded_tools is None:
+                    tools = self._plan.request.chat.conversation.tools
+                    self._grounded_tools = planner.risk.grounded_tools(tools)
+                known = replace(state, grounded_tools=self._grounded_tools)
             return planner.router.next_step(self._question, self._prediction, known)
 
-        # After the limits, there is only a little time to judge the candidates in hand.
-        left_s = min(self._time_left_s(), self._end_s - self._loop.time())
         key, size_bytes = self._exchange.info.key, self._plan.request.body.size_bytes
         try:
-            async with asyncio.timeout(max(left_s, DELIVERY_S / 2)):
-                step = await self._resources.decisions.run(key, size_bytes, decide)
+            if not has_calls and size_bytes <= AT_ONCE_BYTES:
+                # Without arguments to look up, the switch to a thread would take as long.
+                step = decide()
+            else:
+                # After the limits, there is only a little time to judge the candidates in hand.
+                left_s = min(self._time_left_s(), self._end_s - self._loop.time())
+                async with asyncio.timeout(max(left_s, DELIVERY_S / 2)):
+                    step = await self._resources.decisions.run(key, size_bytes, decide)
         except (OverloadedError, TimeoutError):
             self.obstacle = UnverifiedReason.OVERLOADED
             return Step(None, (), {}, 0.0)
@@ -300,6 +311,9 @@ class Escalation:
             for arm in arms
         }
         exchange.candidates += asked.values()
+        if len(arms) == 1 and not self._complete:  # then nothing ends the wait for its answer
+            await self._collect(arms[0], asked[arms[0]], expects_text=step.expects_text)
+            return [candidate for candidate in asked.values() if not candidate.is_complete]
         answers = {
             asyncio.create_task(self._collect(arm, candidate, expects_text=step.expects_text))
             for arm, candidate in asked.items()

@@ -109,7 +109,7 @@ class BackgroundLog:
         calls = len(answer.calls) if answer else 0
         is_checked = self._settings.check_calls and calls > 0
         is_logged = self._settings.path is not None and exchange.plan.decision is not None
-        if not (is_checked or is_logged or self._settings.evidence or asked):
+        if not (is_checked or is_logged or self._settings.evidence or len(asked) > 1):
             return
         size_bytes = exchange.plan.request.body.size_bytes
         size_bytes += sum(c.answer.characters for c in exchange.candidates if c.answer)
@@ -129,23 +129,25 @@ class BackgroundLog:
         if isinstance(item, LoggedFeedback):
             self._log.write(item, item.type)
             return
-        exchange, answer = item, item.accepted.answer
-        body = exchange.plan.request.decoded()
+        exchange, answer, settings = item, item.accepted.answer, self._settings
+        is_checked = settings.check_calls and answer is not None and bool(answer.calls)
+        reads_body = is_checked or self.keeps_content or settings.evidence
+        body = exchange.plan.request.decoded() if reads_body else {}
         validities: Sequence[CallValidity] = ()
-        if self._settings.check_calls and answer is not None and answer.calls:
+        if is_checked and answer is not None:
             checker = CallChecker(parameters_by_tool(body))
             validities = [checker.check(call) for call in answer.calls]
             self._count_calls(exchange, validities)
         for agrees in agreements(exchange):
             self._metrics.verification_agreement.labels("yes" if agrees else "no").inc()
-        if self._settings.path is not None:
+        if settings.path is not None:
             content = None
-            if self._settings.content:
+            if settings.content:
                 content = logged_content(exchange.plan.request.endpoint, body, answer)
             line = logged_decision(exchange, validities, content)
             if line is not None:
                 self._log.write(line, line.type)
-        if self._settings.evidence:
+        if settings.evidence:
             for found, call in self._loop.run(self._evidence.find(exchange, body)):
                 self._log.write(found, found.type)
                 self._metrics.weak_evidence.labels(found.arm, found.kind).inc()

@@ -145,6 +145,8 @@ class ParsedRequest:
     """The body as the client sent it; each deployment gets it with its own name of the model."""
     session: str | None
     """The name that the body gives to the conversation, if any."""
+    unverifiable: UnverifiedReason | None
+    """Why the answer cannot be verified, or None if it can be."""
     _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict, repr=False)
     """Fields that each API cannot express; empty until a request has to be translated."""
 
@@ -193,17 +195,6 @@ class ParsedRequest:
         return self.endpoint.read(loads(self.body.with_model("")))
 
     @property
-    def unverifiable(self) -> UnverifiedReason | None:
-        """Why the answer cannot be verified, or None if it can be; decodes the body again."""
-        return why_unverifiable(
-            self.decoded(),
-            self.chat.conversation,
-            self.requirements.features,
-            is_continued=self.chat.continues is not None,
-            is_stored_by_default=self.endpoint.api is not None and self.endpoint.api.stores_answers,
-        )
-
-    @property
     def sha256(self) -> str:
         """Hash of the body as the client sent it; not stored, because only logs need it."""
         return sha256(self.body.body).hexdigest()
@@ -244,6 +235,13 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
         title = api.title if api is not None and is_answered else None
         requirements = read_requirements(decoded, chat.conversation, title)
         template, session = BodyTemplate.of(body), read_session(raw)
-        request = ParsedRequest(endpoint, chat, requirements, template, session)
+        unverifiable = why_unverifiable(
+            decoded,
+            chat.conversation,
+            requirements.features,
+            is_continued=chat.continues is not None,
+            is_stored_by_default=api is not None and api.stores_answers,
+        )
+        request = ParsedRequest(endpoint, chat, requirements, template, session, unverifiable)
         _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))
     return request

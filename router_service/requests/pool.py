@@ -266,9 +266,9 @@ def capable_models(
     models: Sequence[Model], wanted: Requirements, obstacles: Obstacles
 ) -> tuple[Model, ...]:
     """Return the models that can serve a request; raises NoCapableModelError if none can."""
-    missing = {model.name: lacks(model, wanted, obstacles) for model in models}
-    able = tuple(model for model in models if not missing[model.name])
+    able = tuple([model for model in models if not lacks(model, wanted, obstacles)])
     if not able:
+        missing = {model.name: lacks(model, wanted, obstacles) for model in models}
         excesses = [model.capabilities.excess_tokens(wanted) for model in models]
         least = min((excess for excess in excesses if excess is not None), default=None)
         raise NoCapableModelError(missing, excess_tokens=least)

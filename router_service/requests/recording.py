@@ -10,7 +10,7 @@ from router_service.core.errors import UpstreamError
 from router_service.core.money import to_nusd
 from router_service.core.reasons import Reason
 from router_service.measurement.expectations import Expectation
-from router_service.policies.explanations import explain_record
+from router_service.policies.explanations import explanation_of
 from router_service.requests.candidates import Candidate, answer_cost_usd
 from router_service.requests.exchange import CLIENT_LEFT, Ending, Exchange, RequestInfo
 from router_service.requests.expecting import expect_answer
@@ -184,7 +184,7 @@ class Recorder:
             fields["cause"] = accepted.error.cause
         why = exchange.why
         if record.reason == Reason.FALLBACK or asked:
-            why = explain_record(record, plan.planner.labels).explanation
+            why = explanation_of(record, plan.planner.labels)
         if why is not None:
             fields["why"] = why
         _log(info, fields)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -183,15 +184,20 @@ def gain_features(state: State) -> Floats:
     probabilities, costs = beliefs.probabilities, state.costs
     requests, arms = askable.shape
     cheapest = np.where(askable, costs, np.inf).min(axis=1)
+    compared = np.empty((3, requests, arms))
+    compared[0], compared[1], compared[2] = -costs, probabilities - costs, probabilities
+    cheapest_other, best_other_value, best_other_probability = _largest_other(
+        compared, askable, (-_NO_OTHER, 0.0, 0.0)
+    )
     features: list[Floats | float] = [
         float(state.candidates.shape[1]),
         probabilities,
         beliefs.reliabilities,
         costs,
         *beliefs.pool.T[:, :, None],
-        -_largest_other(-costs, askable, -_NO_OTHER),
-        _largest_other(probabilities - costs, askable, 0.0),
-        _largest_other(probabilities, askable, 0.0),
+        -cheapest_other,
+        best_other_value,
+        best_other_probability,
         np.log(np.maximum(cheapest, 1e-9))[:, None],
     ]
     if state.candidates.shape[1]:
@@ -209,7 +215,7 @@ def gain_features(state: State) -> Floats:
             beliefs.reliabilities - beliefs.reliabilities[best][:, None],
             probabilities - best_p[:, None],
             state.p_correct.min(axis=1)[:, None],
-            np.take_along_axis(beliefs.logits, state.candidates, 1).max(axis=1)[:, None],
+            beliefs.logits[rows[:, None], state.candidates].max(axis=1)[:, None],
         ]
     found = np.zeros((requests, arms, len(GAIN_FEATURES)))
     for number, values in enumerate(features):
@@ -217,19 +223,19 @@ def gain_features(state: State) -> Floats:
     return found
 
 
-def _largest_other(values: Floats, askable: Flags, default: float) -> Floats:
-    """Return the largest value of the other askable arms for each arm, (requests, arms).
+def _largest_other(values: Floats, askable: Flags, defaults: Sequence[float]) -> Floats:
+    """Return the largest value of the other askable arms for each arm.
 
-    Without another arm, it is the default.
+    Values and results are (tables, requests, arms). Without another arm, the result is the table's
+    default, (tables,).
     """
-    ordered = np.full((len(askable), askable.shape[1] + 1), -np.inf)
-    ordered[:, 1:] = np.where(askable, values, -np.inf)
-    counted = ordered[:, 1:].copy()
-    ordered.sort(axis=1)
-    largest, second = ordered[:, -1:], ordered[:, -2:-1]
+    ordered = np.full((*values.shape[:2], values.shape[2] + 1), -np.inf)
+    ordered[:, :, 1:] = np.where(askable, values, -np.inf)
+    counted = ordered[:, :, 1:].copy()
+    ordered.sort(axis=2)
+    largest, second = ordered[:, :, -1:], ordered[:, :, -2:-1]
     found = np.where(counted == largest, second, largest)
-    found[found == -np.inf] = default
-    return found
+    return np.where(found == -np.inf, np.array(defaults)[:, None, None], found)
 
 
 class GainModel:
@@ -317,7 +323,7 @@ class Verifier:
     def __init__(self, directory: Path, spec: VerifierSpec) -> None:
         """Load both graphs. Raises ArtifactError."""
         self.spec = spec
-        self._reliabilities = np.array(spec.reliabilities)
+        self._reliable_logits = clipped_logit(np.array(spec.reliabilities))
         self._graph = Graph(directory / spec.graph)
         self._gain_model = GainModel(Graph(directory / spec.gain_graph), spec.gain_features)
         self._candidate_places = [
@@ -326,7 +332,7 @@ class Verifier:
 
     def beliefs(self, features: Sequence[float], probabilities: Sequence[float]) -> Beliefs:
         """Return what is known of a request before an arm is asked."""
-        return Beliefs(features, np.array(probabilities), self._reliabilities)
+        return Beliefs.of(features, np.array(probabilities), self._reliable_logits)
 
     def p_correct(self, beliefs: Beliefs, candidates: Candidates) -> dict[int, float]:
         """Return the probability that each candidate is correct, by the column of its arm."""
@@ -338,19 +344,19 @@ class Verifier:
 
         The graph runs once for all of them.
         """
-        inputs = [
-            np.hstack(
-                [
-                    np.tile(beliefs.features, (len(candidates.answers), 1)),
-                    candidate_features(beliefs, candidates)[:, self._candidate_places],
-                ]
-            )
-            for beliefs, candidates in requests
-            if candidates.answers
-        ]
-        if not inputs:
+        judged = [each for each in requests if each[1].answers]
+        if not judged:
             return np.empty(0)
-        raw = self._graph.evaluate({"features": np.vstack(inputs).astype(np.float32)})
+        ends = list(accumulate(len(candidates.answers) for _, candidates in judged))
+        of_request = len(judged[0][0].features)
+        inputs = np.empty((ends[-1], of_request + len(self._candidate_places)), np.float32)
+        for (beliefs, candidates), end in zip(judged, ends, strict=True):
+            rows = inputs[end - len(candidates.answers) : end]
+            rows[:, :of_request] = beliefs.features
+            rows[:, of_request:] = candidate_features(beliefs, candidates)[
+                :, self._candidate_places
+            ]
+        raw = self._graph.evaluate({"features": inputs})
         return self.spec.calibration.apply(raw.astype(np.float64))[:, 0]
 
     def choose_step(
@@ -375,7 +381,12 @@ class Verifier:
             for c in columns
         ]
         state = State(
-            beliefs=ArmBeliefs.of(beliefs.probabilities[None], beliefs.reliabilities),
+            beliefs=ArmBeliefs(
+                beliefs.probabilities[None],
+                beliefs.logits[None],
+                beliefs.reliable_logits,
+                np.array([beliefs.pool]),
+            ),
             costs=costs,
             askable=is_askable,
             candidates=np.array([columns], dtype=np.int64),

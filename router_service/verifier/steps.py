@@ -141,18 +141,19 @@ def why_unverifiable(
     `features` are those that the request requires of a model. `is_stored_by_default` says whether
     its API stores answers unless the request forbids it.
     """
+    if is_continued:
+        return UnverifiedReason.CONTINUED
+    if not conversation.has_tools:
+        return UnverifiedReason.NO_TOOLS
     store = body.get("store")
     tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
-    kinds = [tool.get("type", "function") for tool in tools]
-    has_server_tools = any(kind not in _CLIENT_TOOLS for kind in kinds)
+    is_clients = all(tool.get("type", "function") in _CLIENT_TOOLS for tool in tools)
     obstacles = {
-        UnverifiedReason.CONTINUED: is_continued,
-        UnverifiedReason.NO_TOOLS: not conversation.has_tools,
         UnverifiedReason.SEVERAL_CHOICES: Feature.SEVERAL_CHOICES in features,
-        UnverifiedReason.ATTACHMENTS: any(feature in _ATTACHMENTS for feature in features),
+        UnverifiedReason.ATTACHMENTS: not _ATTACHMENTS.isdisjoint(features),
         UnverifiedReason.BACKGROUND: bool(body.get("background")),
         UnverifiedReason.STORED: (store is not False if is_stored_by_default else bool(store)),
-        UnverifiedReason.SERVER_TOOLS: has_server_tools or bool(body.get("web_search_options")),
+        UnverifiedReason.SERVER_TOOLS: not is_clients or bool(body.get("web_search_options")),
         UnverifiedReason.UNREAD: bool(conversation.unread),
     }
     return next((reason for reason, applies in obstacles.items() if applies), None)

@@ -23,6 +23,7 @@ from router_service.verifier.answer_features import (
     Candidates,
     Question,
     candidate_features,
+    clipped_logit,
     decode_calls,
     read_answer,
     relate,
@@ -45,7 +46,7 @@ ANSWERS = st.lists(st.builds(Call, st.sampled_from(["forecast", "other"]), ARGUM
 def beliefs(order: Sequence[int] = (0, 1, 2)) -> Beliefs:
     """Return what is known of three arms in another order of columns."""
     probabilities = np.array(LIKELY)[list(order)]
-    return Beliefs((), probabilities, probabilities / 2)
+    return Beliefs.of((), probabilities, clipped_logit(probabilities / 2))
 
 
 @settings(max_examples=40)
@@ -294,3 +295,41 @@ def test_only_function_tools_are_read() -> None:
     tools = [7, {"type": "web_search"}, {"type": "function"}, tool(FORECAST)]
     question = Question(parse_conversation(body), tools)
     assert list(question.fits) == ["forecast"]
+
+
+def test_words_of_the_conversation_are_read_only_for_an_answer_with_calls() -> None:
+    """An answer in words has the same features, and does not read all that was said."""
+    lazy, eager = ask(), ask()
+    called = read(eager, answer({"city": "Oslo"}))
+    in_words = ParsedAnswer((), "It will rain.")
+    assert read(lazy, in_words) == read(eager, in_words)
+    assert "said" in vars(eager)
+    assert "said" not in vars(lazy)
+    assert read(lazy, answer({"city": "Oslo"})) == called
+
+
+def test_each_answer_is_read_once() -> None:
+    """Every step gets all answers so far, and an equal answer of another arm is read by itself."""
+    question = ask()
+    first, second = answer({"city": "Oslo"}), answer({"city": "Oslo"})
+    assert question.read(first) is question.read(first)
+    assert question.read(second) is not question.read(first)
+    assert question.read(second) == question.read(first) == read(ask(), first)
+    assert question.read(None).calls is None
+
+
+def test_tools_are_read_when_they_are_needed() -> None:
+    """A function that returns the tools is called once, for the first answer."""
+    body = request("Forecast for Oslo?", FORECAST)
+    reads = 0
+
+    def tools() -> list[Json]:
+        nonlocal reads
+        reads += 1
+        return list(body["tools"])
+
+    question = Question(parse_conversation(body), tools)
+    assert reads == 0
+    found = [question.read(answer({"city": city})) for city in ("Oslo", "Lima")]
+    assert found == [read(ask(), answer({"city": city})) for city in ("Oslo", "Lima")]
+    assert reads == 1

@@ -34,6 +34,7 @@ from router_service.verifier.answer_features import (
     Candidates,
     Question,
     candidate_features,
+    clipped_logit,
     read_answer,
 )
 from router_service.verifier.graphs import (
@@ -241,7 +242,8 @@ def _sample_sets(data: VerifierData, seed: int, sets: int) -> Iterator[tuple[int
 
 def _rows(data: VerifierData, query: int, candidates: Candidates) -> Rows:
     """Return what the first graph reads of each candidate, (candidates, features)."""
-    beliefs = Beliefs(data.features[query], data.probabilities[query], data.reliabilities)
+    reliable_logits = clipped_logit(data.reliabilities)
+    beliefs = Beliefs.of(data.features[query], data.probabilities[query], reliable_logits)
     own = candidate_features(beliefs, candidates)
     return np.hstack([np.tile(data.features[query], (len(own), 1)), own]).astype(np.float32)
 
