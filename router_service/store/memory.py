@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from pydantic_core import to_json
-
 from router_service.core.resources import ENTRY_BYTES, HeldMemory
 from router_service.store.backends import (
     MAX_USE_US,
@@ -197,7 +195,7 @@ class MemoryStore(Generic[R]):
 
     def keep(self, record: R) -> None:
         """Keep a record, as `put` does."""
-        text = to_json(record)
+        text = record.model_dump_json(exclude_defaults=True).encode()
         size_bytes = len(record.id) + len(text)
         self._records.keep(record.id, (type(record), text), size_bytes, record.caller)
 
