@@ -235,7 +235,9 @@ class Worker:
         self._channel, workers_end = _SPAWN.Pipe()
         # As a daemon, the process ends with its parent even if closing the pipe does not end it.
         if loaded is not None:
-            open_files = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+            listed = list(Path("/proc/self/fd").iterdir())
+            # Listing opened a file that is closed now: the process's own pipes may get its number.
+            open_files = [int(each.name) for each in listed if each.is_symlink()]
             self._process: ForkProcess | SpawnProcess = _FORK.Process(
                 target=run_worker,
                 args=(options, listeners, workers_end, number, loaded, open_files),
