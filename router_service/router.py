@@ -65,7 +65,7 @@ PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""
 
 
-_tool_lists: Cache[tuple[ToolSpec, ...], object] = shared_cache("tool_lists", 16 * 2**20)
+_tool_lists: Cache[tuple[ToolSpec, ...], object] = shared_cache("tool_lists", 8 * 2**20)
 """A small object that stands for a list of tools in the keys of predictions. Otherwise, each
 prediction would keep its tools, which may take megabytes and which the cache did not count."""
 

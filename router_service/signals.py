@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-HELD_BY_CHILDREN = frozenset({signal.SIGHUP, signal.SIGINT})
-"""Signals that a terminal sends to a whole process group; children start with them blocked."""
+HELD_BY_CHILDREN = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+"""Signals that children start with blocked. A terminal sends SIGHUP and SIGINT to a whole process
+group, and a forked child has its parent's handlers at first."""
 
 
 class _Held:
@@ -66,7 +67,7 @@ def is_stopping() -> bool:
 
 @contextmanager
 def blocked_in_children() -> Iterator[None]:
-    """Start child processes with SIGHUP and SIGINT blocked, until they call `unblock`."""
+    """Start child processes with `HELD_BY_CHILDREN` blocked, until they call `unblock`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BY_CHILDREN)
     try:
         yield

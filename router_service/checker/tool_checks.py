@@ -12,13 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
 
-import jsonschema_rs
 import orjson
 
 from router_service.apis.answers import WrittenCall
 from router_service.apis.conversation import Json, as_list, as_text, unwrap_tool
 from router_service.core.resources import Cache, shared_cache
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Draft202012Validator
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_WEIGHT = 4000
@@ -37,8 +40,8 @@ _FRACTION_WEIGHT = 300
 """Weight of a `multipleOf`, which takes 13 us for each number if it is a fraction."""
 _SIZE_BYTES = 1_300
 """Upper bound of memory per unit of weight: 50 patterns have a weight of 1,000 and take 1.3 MB."""
-_PATTERN_OPTIONS = jsonschema_rs.RegexOptions(size_limit=64 * 1024, dfa_size_limit=64 * 1024)
-"""50 patterns of this compiled size take 10 ms and 1.3 MB."""
+_PATTERN_BYTES = 64 * 1024
+"""Largest compiled pattern. 50 patterns of this size take 10 ms and 1.3 MB."""
 _UNSUPPORTED_KEYWORDS = frozenset(
     "$id $anchor $dynamicRef $dynamicAnchor $recursiveRef unevaluatedProperties "
     "unevaluatedItems".split()
@@ -61,7 +64,7 @@ class _UncheckedError(Exception):
     """A schema that exceeds the limits."""
 
 
-_CompiledSchema = tuple[jsonschema_rs.Draft202012Validator | None, int]
+_CompiledSchema: TypeAlias = "tuple[Draft202012Validator | None, int]"
 """A validator, or None if the schema is invalid or too large, and the schema's weight."""
 
 _compiled: Cache[bytes, _CompiledSchema] = shared_cache("schemas", max_bytes=32 * 2**20)
@@ -110,6 +113,9 @@ class CallChecker:
 
 def _compile(schema: Json) -> _CompiledSchema:
     """Return a schema's validator from the cache, or compile it."""
+    # Imported with the first call that is checked: it takes 3 MB and 10 ms.
+    from jsonschema_rs import Draft202012Validator, RegexOptions  # noqa: PLC0415
+
     try:
         text = orjson.dumps(schema)
     except orjson.JSONEncodeError:
@@ -121,8 +127,13 @@ def _compile(schema: Json) -> _CompiledSchema:
         schema = orjson.loads(text)
         try:
             weight = _Weigher(schema).weigh(schema, 0)
-            validator = jsonschema_rs.Draft202012Validator(
-                schema, pattern_options=_PATTERN_OPTIONS, offline=True, validate_formats=False
+            validator = Draft202012Validator(
+                schema,
+                pattern_options=RegexOptions(
+                    size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
+                ),
+                offline=True,
+                validate_formats=False,
             )
             compiled = validator, weight
         except (_UncheckedError, ValueError):

@@ -103,7 +103,7 @@ class Database:
     """A database that several threads and processes may use.
 
     Every method raises DatabaseError if the database cannot be used. A process that is forked must
-    not use the object of its parent; workers are started anew.
+    not use the object of its parent; each worker creates its own.
     """
 
     def __init__(self, url: str | None) -> None:

@@ -241,8 +241,10 @@ def _measure_errors(
 ) -> EstimateErrors:
     """Return the errors for some columns; the hash is a part of the cache's key."""
     try:
-        compared = compare_policies(path, columns, baseline, prices, verified_usd, gain_features)
-        return EstimateErrors.of(compared, HeldOut.read(path).folds)
+        return EstimateErrors.of(
+            compare_policies(path, columns, baseline, prices, verified_usd, gain_features),
+            HeldOut.read(path).folds,
+        )
     finally:
         return_freed()
 

@@ -17,13 +17,13 @@ from router_service.apis.conversation import Conversation, Role, SchemaSummary, 
 from router_service.core.resources import Cache, shared_cache
 from router_service.predictor.text_features import (
     FUNCTION_WORDS,
-    STEM_CHARS,
     TEXT_FEATURES,
     WORD,
     Query,
     Stems,
     analyze_query,
     overlap,
+    stems_of,
     topic_stems,
 )
 
@@ -172,7 +172,7 @@ def analyze_tool(tool: ToolSpec) -> ToolFacts:
     chars = len(tool.name) + len(tool.description) + parameter_description_chars
     facts = ToolFacts(
         name=name,
-        description=frozenset([word[:STEM_CHARS] for word in words]),
+        description=stems_of(words),
         vocabulary=topic.union(name, *topics, *parameters),
         topic=topic,
         parameters=parameters,
@@ -220,7 +220,7 @@ def analyze_tool(tool: ToolSpec) -> ToolFacts:
 
 def _identifier_stems(name: str) -> Stems:
     """Return the stems of a name's words, equal for `getUserById` and `get_user_by_id`."""
-    return frozenset([word.lower()[:STEM_CHARS] for word in _IDENTIFIER_WORD.findall(name)])
+    return stems_of([word.lower() for word in _IDENTIFIER_WORD.findall(name)])
 
 
 def analyze_tools(specs: Sequence[ToolSpec]) -> Toolset:

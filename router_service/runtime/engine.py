@@ -187,9 +187,12 @@ class EngineBuilder:
     that continues.
     """
 
-    def __init__(self, *, announces: bool = True) -> None:
-        """Log what operators should know about each new pool, unless another worker does."""
-        self._routers: dict[object, Router] = {}
+    def __init__(self, *, announces: bool = True, loaded: EngineBuilder | None = None) -> None:
+        """Log what operators should know about each new pool, unless another worker does.
+
+        The first engine may use the routers that another builder has loaded.
+        """
+        self._routers: dict[object, Router] = {} if loaded is None else loaded._routers
         self._tallies: dict[object, Tallies] = {}
         self._announces = announces
         self._announced: tuple[PoolNote, ...] = ()

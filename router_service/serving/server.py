@@ -95,12 +95,29 @@ class ServeOptions:
             settings = settings.model_copy(update={"database": database})
         return settings
 
+    def load_router(self) -> EngineBuilder:
+        """Return a builder that has loaded the first router; raises ConfigError and ArtifactError.
+
+        A forked process can use this router, because a graph on the CPU has no threads. On a GPU it
+        could not, so then nothing is loaded.
+        """
+        builder = EngineBuilder(announces=False)
+        settings = self.read_settings()
+        if settings.router.device == "cpu":
+            load_first_router(settings, builder)
+        return builder
+
     def create_app(
-        self, reload_other_workers: Callable[[], None] = lambda: None, *, announces: bool = True
+        self,
+        reload_other_workers: Callable[[], None] = lambda: None,
+        *,
+        announces: bool = True,
+        loaded: EngineBuilder | None = None,
     ) -> FastAPI:
         """Create the app from the configuration; raises ConfigError and ArtifactError.
 
-        With `announces`, the log says which models the router does not choose.
+        With `announces`, the log says which models the router does not choose. `loaded` is the
+        result of `load_router` in the parent process.
         """
         settings = configured = self.read_settings()
         has_file = configured.has_models
@@ -114,7 +131,7 @@ class ServeOptions:
                     for name in ("keys", "database", "usage", "budgets")
                 }
             )
-        builder = EngineBuilder(announces=announces and has_file)
+        builder = EngineBuilder(announces=announces and has_file, loaded=loaded)
         router, publication = load_first_router(settings, builder)
         source = ReloadSource(
             self.read_settings, builder, publication, has_file, reload_other_workers

