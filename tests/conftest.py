@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,21 @@ SLOW_FILES = (
     "tests/drills/test_startup_signals.py",
 )
 """Files that take longest. They run first, so that no worker gets one when the others are done."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude what collection imports and creates from garbage collection.
+
+    These are 1.6 million objects, which stay until the end. Visiting them takes the collector a
+    second each time, and a sixth of the time of the collection.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

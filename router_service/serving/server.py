@@ -180,6 +180,7 @@ class DrainingServer(AcceptingServer):
         # A full collection visits 112,000 objects, which stops the event loop for 73 ms. It skips
         # frozen objects. Reference counting still frees the objects that a reload replaces.
         gc.freeze()
+        gc.enable()  # the command line has disabled it
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         await super().startup(sockets)
         if self.started:

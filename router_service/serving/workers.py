@@ -11,6 +11,7 @@ to the parent over a pipe, and drain if the parent's end of the pipe closes.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import os
@@ -84,6 +85,7 @@ def run_workers(
 
     Without a configuration file, SIGHUP stops the gateway.
     """
+    gc.enable()  # the command line has disabled it
     asyncio.run(Supervisor(options, listeners, server, has_file=has_file).run())
 
 
