@@ -31,8 +31,8 @@ import uvloop
 
 from benchmarks.stamp import write_figures
 from router_service.artifact import SHIPPED, Artifact
+from router_service.core.resources import Timer
 from router_service.requests.deciding import plan_request
-from router_service.requests.planning import Plan
 from router_service.router import Router
 from router_service.runtime.gateway import Gateway
 from router_service.settings import ServerSettings, Settings
@@ -156,9 +156,10 @@ async def one_at_a_time(gateway: Gateway, bodies: Sequence[bytes]) -> Samples:
     samples: Samples = {}
     for body in bodies:
         start_s = time.perf_counter()
-        plan = await _plan(gateway, body)
+        timer = Timer(time.perf_counter)
+        await plan_request(gateway, gateway.engine, CHAT, body, timer=timer)
         whole_s = time.perf_counter() - start_s
-        stages = {str(stage.name): stage.seconds for stage in plan.stages}
+        stages = {str(stage.name): stage.seconds for stage in timer.stages}
         rest_s = whole_s - sum(stages.values())
         for name, seconds in {**stages, "rest": rest_s, "whole": whole_s}.items():
             samples.setdefault(name, []).append(seconds)
@@ -171,7 +172,7 @@ async def many_at_a_time(gateway: Gateway, bodies: Sequence[bytes], concurrent: 
 
     async def client() -> None:
         for body in left:
-            await _plan(gateway, body)
+            await plan_request(gateway, gateway.engine, CHAT, body)
             await asyncio.sleep(0)  # yield to other tasks, as an incoming request does
 
     start_s = time.perf_counter()
@@ -185,10 +186,6 @@ async def _tick(lags: list[float]) -> None:
             start_s = time.perf_counter()
             await asyncio.sleep(TICK_S)
             lags.append(time.perf_counter() - start_s - TICK_S)
-
-
-async def _plan(gateway: Gateway, body: bytes) -> Plan:
-    return await plan_request(gateway, gateway.engine, CHAT, body)
 
 
 def _gateway(artifact: Path) -> Gateway:

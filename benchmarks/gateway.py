@@ -122,7 +122,7 @@ class Bench:
     def _requests_for(self, name: str, mode: str) -> Iterator[bytes]:
         """Return a contender's requests in a mode, continued from its previous load."""
         if (name, mode) not in self._requests:
-            self._requests[name, mode] = _requests(mode, self._contenders[name])
+            self._requests[name, mode] = requests_for(mode, self._contenders[name])
         return self._requests[name, mode]
 
 
@@ -178,7 +178,7 @@ def _installed(place: Place, only: Sequence[str]) -> Mapping[str, Contender]:
 
 def first_request(contender: Contender) -> bytes:
     """Return a request that a contender answers once it serves."""
-    return next(_requests("pass-through", contender))
+    return next(requests_for("pass-through", contender))
 
 
 def _starts(contender: Contender, times: int) -> list[float]:
@@ -190,7 +190,7 @@ def _starts(contender: Contender, times: int) -> list[float]:
     return taken
 
 
-def _requests(mode: str, contender: Contender) -> Iterator[bytes]:
+def requests_for(mode: str, contender: Contender) -> Iterator[bytes]:
     """Return an endless iterator over a contender's requests in a mode."""
     if mode in {"repeated", "first sight"}:
         model, real = contender.routed_model, bodies.real()

@@ -41,6 +41,7 @@ from router_service.core.resources import (
     shared_cache,
     stop_if_abandoned,
 )
+from router_service.core.values import request_value
 from router_service.measurement.goals import goal_policy, parse_goal
 from router_service.measurement.held_out import describe_pool, verified_points
 from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
@@ -71,7 +72,7 @@ _tool_lists: Cache[tuple[ToolSpec, ...], object] = shared_cache("tool_lists", 16
 prediction would keep its tools, which may take megabytes and which the cache did not count."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Decision:
     """The arm chosen for one conversation, with everything that the choice was based on."""
 
@@ -117,7 +118,7 @@ class Decision:
         return replace(self, arm=arm, reason=reason, ranking=(arm, *others), cost_usd=costs_usd)
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Prediction:
     """The model's output for one conversation, and the features of its input."""
 

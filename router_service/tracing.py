@@ -28,6 +28,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from router_service.apis.registry import APIS
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
 from router_service.core.resources import Stage
+from router_service.core.values import request_value
 from router_service.settings.deployments import PROVIDERS
 
 AttributeValue = str | int | float | bool
@@ -45,7 +46,7 @@ _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
 _W3C = TraceContextTextMapPropagator()
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class UpstreamCall:
     """Request to an upstream, as its span describes it."""
 
@@ -68,7 +69,7 @@ class UpstreamSpan:
     """Status of the upstream's answer, to be set once it is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class ResponseInfo:
     """What is reported about an answer that has ended; fields are None if they are unknown."""
 

@@ -14,9 +14,10 @@ from typing import Protocol
 from router_service.access.allowance import Allowance
 from router_service.access.key import Key
 from router_service.core.decision_record import DecisionRecord
+from router_service.core.values import request_value
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class IncomingRequest:
     """A request that has been read, and of which nothing is decided yet."""
 
@@ -63,7 +64,7 @@ class ExpectedCost:
     few kinds, such as one for each model."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Outcome:
     """How an admitted request has ended."""
 

@@ -31,6 +31,7 @@ from router_service.apis.parts import (
 )
 from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage, read_counts
+from router_service.core.values import request_value
 
 MAX_ANSWER_CHARACTERS = 1024 * 1024
 """Longest answer that is kept, in characters of its text and calls."""
@@ -47,7 +48,7 @@ MAX_IDENTITY = 200
 """Longest id or model of an answer that is kept, in characters."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class AnswerIdentity:
     """The id and the model that an answer names, if any."""
 
@@ -95,12 +96,14 @@ class WrittenCall:
         return value if isinstance(value, dict) else None
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class ParsedAnswer:
     """The tool calls and the text of an answer, or of its first choice if there are several."""
 
     calls: tuple[WrittenCall, ...] = ()
     text: str = ""
+    usage: Usage | None = field(default=None, compare=False)
+    """The tokens that the answer reports, if they were read with it."""
 
     @property
     def is_text(self) -> bool:
@@ -223,7 +226,7 @@ class AnswerRecord:
             for call in self.calls.values()
         )
         text = fix_surrogates(self._text.getvalue())
-        return ParsedAnswer(tuple(call for call in calls if call.name), text)
+        return ParsedAnswer(tuple(call for call in calls if call.name), text, self.usage)
 
     def add_text(self, value: Json) -> None:
         """Add a part of the text."""

@@ -21,6 +21,7 @@ from router_service.apis.openapi import ErrorBody, RequestSchema
 from router_service.apis.parts import Answer, Event, Request
 from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
 from router_service.apis.usage import Usage
+from router_service.core.values import request_value
 
 IsForeign = Callable[[str], bool]
 """Whether a proof of reasoning is known to be of another provider than the target."""
@@ -321,7 +322,7 @@ _READS_REASONING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Target:
     """The deployment that a request is written for."""
 

@@ -20,6 +20,7 @@ import orjson
 from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
 from router_service.core.resources import Cache, shared_cache
+from router_service.core.values import request_value
 
 Json = Any
 """A decoded JSON value of unknown type."""
@@ -143,7 +144,7 @@ class ToolSpec:
         return ToolSpec, (self.name, self.description, self.parameters, self.hints)
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Conversation:
     """Turns and tools of a request. `unread` holds the paths of parts that could not be read."""
 

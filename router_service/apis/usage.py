@@ -7,9 +7,10 @@ because servers that are compatible with OpenAI mix them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from router_service.apis.conversation import Json
+from router_service.core.values import request_value
 
 MAX_TOKENS = 1_000_000_000
 """Larger token counts are ignored. Their sums would exceed 64 bits, and one answer with such a
@@ -21,7 +22,7 @@ CHARACTERS_PER_TOKEN = 4
 counts, and for requests whose answers have not ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Usage:
     """Token counts of a request and its answer, as OpenAI defines them.
 

@@ -11,6 +11,8 @@ from enum import StrEnum
 from threading import Lock, local
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from router_service.core.values import request_value
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 P = ParamSpec("P")
@@ -156,7 +158,7 @@ class StageName(StrEnum):
     SELECT = "select"
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Stage:
     """One stage of one request; `started_s` is in seconds of the clock that timed it."""
 

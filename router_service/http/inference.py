@@ -181,7 +181,7 @@ class RoutedAnswer(Response):
                 plan.candidates,
                 endpoint.path,
                 parsed.body,
-                request.headers,
+                info.headers,
                 deadline_s,
                 translation=translation,
                 query=BETA if scope["query_string"] == BETA.encode() else "",
@@ -192,7 +192,7 @@ class RoutedAnswer(Response):
                 reserve_memory=info.hold_memory,
             )
 
-            self.exchange = exchange = Exchange(info, plan)
+            self.exchange = exchange = Exchange(info, plan, timer.stages)
             relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
             run = relay.run
             if limits is not None:

@@ -152,9 +152,8 @@ async def other(request: Request) -> Response:
     async def pass_through(engine: Engine) -> Model:
         model = engine.pool.pass_through
         if model is None:
-            paths = request.app.openapi()["paths"]  # FastAPI keeps the schema once it is built
-            served = {path: [method.upper() for method in paths[path]] for path in paths}
-            raise NotServedError(request.method, request.scope["path"][:200], served)
+            path, served = request.scope["path"][:200], request.app.state.served
+            raise NotServedError(request.method, path, served)
         engine.releases.check_model(info_of(request).api_key, model.name)
         await _check_owner(gateway, engine, request, named)
         return model
@@ -239,7 +238,7 @@ class PassedAnswer(Response):
                     path=path,
                     query=query,
                     body=body,
-                    client_headers=request.headers,
+                    client_headers=info.headers,
                     deadline_s=read_deadline(request),
                     caller=info.key,
                     method=request.method,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from router_service.core.decision_record import label_policy
 from router_service.core.errors import PolicyError
+from router_service.core.values import request_value
 from router_service.policies.base import Policy
 from router_service.policies.verified import VERIFIED, Verified, is_verified
 
@@ -23,7 +23,7 @@ GOALS = ("accuracy", "usd_per_1k")
 AnyPolicy_co = TypeVar("AnyPolicy_co", bound=Policy | Verified, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class NamedPolicy(Generic[AnyPolicy_co]):
     """A policy, and the name or goal by which it was asked for."""
 

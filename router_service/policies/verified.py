@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from router_service.core.reasons import Reason
+from router_service.core.values import request_value
 from router_service.policies.base import (
     PRICE_DOMAIN,
     Control,
@@ -26,7 +26,7 @@ PRICES = (
 """Prices of a correct answer that are measured, in units of the best single model's mean cost."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Verified(Rule):
     """Policy: ask arms step by step, until a better answer is not worth the cost of another one.
 

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from router_service.apis.conversation import Conversation, Role, SchemaSummary, ToolSpec, Turn
 from router_service.core.resources import Cache
+from router_service.core.values import request_value
 from router_service.predictor.features import FEATURES, extract
 from router_service.predictor.words import Ids, WordTokenizer, tokenizes_words_separately
 
@@ -91,7 +92,7 @@ class PackingSpec(BaseModel):
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Part:
     """The token range of one slot, and whether its text was cut."""
 
@@ -103,7 +104,7 @@ class Part:
     """Token range of the `[truncated]` marker; empty without a marker."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Packed:
     """The encoder's input for one conversation: `token_ids` (tokens,), `features` (features,)."""
 
@@ -112,7 +113,7 @@ class Packed:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class _Clip:
     """Token ids of one slot."""
 

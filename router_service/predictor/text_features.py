@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from router_service.core.values import request_value
 
 Stems = frozenset[str]
 
@@ -103,7 +105,7 @@ def overlap(part: Stems, whole: Stems) -> float:
     return len(part & whole) / max(1, len(part))
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Query:
     """The latest user text: the parts that are compared with tools, and the text's features."""
 

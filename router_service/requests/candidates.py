@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from router_service.apis.answers import AnswerIdentity, ParsedAnswer
+from router_service.apis.answers import NO_IDENTITY, AnswerIdentity, ParsedAnswer
 from router_service.apis.usage import NO_USAGE, Usage
 from router_service.core.errors import UpstreamError
 from router_service.settings import Model
@@ -46,7 +46,7 @@ class Candidate:
     answer: ParsedAnswer | None = None
     """The parsed answer, if it is complete and not too large."""
     usage: Usage | None = None
-    identity: AnswerIdentity = field(default_factory=AnswerIdentity)
+    identity: AnswerIdentity = NO_IDENTITY
     """The id and the model that the upstream's answer names."""
     first_byte_s: float | None = None
     """From the request to the upstream until the start of the answer."""

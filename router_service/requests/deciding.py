@@ -69,7 +69,8 @@ async def plan_request(  # noqa: PLR0913
 
     Only the model's prediction and the parsing of large bodies run in a thread. So a small request
     that names its model, or whose prediction is cached, needs no thread. `key` is the client's API
-    key, `headers` say which policy it wants, and `session` names the conversation.
+    key, `headers` say which policy it wants, and `session` names the conversation. `timer` gets
+    the duration of each step.
 
     Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, ModelNotAllowedError,
     PolicyError, PolicyNotAllowedError, NoCapableModelError, ResponseNotFoundError or
@@ -129,4 +130,4 @@ async def plan_request(  # noqa: PLR0913
     resources.metrics.decision_seconds.observe(seconds)
     if seconds > engine.settings.router.latency_budget_s:
         resources.metrics.decisions_over_budget.inc()
-    return replace(plan, stages=tuple(timer.stages))
+    return plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.reasons import Reason
+from router_service.core.resources import Stage
 from router_service.policies.explanations import arm_label, explain_choice
 from router_service.policies.verified import explain_candidate
 from router_service.requests.candidates import Candidate
@@ -87,6 +88,8 @@ class Exchange:
 
     info: RequestInfo
     plan: Plan
+    stages: Sequence[Stage] = ()
+    """Durations of the gateway's own steps, from reading the body to the choice."""
     candidates: list[Candidate] = field(init=False)
     """The answer without verification, and then those of the arms that verification has asked."""
     accepted: Candidate = field(init=False)
@@ -186,7 +189,8 @@ class Exchange:
             candidate.usage = opened.reader.usage
             completion_tokens = opened.reader.written_tokens
         else:
-            candidate.usage = candidate.usage or read_usage(opened.value)
+            parsed_usage = candidate.answer.usage if candidate.answer else None
+            candidate.usage = candidate.usage or parsed_usage or read_usage(opened.value)
             # Freed, because it is much larger than the body, and the client may read slowly.
             opened.value = None
             if candidate.unread_bytes and self.plan.request.endpoint.is_routed:

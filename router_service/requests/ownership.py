@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from router_service.apis.conversation import Json, Reference
 from router_service.apis.references import CONTINUATION_FIELDS
@@ -20,6 +19,7 @@ from router_service.core.errors import (
     ResponseNotFoundError,
     StoreError,
 )
+from router_service.core.values import request_value
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore, UpstreamObject
 
@@ -147,7 +147,7 @@ class Ownership:
             self._held.remember(example.model_copy(update={"id": name}))
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class ObjectAccess:
     """The access of one caller to objects that upstreams store."""
 

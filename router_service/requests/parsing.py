@@ -28,6 +28,7 @@ from router_service.core.resources import (
     stop_if_abandoned,
 )
 from router_service.core.strict_json import loads, loads_exactly
+from router_service.core.values import request_value
 from router_service.settings import Deployment
 from router_service.upstream.bodies import BodyTemplate
 from router_service.verifier.steps import (
@@ -133,7 +134,7 @@ def unrouted(path: str) -> Endpoint:
     return Endpoint(path, is_json=path in _JSON_PATHS)
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class ParsedRequest:
     """A request body, parsed once and then used by all releases and logs."""
 

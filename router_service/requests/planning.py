@@ -31,9 +31,9 @@ from router_service.core.reasons import Reason
 from router_service.core.releases import Track
 from router_service.core.resources import (
     Cache,
-    Stage,
     Timer,
 )
+from router_service.core.values import request_value
 from router_service.measurement.expectations import EstimateErrors, measure_errors
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
@@ -75,7 +75,7 @@ TYPICAL_OUTPUT_TOKENS = 300
 """Assumed length of an answer if nothing is known about it, unless the request allows less."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class PolicyHeaders:
     """What a request's headers say about its policy, and what its key and budgets allow."""
 
@@ -148,7 +148,7 @@ class Trial(Protocol):
         """Count one request that has ended; called on the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Plan:
     """The models that may answer a request, with the policy and the reason."""
 
@@ -196,8 +196,6 @@ class Plan:
     """Future with the arm that a shadow release chooses; its result is None if that failed."""
     baseline: Model | None = None
     """The model whose price is the reference for savings."""
-    stages: tuple[Stage, ...] = ()
-    """Durations of the gateway's own steps, from reading the body to the choice."""
 
     @property
     def applied_policy(self) -> NamedPolicy[Policy | Verified] | None:

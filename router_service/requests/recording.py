@@ -155,7 +155,7 @@ class Recorder:
         self._on_ended(exchange)
         if info.trace.trace_id is not None:
             is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
-            info.trace.record_stages(plan.stages)
+            info.trace.record_stages(exchange.stages)
             for candidate in asked.values():
                 candidate.trace.set_attributes(
                     {
@@ -174,15 +174,20 @@ class Recorder:
                     failure=str(exchange.ending) if is_incomplete else None,
                 )
             )
-        fields = {name: getattr(record, name) for name in _LOGGED}
+        values = vars(record)
+        fields = {name: value for name in _LOGGED if (value := values[name]) is not None}
         if asked:
-            fields["candidates"], fields["p_correct"] = len(asked), accepted.p_correct
+            fields["candidates"] = len(asked)
+            if accepted.p_correct is not None:
+                fields["p_correct"] = accepted.p_correct
         if accepted.error is not None:
             fields["cause"] = accepted.error.cause
-        fields["why"] = exchange.why
+        why = exchange.why
         if record.reason == Reason.FALLBACK or asked:
-            fields["why"] = explain_record(record, plan.planner.labels).explanation
-        _log(info, {name: value for name, value in fields.items() if value is not None})
+            why = explain_record(record, plan.planner.labels).explanation
+        if why is not None:
+            fields["why"] = why
+        _log(info, fields)
 
     def passed(
         self,
@@ -313,7 +318,7 @@ class Recorder:
         applied = plan.applied_policy
         policy = NO_POLICY if applied is None else applied.kind
         child(metrics.requests, model, policy, status_label(exchange.status)).inc()
-        for stage in plan.stages:
+        for stage in exchange.stages:
             child(metrics.stage_seconds, stage.name).observe(stage.seconds)
         if plan.router_failed or exchange.verifier_failed:
             child(metrics.router_failures, plan.track).inc()

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
@@ -98,10 +99,14 @@ def create_app(
     entry = Accounting(entry, gateway.recorder, gateway.drain, gateway.hooks, tracer)
     openai_paths = ("/completions", "/embeddings", "/models")
     app.entry = BelowVersion(entry, (*(api.path for api in APIS), *openai_paths))
-    for each in routers:
+    modules = (passing, resources, request_lists, accounts, usage, pages, traffic, requests)
+    included = (*routers, *(module.routes for module in modules), passing.catch_all)
+    served: dict[str, set[str]] = {}
+    for each in included:
         app.include_router(each)
-    for module in (passing, resources, request_lists, accounts, usage, pages, traffic, requests):
-        app.include_router(module.routes)
-    app.include_router(passing.catch_all)
+        for route in each.routes:
+            if isinstance(route, APIRoute) and route.include_in_schema:
+                served.setdefault(route.path_format, set()).update(route.methods or ())
+    app.state.served = served
     app.mount(f"{UI_PATH}/static", pages.static)
     return app

@@ -6,12 +6,12 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from pydantic_core import to_json
 
 from router_service.core.resources import ENTRY_BYTES, HeldMemory
+from router_service.core.values import request_value
 from router_service.store.backends import (
     MAX_USE_US,
     Backend,
@@ -75,7 +75,7 @@ class MemoryBackend(Backend):
         return "keeps records in this process"
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class _Kept(Generic[V]):
     """A value in an `ExpiringMap`."""
 

@@ -151,8 +151,9 @@ def may_be_repeated(path: str) -> bool:
     All other endpoints under `/v1/` may create something, such as a job, a batch, a file or a
     video.
     """
-    is_counting = any(path == api.counting_path for api in APIS)
-    return path in _REPEATABLE_PATHS or APIS.at(path) is not None or is_counting
+    if APIS.at(path) is not None or path in _REPEATABLE_PATHS:
+        return True
+    return any(path == api.counting_path for api in APIS)
 
 
 def is_repeatable(path: str, body: BodyTemplate) -> bool:

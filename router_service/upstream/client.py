@@ -10,7 +10,7 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -29,6 +29,7 @@ from router_service.core.errors import (
     OverlongError,
     UpstreamError,
 )
+from router_service.core.values import request_value
 from router_service.settings import Deployment, Timeouts
 from router_service.settings.platforms import Platform
 from router_service.tracing import UNTRACED, Trace, UpstreamCall
@@ -119,7 +120,7 @@ def unlimited(size_bytes: int) -> None:
     """Accept every reservation, without a limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class OutgoingRequest:
     """A request to one deployment: the path below its base URL, and what the client sent."""
 

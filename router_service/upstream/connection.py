@@ -32,6 +32,7 @@ import httpx
 
 from router_service.core.addresses import check_http_address, check_proxy_address
 from router_service.core.sharing import FairSemaphore
+from router_service.core.values import request_value
 from router_service.settings import Timeouts
 
 MAX_HEAD_BYTES = 100 * 1024
@@ -367,7 +368,7 @@ class Address:
         return cls(parsed, parsed.netloc, parsed.raw_path)
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class HttpRequest:
     """A request to send. The transport adds `Host` and the body's length."""
 

@@ -24,6 +24,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.core.values import request_value
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.bodies import (
@@ -83,7 +84,7 @@ _FREE = {
 unread, so it adds nothing to the load during an outage."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class UpstreamRequest:
     """A request and the models that may answer it, the preferred one first."""
 

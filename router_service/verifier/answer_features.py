@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from router_service.checker.defaults import documented_defaults
 from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
 from router_service.checker.toolbox import Call, Toolbox, read_function, same_calls
 from router_service.core.errors import SchemaError
+from router_service.core.values import request_value
 from router_service.predictor.model import Floats
 from router_service.predictor.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
 from router_service.verifier.grounding import (
@@ -209,7 +209,7 @@ def _stems_of(text: str) -> Stems:
     return frozenset([word[:STEM_CHARS] for word in WORD.findall(text.lower())])
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class CandidateAnswer:
     """A candidate's calls with decoded arguments, and the features of its answer.
 
@@ -737,7 +737,7 @@ NO_LOGIT = -9.0
 """Feature for the log-odds of an arm that does not exist. Real ones are above it."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Candidates:
     """The candidate answers of one request, by the column of their arm, and their relations.
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from router_service.core.values import request_value
 from router_service.predictor.model import IDENTITY, Calibration, Floats, Graph, Probability
 from router_service.verifier.answer_features import (
     CANDIDATE_FEATURES,
@@ -283,7 +284,7 @@ NO_ARM = -1
 """Column of no arm."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class NextStep:
     """What to do with the candidates: accept one, or ask the arms of further columns at once."""
 

@@ -10,10 +10,11 @@ from enum import StrEnum
 from router_service.apis.answers import ParsedAnswer
 from router_service.apis.capabilities import Feature
 from router_service.apis.conversation import Conversation, Json, as_list
+from router_service.core.values import request_value
 from router_service.policies.verified import Verified
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class ArmAnswer:
     """A complete answer of an arm, as the verifier sees it."""
 
@@ -49,7 +50,7 @@ class VerificationLimits:
 NO_LIMITS = VerificationLimits()
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class VerificationState:
     """State of one request's verification: its rules, and the arms that were asked so far."""
 
@@ -100,7 +101,7 @@ class UnverifiedReason(StrEnum):
     it."""
 
 
-@dataclass(frozen=True, slots=True)
+@request_value(frozen=True, slots=True)
 class Step:
     """Decision about the candidates so far: accept one of them, or ask further arms.
 

@@ -1,0 +1,54 @@
+"""The benchmark of stages: its names of functions, and its budgets."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import router_service
+from benchmarks import stages
+
+PACKAGE = Path(router_service.__file__).parent
+
+
+def functions_of(file: str) -> set[str]:
+    """Return the qualified names of the functions in a file of the package."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(prefix + child.name)
+                visit(child, f"{prefix}{child.name}.<locals>.")
+            elif isinstance(child, ast.ClassDef):
+                visit(child, f"{prefix}{child.name}.")
+            else:
+                visit(child, prefix)
+
+    visit(ast.parse((PACKAGE / file).read_text()), "")
+    return found
+
+
+@pytest.mark.parametrize("place", stages.STAGES)
+def test_every_timed_function_exists(place: str) -> None:
+    """A function that was renamed is noticed; its time would count to another stage."""
+    file, _, name = place.partition(":")
+    assert name in functions_of(file)
+
+
+def test_a_stage_above_its_budget_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report names the mode, the stage, its share and its budget; others are not mentioned."""
+    monkeypatch.setattr(stages, "BUDGETS", {"stream": {"read the answer": 0.4, "predict": 0.1}})
+    shares = {"stream": {"read the answer": 0.5}, "pass-through": {"read the answer": 0.9}}
+    assert stages.overruns(shares) == [
+        "stream: read the answer takes 50.0%, more than its budget of 40%"
+    ]
+
+
+def test_shares_of_a_gateway_add_up_to_one() -> None:
+    """The benchmark serves a gateway, and finds the stages of a request that names a model."""
+    shares = stages.measure("pass-through", seconds=0.5)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert {"read the request", "record and log", stages.THREADS} <= set(shares)
