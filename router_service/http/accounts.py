@@ -31,12 +31,12 @@ from router_service.apis.conversation import decode_object
 from router_service.apis.openapi import Document, RequestSchema
 from router_service.core.errors import DatabaseError
 from router_service.database.schema import MAX_NAME
-from router_service.http.schemas import ACCOUNTS, json_request
+from router_service.http.schemas import ACCOUNTS, ERRORS, json_request
 from router_service.http.transfer import gateway_of, info_of, read_body
 
 MAX_BODY_BYTES = 128 * 1024
 
-routes = APIRouter(prefix="/admin", tags=[ACCOUNTS])
+routes = APIRouter(prefix="/admin", tags=[ACCOUNTS], responses=ERRORS)
 
 Search = Annotated[
     str | None, Query(max_length=MAX_NAME, description="Part of a name or an owner.")

@@ -15,7 +15,7 @@ from router_service.apis.references import find_references
 from router_service.apis.registry import APIS
 from router_service.core.errors import SwitchcraftError, UpstreamError
 from router_service.http.error_responses import ErrorFormat, refuse
-from router_service.http.schemas import ANSWERS, COUNT, counted_request, errors
+from router_service.http.schemas import ANSWERS, COUNT, ERRORS, counted_request, errors
 from router_service.http.transfer import (
     RawHeaders,
     admit,
@@ -43,7 +43,7 @@ ESTIMATED: RawHeaders = [
 
 def routes_of_apis() -> APIRouter:
     """Return a route for each API that counts tokens."""
-    router = APIRouter(tags=[ANSWERS])
+    router = APIRouter(tags=[ANSWERS], responses=ERRORS)
     for api in APIS:
         if api.counting_path:
             router.add_api_route(

@@ -23,6 +23,7 @@ from router_service.http.relay import AnswerRelay
 from router_service.http.schemas import (
     ANSWER,
     ANSWERS,
+    ERRORS,
     ROUTED,
     errors,
     model_request,
@@ -57,12 +58,12 @@ from router_service.verifier.steps import VerificationLimits
 BETA = "beta=true"
 """Query of the Anthropic client's beta requests."""
 
-routes = APIRouter(tags=[ANSWERS])
+routes = APIRouter(tags=[ANSWERS], responses=ERRORS)
 
 
 def routes_of_apis() -> APIRouter:
     """Return a route for each API of the registry."""
-    router = APIRouter(tags=[ANSWERS])
+    router = APIRouter(tags=[ANSWERS], responses=ERRORS)
     for api in APIS:
         router.add_api_route(
             f"/v1{api.path}",

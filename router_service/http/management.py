@@ -18,7 +18,7 @@ from router_service.core.errors import InvalidRequestError, ModelNotAllowedError
 from router_service.core.releases import Publication, Track
 from router_service.core.strict_json import check_integers
 from router_service.http.auth import UI_PATH
-from router_service.http.schemas import DECISIONS, OPERATIONS, feedback_request
+from router_service.http.schemas import DECISIONS, ERRORS, OPERATIONS, feedback_request
 from router_service.http.transfer import gateway_of, info_of, read_body, read_by
 from router_service.policies.base import Control
 from router_service.policies.explanations import ExplainedDecision, explain_record
@@ -37,7 +37,7 @@ MAX_ID_CHARACTERS = 100
 _FIELDS = frozenset({"decision_id", "correct", "expected"})
 _CALL_FIELDS = frozenset({"name", "arguments"})
 
-routes = APIRouter()
+routes = APIRouter(responses=ERRORS)
 
 
 class ModelCard(BaseModel):

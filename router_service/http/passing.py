@@ -35,7 +35,7 @@ from router_service.http.error_responses import (
     status_of,
 )
 from router_service.http.inference import RoutedAnswer
-from router_service.http.schemas import ANSWER, STORED
+from router_service.http.schemas import ANSWER, ERRORS, STORED
 from router_service.http.transfer import (
     admit,
     gateway_of,
@@ -79,8 +79,8 @@ UNKNOWN_COST = ExpectedCost(0.0, 0.0)
 FindModel = Callable[[Engine], Awaitable[Model]]
 """Returns the model whose first deployment gets the request; raises SwitchcraftError."""
 
-routes = APIRouter(tags=[STORED])
-catch_all = APIRouter()
+routes = APIRouter(tags=[STORED], responses=ERRORS)
+catch_all = APIRouter(responses=ERRORS)
 """Router that matches every path under `/v1/`, so it must be the last router of the app."""
 
 

@@ -13,7 +13,7 @@ from router_service.core.errors import InvalidRequestError, UsageDisabledError
 from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME
-from router_service.http.schemas import DECISIONS
+from router_service.http.schemas import DECISIONS, ERRORS
 from router_service.http.transfer import gateway_of, info_of
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.recent_requests import MICRO, RecentRequest, RequestOutcome
@@ -29,7 +29,7 @@ MAX_LISTED = 1_000
 MAX_SEARCH = 200
 MAX_POSITION = 80
 
-routes = APIRouter()
+routes = APIRouter(responses=ERRORS)
 
 
 class ListedRequest(BaseModel):

@@ -19,7 +19,7 @@ from starlette.responses import StreamingResponse
 from router_service.core.errors import InvalidRequestError, UsageDisabledError
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME
-from router_service.http.schemas import OPERATIONS
+from router_service.http.schemas import ERRORS, OPERATIONS
 from router_service.http.transfer import gateway_of
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.usage_figures import UsageFigures
@@ -40,7 +40,7 @@ MAX_CURSOR_CHARACTERS = 2_000
 
 CSV = "text/csv"
 
-routes = APIRouter()
+routes = APIRouter(responses=ERRORS)
 
 _POSITION: TypeAdapter[Position] = TypeAdapter(Position)
 

@@ -85,7 +85,6 @@ def create_app(
         redoc_url=None,
         # A redirect would be built from the Host header, which the client controls.
         redirect_slashes=False,
-        responses=schemas.ERRORS,
         exception_handlers=dict.fromkeys((*errors.HANDLED, Exception), errors.respond),
     )
     app.state.gateway = gateway
@@ -103,7 +102,8 @@ def create_app(
     included = (*routers, *(module.routes for module in modules), passing.catch_all)
     served: dict[str, set[str]] = {}
     for each in included:
-        app.include_router(each)
+        # `include_router` would build each route a second time when the first request arrives.
+        app.router.routes.extend(each.routes)
         for route in each.routes:
             if isinstance(route, APIRoute) and route.include_in_schema:
                 served.setdefault(route.path_format, set()).update(route.methods or ())

@@ -204,6 +204,7 @@ class DrainingServer(AcceptingServer):
         # frozen objects. Reference counting still frees the objects that a reload replaces.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()  # the command line has disabled it
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         await super().startup(sockets)
         if self.started:

@@ -101,6 +101,7 @@ def run_workers(
         # Later collections would write to all objects, and so copy the memory that workers share.
         gc.collect()
         gc.freeze()
+    gc.enable()  # the command line has disabled it
     asyncio.run(Supervisor(options, listeners, server, loaded, has_file=has_file).run())
 
 

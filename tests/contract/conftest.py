@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def gateway() -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(START_TIMEOUT_S)
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
@@ -37,7 +37,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     while time.monotonic() < deadline:
         assert process.poll() is None, "the gateway ended before it was ready"
         try:
-            with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own address
+            with urllib.request.urlopen(url, timeout=30):  # noqa: S310 - our own address
                 return
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.1)

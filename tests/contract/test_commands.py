@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from switchcraft_training.cli import main as train
+from tests.contract.conftest import START_TIMEOUT_S
 
 COMMAND = [sys.executable, "-m", "router_service.cli"]
 
@@ -36,9 +37,10 @@ def test_sandbox_command_serves_marked_answers() -> None:
 
 def poll(url: str) -> tuple[dict[str, str], bytes]:
     """Wait until an address answers; return headers and body."""
-    for _ in range(300):
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own address
+            with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - our own address
                 return dict(answer.headers), answer.read()
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.05)
@@ -75,7 +77,7 @@ def test_serve_explains_an_invalid_configuration(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=START_TIMEOUT_S,
     )
     assert result.returncode == 1
     assert message in result.stderr.splitlines()[-1]
@@ -98,7 +100,7 @@ def test_serve_explains_an_unusable_port() -> None:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=60,
+                timeout=START_TIMEOUT_S,
                 env={**os.environ, "SWITCHCRAFT_PORT": variable},
             )
             assert result.returncode == status
@@ -135,7 +137,7 @@ def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Pa
         input=b"",
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=START_TIMEOUT_S,
     )
     assert (result.returncode, result.stdout) == (1, b"")
     assert options[1] in result.stderr.decode()
@@ -151,7 +153,7 @@ def test_training_command_names_a_missing_package() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=START_TIMEOUT_S,
     )
     assert run.returncode == 1
     assert run.stderr.startswith("switchcraft-train: msgspec is not installed; run pip install")

@@ -22,7 +22,7 @@ from tests.bodies import BODY, CHAT
 from tests.clients.installed import ENVIRONMENT
 from tests.deploy.dockerfile import stages
 from tests.deploy.locks import read_lock
-from tests.drills.processes import free_port, wait_until
+from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -131,11 +131,11 @@ def served(programs: Path, folder: Path) -> Iterator[httpx.Client]:
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http,
     ):
         try:
-            wait_until(lambda: _is_ready(http), "the gateway is ready", 60)
+            wait_until(lambda: _is_ready(http), "the gateway is ready", START_TIMEOUT_S)
             yield http
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(START_TIMEOUT_S)
 
 
 def _is_ready(http: httpx.Client) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from deploy.release import build_packages, copy_sources
 from router_service import __version__
 from tests.clients.installed import ENVIRONMENT
-from tests.drills.processes import free_port, wait_until
+from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -100,7 +100,11 @@ def gateway(installed: Installed) -> Iterator[str]:
         ) as process,
     ):
         try:
-            wait_until(lambda: f"http://{address}/v1" in log.read_text(), "the gateway serves", 60)
+            wait_until(
+                lambda: f"http://{address}/v1" in log.read_text(),
+                "the gateway serves",
+                START_TIMEOUT_S,
+            )
             yield address
         finally:
             process.terminate()

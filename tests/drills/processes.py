@@ -27,13 +27,15 @@ from tests.bodies import CHAT, TOOLS
 
 ROOT = Path(__file__).parents[2]
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
+"""A start takes two seconds of a core, and a worker as much again: on a busy machine, a minute."""
+WAIT_S = 60.0
 PAUSE_S = 0.01
 """Pause between two requests of a client, so that the load does not saturate the machine."""
 ARMS = Artifact.load(SHIPPED).manifest.arms
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> float:
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> float:
     """Wait for a condition and return the seconds; fail after `timeout_s`."""
     started_s = time.monotonic()
     while time.monotonic() < started_s + timeout_s:
@@ -78,7 +80,7 @@ class GatewayProcess:
     log: Path
     http: httpx.Client
 
-    def wait_for_artifact(self, artifact: str, timeout_s: float = 20.0) -> float:
+    def wait_for_artifact(self, artifact: str, timeout_s: float = WAIT_S) -> float:
         """Wait until the artifact of this name decides; return the seconds."""
         return wait_until(lambda: self.artifact() == artifact, f"{artifact} serves", timeout_s)
 

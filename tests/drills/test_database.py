@@ -8,16 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
+from router_service.access.accounts import Accounts
+from router_service.access.specs import NewKey
 from router_service.core.keys import new_key
+from router_service.database.engine import Database
+from router_service.settings import KeySettings
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import (
+    START_TIMEOUT_S,
     GatewayProcess,
     Load,
     free_port,
@@ -118,12 +123,12 @@ def test_requests_continue_while_postgresql_is_away(
                 assert served.http.post("/admin/keys", json={"name": "late"}).status_code == 503
                 assert status(served, new_key()) == 401
                 assert time.monotonic() - started_s < 15
-                wait_until(lambda: errors(served) > 0, "errors are counted", 40)
+                wait_until(lambda: errors(served) > 0, "errors are counted")
                 load.wait_for_answers(100)
                 slowest_s = max(load.latencies_s)
             finally:
                 REPAIRS[outage](server)
-            wait_until(lambda: served.metric(UNREACHABLE) == 0, "the database is back", 40)
+            wait_until(lambda: served.metric(UNREACHABLE) == 0, "the database is back")
             created = create(served, "created")
             assert served.http.post("/admin/keys/revoked/revoke").status_code == 200
             wait_until(lambda: status(served, created) == 200, "the new key is known")
@@ -181,8 +186,10 @@ def test_gateway_with_other_keys_starts_without_its_database(
     """Keys of the file are valid at once; others get 503 until the database has been read."""
     url = server.create()
     config = write(tmp_path, upstream, url, server={"workers": workers})
-    with gateway(config, tmp_path, key=ADMIN) as served:
-        known = create(served, "known")
+    with closing(Database(url)) as database:
+        database.prepare()
+        accounts = Accounts(database, KeySettings.model_validate({"admin": ADMIN}))
+        known = accounts.create_key(NewKey(name="known")).secret
     server.stop()
     try:
         with gateway(config, tmp_path, key=ADMIN) as served:
@@ -206,7 +213,7 @@ def test_gateway_without_keys_does_not_start_without_its_database(
     command = [sys.executable, "-m", "router_service.cli", "serve"]
     done = subprocess.run(
         [*command, "--config", str(config), "--port", str(free_port())],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     error = done.stderr.splitlines()[-1]
@@ -239,7 +246,7 @@ def test_gateways_that_start_together_create_the_tables_once(
             stack.callback(process.terminate)
         text = ""
         for log in logs:
-            wait_until(partial(_are_ready, log), "all serve", 60)
+            wait_until(partial(_are_ready, log), "all serve", START_TIMEOUT_S)
             text += log.read_text()
         assert text.count("created the database") == 1
         assert "cannot be used" not in text

@@ -18,6 +18,7 @@ from router_service.database.engine import Database
 from tests.bodies import ASK, CHAT
 from tests.drills.processes import (
     ARMS,
+    START_TIMEOUT_S,
     GatewayProcess,
     RedisServer,
     gateway,
@@ -129,7 +130,7 @@ def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(
             begun = re.findall(r"worker (\d+) is ready", served.log.read_text())
             return {int(pid) for pid in begun if Path(f"/proc/{pid}").exists()}
 
-        wait_until(lambda: len(workers()) == 2, "both workers serve", 90)
+        wait_until(lambda: len(workers()) == 2, "both workers serve", START_TIMEOUT_S)
         secret = add_key(database, "ten", requests_per_minute=10)
         streams = add_key(database, "streams", parallel_requests=2)
         wait_for_key([served.url], streams)
@@ -152,5 +153,5 @@ def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(
                     return False
                 return answer.status_code == 200
 
-            wait_until(is_free, "new workers serve, and the slots are free", 90)
+            wait_until(is_free, "new workers serve, and the slots are free", START_TIMEOUT_S)
             assert workers().isdisjoint(before)

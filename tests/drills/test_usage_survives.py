@@ -15,7 +15,14 @@ from router_service.database.engine import Database
 from router_service.telemetry.usage import DAY_S
 from router_service.telemetry.usage_reports import UsageFilter, read_sums
 from tests.bodies import BODY, CHAT
-from tests.drills.processes import GatewayProcess, Load, gateway, wait_until, write_config
+from tests.drills.processes import (
+    START_TIMEOUT_S,
+    GatewayProcess,
+    Load,
+    gateway,
+    wait_until,
+    write_config,
+)
 from tests.postgresql import PostgreSQLServer
 from tests.serving import Sandbox
 
@@ -70,7 +77,7 @@ def test_nothing_is_lost_at_sigterm(
         with ThreadPoolExecutor(PARALLEL) as pool:
             assert set(pool.map(ask, range(80))) == {200}
         served.process.terminate()
-        served.process.wait(30)
+        served.process.wait(START_TIMEOUT_S)
         assert counted(url) == 80
 
 
@@ -84,5 +91,5 @@ def test_at_most_five_seconds_are_lost_at_sigkill(
         load.wait_for_answers(20)
         wait_until(lambda: time.monotonic() > answered_s + LOST_S, "five seconds have passed")
         served.process.kill()
-        served.process.wait(30)
+        served.process.wait(START_TIMEOUT_S)
     assert answered <= counted(url) <= load.sent

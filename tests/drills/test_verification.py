@@ -31,7 +31,7 @@ from tests.gateways import (
     sandbox_settings,
     verifying,
 )
-from tests.serving import Sandbox, scripted, served, wait_for
+from tests.serving import WAIT_S, Sandbox, scripted, served, wait_for
 
 
 def last_record(gateway: VerifyingGateway) -> dict[str, Any]:
@@ -137,7 +137,9 @@ def test_disconnecting_client_cancels_all_candidates(upstream: Sandbox, stream: 
         address = urlsplit(str(gateway.http.base_url))
         body = json.dumps(BODY | {"stream": stream, "model": "switchcraft:verified"}).encode()
         head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
-        with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+        with socket.create_connection(
+            (address.hostname, address.port), timeout=WAIT_S
+        ) as connection:
             connection.sendall(head.encode() + body)
             wait_for(lambda: upstream.stats()["in_flight"] == 2, "both calls are made")
         wait_for(lambda: upstream.stats()["cancelled"] == 2, "both calls are cancelled")

@@ -20,6 +20,7 @@ import yaml
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import (
     ARMS,
+    START_TIMEOUT_S,
     GatewayProcess,
     free_port,
     gateway,
@@ -65,7 +66,7 @@ def two_workers(served: GatewayProcess, without: int | None = None) -> tuple[int
         found.update(workers(served) - {without})
         return len(found) == 2
 
-    wait_until(both_serve, "both workers serve", 60)
+    wait_until(both_serve, "both workers serve", START_TIMEOUT_S)
     first, second = sorted(found)
     return first, second
 
@@ -322,7 +323,10 @@ def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) ->
     broken.write_text(yaml.safe_dump(tree))
     command = [sys.executable, "-m", "router_service.cli", "serve", "--config", str(broken)]
     ended = subprocess.run(
-        [*command, "--port", str(free_port())], capture_output=True, timeout=60, check=False
+        [*command, "--port", str(free_port())],
+        capture_output=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
     )
     assert ended.returncode == 1
     last = ended.stderr.decode().splitlines()[-1]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bodies import BODY, CHAT
 from tests.hostile.conftest import API_KEY
-from tests.serving import Sandbox
+from tests.serving import WAIT_S, Sandbox
 
 
 @contextmanager
@@ -74,6 +74,8 @@ def test_partial_or_extended_key_is_refused(url: str) -> None:
 def status(url: str, lines: str) -> int:
     """Send a request exactly as given and return the answer's status."""
     address = urlsplit(url)
-    with socket.create_connection((str(address.hostname), address.port or 80), timeout=5) as line:
+    with socket.create_connection(
+        (str(address.hostname), address.port or 80), timeout=WAIT_S
+    ) as line:
         line.sendall(lines.encode())
         return int(line.makefile("rb").readline().split()[1])

@@ -18,7 +18,7 @@ from tests.bodies import BODY, CHAT
 from tests.debian import program
 from tests.hostile.conftest import API_KEY
 from tests.hostile.test_bad_input import is_whole
-from tests.serving import wait_for
+from tests.serving import WAIT_S, wait_for
 
 NGINX = """
 daemon off;
@@ -81,7 +81,7 @@ def smuggled_answers(address: tuple[str, int], *, in_one_packet: bool) -> bytes:
         f"upgrade: websocket\r\ncontent-length: {len(inner)}\r\n\r\n"
     )
     answer = b""
-    with socket.create_connection(address, timeout=5) as connection:
+    with socket.create_connection(address, timeout=WAIT_S) as connection:
         connection.sendall((outer + inner if in_one_packet else outer).encode())
         if not in_one_packet:
             connection.sendall(inner.encode())

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from router_service.sandbox.provider import run_in_thread
 from tests.bodies import CHAT, TOOLS
+from tests.drills.processes import START_TIMEOUT_S
 from tests.page.watching import Problems
 from tests.serving import wait_for
 from tests.walks.screens import Screens
@@ -52,7 +53,7 @@ def gateway(tmp_path: Path) -> Iterator[str]:
         with subprocess.Popen([*command, "--port", str(port)], cwd=tmp_path) as process:
             url = f"http://127.0.0.1:{port}"
             try:
-                wait_for(lambda: is_ready(url, process), "the gateway is ready", 60)
+                wait_for(lambda: is_ready(url, process), "the gateway is ready", START_TIMEOUT_S)
                 yield url
             finally:
                 process.terminate()

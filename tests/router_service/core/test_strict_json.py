@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Callable
 
 import orjson
 import pytest
@@ -123,21 +124,23 @@ def repeated(item: bytes, size_bytes: int) -> bytes:
     return b"[" + b",".join([item] * (size_bytes // (len(item) + 1))) + b"]"
 
 
-MANY = [
-    repeated(b"0", 10_000_000),
-    repeated(b"{}", 10_000_000),
-    repeated(b"[[[[[[[[]]]]]]]]", 10_000_000),
-    repeated(b'{"a":1}', 10_000_000),
-    repeated(b'","', 10_000_000),
-    b"{" + b",".join(b'"%d":0' % i for i in range(900_000)) + b"}",
-    repeated(b'"\\u003a",{}', 10_000_000),
-    repeated(b'"\\\\",{}', 10_000_000),
+# Functions, so that only the tests that need the bodies make them.
+MANY: list[Callable[[], bytes]] = [
+    lambda: repeated(b"0", 10_000_000),
+    lambda: repeated(b"{}", 10_000_000),
+    lambda: repeated(b"[[[[[[[[]]]]]]]]", 10_000_000),
+    lambda: repeated(b'{"a":1}', 10_000_000),
+    lambda: repeated(b'","', 10_000_000),
+    lambda: b"{" + b",".join(b'"%d":0' % i for i in range(900_000)) + b"}",
+    lambda: repeated(b'"\\u003a",{}', 10_000_000),
+    lambda: repeated(b'"\\\\",{}', 10_000_000),
 ]
 
 
-@pytest.mark.parametrize("body", MANY, ids=range(len(MANY)))
-def test_too_many_values_are_refused_before_parsing(body: bytes) -> None:
+@pytest.mark.parametrize("make", MANY, ids=range(len(MANY)))
+def test_too_many_values_are_refused_before_parsing(make: Callable[[], bytes]) -> None:
     """Parsing them would hold the interpreter's lock for up to a second."""
+    body = make()
     started_s = time.thread_time()
     with pytest.raises(InvalidRequestError) as caught:
         decode(body)
@@ -145,21 +148,22 @@ def test_too_many_values_are_refused_before_parsing(body: bytes) -> None:
     assert time.thread_time() - started_s < 0.5
 
 
-LARGE = [
-    b'["data:image/png;base64,' + b"iVBORw0K" * 1_250_000 + b'"]',
-    repeated(b"12345", 9_000_000),
-    b'["' + b"a,b,c\\n" * 1_400_000 + b'"]',
-    b'["' + b'{\\"a\\":[1,2]},' * 600_000 + b'"]',
-    b'["' + b"\\u003a\\\\" * 1_000_000 + b'"]',
-    b'["' + b"1234567890" * 1_000_000 + b'"]',
-    repeated(b"11111111111111111111", 9_000_000),
-    repeated(b'{"\\u003a":1}', 1_000_000),
+LARGE: list[Callable[[], bytes]] = [
+    lambda: b'["data:image/png;base64,' + b"iVBORw0K" * 1_250_000 + b'"]',
+    lambda: repeated(b"12345", 9_000_000),
+    lambda: b'["' + b"a,b,c\\n" * 1_400_000 + b'"]',
+    lambda: b'["' + b'{\\"a\\":[1,2]},' * 600_000 + b'"]',
+    lambda: b'["' + b"\\u003a\\\\" * 1_000_000 + b'"]',
+    lambda: b'["' + b"1234567890" * 1_000_000 + b'"]',
+    lambda: repeated(b"11111111111111111111", 9_000_000),
+    lambda: repeated(b'{"\\u003a":1}', 1_000_000),
 ]
 
 
-@pytest.mark.parametrize("body", LARGE, ids=range(len(LARGE)))
-def test_large_bodies_with_few_values_are_read(body: bytes) -> None:
+@pytest.mark.parametrize("make", LARGE, ids=range(len(LARGE)))
+def test_large_bodies_with_few_values_are_read(make: Callable[[], bytes]) -> None:
     """Images, token arrays, and texts that look like JSON or have escapes take bounded time."""
+    body = make()
     started_s = time.thread_time()
     value = decode(body)
     assert time.thread_time() - started_s < 1

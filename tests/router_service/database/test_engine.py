@@ -24,6 +24,7 @@ from router_service.database.engine import Database, check_database_address
 from router_service.database.postgresql import TimeLimitedConnection
 from router_service.database.schema import REVISION, state
 from tests.postgresql import PostgreSQLServer
+from tests.router_service.database.counting import add, revision
 
 PASSWORDS = (
     "a@b",
@@ -49,29 +50,13 @@ def server() -> Iterator[PostgreSQLServer]:
     server.close()
 
 
-def revision(database: Database) -> int:
-    """Return a number that the database stores."""
-    with database.read() as connection:
-        found: int = connection.execute(select(state.c.value)).scalar_one()
-    return found
-
-
-def add(database: Database, pause_s: float = 0.0) -> None:
-    """Add 1 to the number, in a transaction that reads first and then writes."""
-    with database.write() as connection:
-        # PostgreSQL locks the row; SQLite's transactions take turns.
-        value = connection.execute(select(state.c.value).with_for_update()).scalar_one()
-        time.sleep(pause_s)
-        connection.execute(update(state).values(value=value + 1))
-
-
 def in_processes(count: int, code: str, address: str) -> list[str]:
     """Run Python code in processes that all wait for the same moment; return what each prints."""
     script = textwrap.dedent(f"""
         import logging, sys, time
         from router_service.core.errors import DatabaseError
         from router_service.database.engine import Database
-        from tests.router_service.database.test_engine import add, revision
+        from tests.router_service.database.counting import add, revision
         logging.basicConfig(level=logging.INFO, stream=sys.stdout)
         database = Database({address!r})
         print("ready", flush=True)

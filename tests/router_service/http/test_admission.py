@@ -28,7 +28,7 @@ from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, scripted, served, wait_for
+from tests.serving import WAIT_S, Sandbox, scripted, served, wait_for
 
 HANG = {"x-sandbox": "hang"}
 
@@ -234,7 +234,7 @@ def test_memory_is_limited_in_total_and_per_key() -> None:
 def stalled_upload(url: str, key: str, body: bytes) -> socket.socket:
     """Send a request without the last byte of its body."""
     address = urlsplit(url)
-    connection = socket.create_connection((address.hostname, address.port), timeout=5)
+    connection = socket.create_connection((address.hostname, address.port), timeout=WAIT_S)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\n"
     connection.sendall(f"{head}content-length: {len(body) + 1}\r\n\r\n".encode() + body)
     return connection

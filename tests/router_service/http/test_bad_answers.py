@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import httpx
@@ -292,7 +293,10 @@ def test_single_compression_is_decoded(house: House, coding: bytes, packed: byte
     assert house.record(answer)["prompt_tokens"] == 7
 
 
-BOMB = zipped(bytes(100 * MB))
+@cache
+def bomb() -> bytes:
+    """Return 100 KB that would expand to 100 MB."""
+    return zipped(bytes(100 * MB))
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, "/v1/embeddings", "/v1/files"])
@@ -302,7 +306,7 @@ BOMB = zipped(bytes(100 * MB))
         (zipped(GOOD, 2), [b"content-encoding: gzip, gzip"]),
         (zipped(GOOD, 2), [GZIP, GZIP]),
         (zipped(GOOD, 2), [GZIP, b"transfer-encoding: gzip, chunked"]),
-        (zipped(BOMB), [b"content-encoding: gzip,gzip"]),
+        (None, [b"content-encoding: gzip,gzip"]),  # 100 MB
         (GOOD, [b"content-encoding: " + b",".join([b"gzip"] * 1000)]),
         (GOOD, [b"content-encoding: br"]),
         (GOOD, [b"content-encoding: zstd"]),
@@ -310,15 +314,16 @@ BOMB = zipped(bytes(100 * MB))
     ],
 )
 def test_other_content_codings_are_refused(
-    house: House, path: str, packed: bytes, headers: list[bytes]
+    house: House, path: str, packed: bytes | None, headers: list[bytes]
 ) -> None:
     """Several layers, and codings that were not requested, give an error that names the coding."""
+    body = zipped(bomb()) if packed is None else packed
     lines = (OK, JSON, *headers)
     if not any(line.startswith(b"transfer-encoding") for line in headers):
-        lines += (b"content-length: %d" % len(packed),)
+        lines += (b"content-length: %d" % len(body),)
 
     def exchange() -> None:
-        answer = house.ask(b"\r\n".join((*lines, b"", b"")), packed, path=path)
+        answer = house.ask(b"\r\n".join((*lines, b"", b"")), body, path=path)
         assert answer.status_code == 502
         assert "which the gateway does not accept" in answer.json()["error"]["message"]
 
@@ -329,7 +334,7 @@ def test_other_content_codings_are_refused(
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
 def test_decompression_uses_bounded_memory_and_time(house: House, path: str, coding: bytes) -> None:
     """100 KB that would expand to 100 MB are refused at 4 MB."""
-    packed = BOMB if coding == b"gzip" else zlib.compress(bytes(100 * MB))
+    packed = bomb() if coding == b"gzip" else zlib.compress(bytes(100 * MB))
 
     def exchange() -> None:
         answer = house.ask(*whole(packed, b"content-encoding: " + coding), path=path)
@@ -364,7 +369,7 @@ def test_errors_keep_their_status_in_any_coding(house: House) -> None:
     for headers in ([b"content-encoding: br"], [GZIP, GZIP]):
         answer = house.ask(*whole(error, *headers, status=b"422 X"))
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "upstream_error")
-    answer = house.ask(*whole(BOMB, GZIP, b"retry-after: 7", status=b"429 X"))
+    answer = house.ask(*whole(bomb(), GZIP, b"retry-after: 7", status=b"429 X"))
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
 
 

@@ -237,7 +237,7 @@ def leave(url: str, faults: str, sandbox: Sandbox, before: dict[str, Any]) -> No
     address = urlsplit(url)
     body = json.dumps(BODY | {"stream": True}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-sandbox: {faults}\r\n"
-    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         if faults == "hang":
             wait_for(lambda: sandbox.stats()["in_flight"] > before["in_flight"], "it is asked")

@@ -19,7 +19,7 @@ from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import WAIT_S, Sandbox, served, wait_for
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def asking(url: str, faults: str, *, stream: bool) -> Iterator[socket.socket]:
     address = urlsplit(url)
     body = json.dumps(BODY | {"stream": stream}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-sandbox: {faults}\r\n"
-    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         yield connection
 
@@ -72,7 +72,7 @@ def test_disconnect_during_the_upload_calls_no_upstream(
     """A client that disconnects after half of its body is counted, and no upstream is called."""
     counted = disconnects(http)
     address = urlsplit(gateway_url)
-    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
         head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
         connection.sendall(head.encode() + b"{")
     wait_for(lambda: disconnects(http) == counted + 1, "it is counted")

@@ -220,7 +220,7 @@ def test_requests_wait_while_the_rest_is_reserved(sandbox: Sandbox) -> None:
             body = json.dumps(BODY).encode()
             head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
             head += f"authorization: {headers['authorization']}\r\n\r\n"
-            with socket.create_connection((url.hostname, url.port), timeout=5) as connection:
+            with socket.create_connection((url.hostname, url.port), timeout=WAIT_S) as connection:
                 connection.sendall(head.encode() + body)
             wait_for(lambda: found.metric(LEFT) > before, "the client has left")
         wait_for(

@@ -33,7 +33,7 @@ from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.attacks import PATHS
 from tests.fakes import FakeRouter
 from tests.products import pairwise
-from tests.serving import ONE_TRY, Sandbox, served
+from tests.serving import ONE_TRY, WAIT_S, Sandbox, served
 
 KEY = "upstream-secret-key"
 
@@ -255,7 +255,7 @@ def test_unknown_pass_through_model_is_a_configuration_error(sandbox: Sandbox) -
 def raw_request(url: str, target: bytes) -> bytes:
     """Send a request line unchanged; return the whole answer."""
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         connection.sendall(
             b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         )
@@ -329,7 +329,7 @@ def test_disconnect_cancels_the_upstream_request() -> None:
                 parts = response.iter_raw()  # keep a reference: a dropped iterator would disconnect
                 next(parts)
                 assert not closed.is_set()
-            assert closed.wait(5)
+            assert closed.wait(WAIT_S)
 
 
 async def repeat(request: Request) -> Response:
@@ -490,7 +490,7 @@ def played(
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
+        thread.join(WAIT_S)
         server.close()
 
 

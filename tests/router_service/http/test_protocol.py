@@ -114,7 +114,7 @@ def url(echo: Echo) -> Iterator[str]:
 def connected(url: str, first: bytes = b"") -> Iterator[socket.socket]:
     """Yield a connection on which these bytes were sent."""
     address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
         connection.sendall(first)
         yield connection
 
@@ -166,7 +166,7 @@ def test_slow_headers_get_408(url: str) -> None:
                 break
             except TimeoutError:
                 connection.sendall(b"a: b\r\n")
-        connection.settimeout(5)
+        connection.settimeout(WAIT_S)
         assert refusal(answer + read_all(connection)) == (408, "request_timeout")
 
 
@@ -335,7 +335,7 @@ def test_flood_of_pipelined_requests_is_dropped(url: str, echo: Echo) -> None:
         with peak_memory() as peak:
             until_taken(connection, (GET + b"\r\n") * 1000, 3_000_000)
         echo.go_on.set()
-        connection.settimeout(5)
+        connection.settimeout(WAIT_S)
         assert read_all(connection).count(b"HTTP/1.1 200") == 1
     assert echo.served == before + 1
     # 3 MB are 86,000 requests, and each takes about 5 KB once it is parsed.

@@ -30,7 +30,7 @@ from tests.gateways import (
     sandbox_settings,
     verifying,
 )
-from tests.serving import Sandbox, wait_for
+from tests.serving import WAIT_S, Sandbox, wait_for
 
 ARMS = ("small", "medium", "large")
 TOTAL_S = 1.0
@@ -217,7 +217,7 @@ def request_in_flight(gateway: VerifyingGateway, policy: str, model: str) -> Ite
     message = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
     series = "switchcraft_requests_in_flight"
     before = metric(gateway.http, series)
-    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
         connection.sendall(message)
         wait_for(lambda: metric(gateway.http, series) > before, "the request is in flight")
         yield

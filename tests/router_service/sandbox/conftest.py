@@ -18,5 +18,5 @@ def sandbox_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def http(sandbox_url: str) -> Iterator[httpx.Client]:
     """Yield a plain HTTP client of the sandbox, for what the OpenAI client would hide."""
-    with httpx.Client(base_url=sandbox_url.removesuffix("/v1"), timeout=5) as client:
+    with httpx.Client(base_url=sandbox_url.removesuffix("/v1"), timeout=30) as client:
         yield client
