@@ -43,12 +43,6 @@ With Python's default of 5 ms, a health check took 3 times as long during heavy 
 the event loop needs the lock for each read and write. Decisions use as much processor time as with
 5 ms."""
 
-GC_THRESHOLDS = (7_000, 10, 1)
-"""Objects after which the youngest are collected, and collections after which older ones are. With
-Python's default, 700 objects, collections took 1.7% of the processor time of new conversations
-instead of 0.8%, because they visited the objects of requests in flight. Full collections are as
-rare as by default."""
-
 CUT_OFF_S = 1.0
 """Longest time to send the error to requests that are cut off at the end of the shutdown."""
 
@@ -203,7 +197,6 @@ class DrainingServer(AcceptingServer):
         # A full collection visits 112,000 objects, which stops the event loop for 73 ms. It skips
         # frozen objects. Reference counting still frees the objects that a reload replaces.
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()  # the command line has disabled it
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         await super().startup(sockets)
