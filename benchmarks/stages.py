@@ -37,6 +37,8 @@ from router_service.cli import main as run_cli
 
 CONNECTIONS = 8
 INTERVAL_S = 0.001
+WARM_S = 10.0
+"""Seconds before the first sample, in which the gateway measures how exact its expectations are."""
 MODES = ("pass-through", "stream", "repeated", "first sight")
 
 SERVER = "uvicorn and event loop"
@@ -65,8 +67,22 @@ STAGES: Mapping[str, str] = {
 }
 """The stage of each function of `router_service`, by its file and its qualified name."""
 
-BUDGETS: Mapping[str, Mapping[str, float]] = {}
-"""Largest share of each stage, by mode: a quarter more than was measured."""
+BUDGETS: Mapping[str, Mapping[str, float]] = {
+    "pass-through": {
+        "read the request": 0.12,
+        "ids, key, slot, route": 0.10,
+        "coordinate": 0.13,
+        "parse and plan": 0.07,
+        "choose a deployment and send": 0.23,
+        "read the answer": 0.10,
+        "answer the client": 0.15,
+        "record and log": 0.31,
+    },
+    "stream": {"coordinate": 0.16, "read the answer": 0.31, "record and log": 0.25},
+    "repeated": {"coordinate": 0.47, "parse and plan": 0.11, "record and log": 0.24},
+    "first sight": {"coordinate": 0.26, "parse and plan": 0.10, "record and log": 0.13},
+}
+"""Largest share of each stage, by mode: about a quarter more than was measured."""
 
 
 class _Sampler:
@@ -122,8 +138,8 @@ def serve(config: str, out: Path) -> None:
     sys.exit(run_cli(["serve", "--config", config]))
 
 
-def measure(mode: str, seconds: float) -> dict[str, float]:
-    """Return the share of each stage in a mode."""
+def measure(mode: str, seconds: float, warm_s: float = WARM_S) -> dict[str, float]:
+    """Return the share of each stage in a mode, after a warm-up."""
     with tempfile.TemporaryDirectory() as name:
         place = Place(Path(name), Path(name), free_port())
         upstream, gateway = direct(place), switchcraft(place)
@@ -136,8 +152,7 @@ def measure(mode: str, seconds: float) -> dict[str, float]:
         ):
             requests = requests_for(mode, gateway)
             warm_requests = REPEATED if mode == "repeated" else 0
-            # Long enough for what the gateway computes in the background after its start.
-            play(Load(process.port, requests, CONNECTIONS, seconds, warm_requests=warm_requests))
+            play(Load(process.port, requests, CONNECTIONS, warm_s, warm_requests=warm_requests))
             process.process.send_signal(signal.SIGUSR1)
             play(Load(process.port, requests, CONNECTIONS, seconds))
             process.process.send_signal(signal.SIGUSR1)
