@@ -16,8 +16,9 @@ from benchmarks.mixed.traffic import Mix, Outcome, Request, Trouble, judge
 from benchmarks.mixed.watching import Sample
 
 ROOT = Path(__file__).parents[2]
-MAX_RESIDENT_MB = 330
-"""Enough for three graphs, a fourth that is loading, and freed memory that glibc keeps."""
+MAX_RESIDENT_MB = 390
+"""Enough for a gateway (200 MB), two more graphs, a third that is loading, and freed memory that
+glibc keeps. Runs had 345 MB, also with earlier versions."""
 
 
 def test_mixed_traffic_with_faults_loses_nothing(tmp_path: Path) -> None:
