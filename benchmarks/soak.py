@@ -7,7 +7,7 @@ two client keys, Redis, a publication and a rotating decision log. Clients send 
 requests at a fixed rate: routed and pinned, streamed or not, through all three APIs and translated
 between them, verified, in conversations that are followed, embeddings, feedback, invalid and
 oversized bodies, and requests to models that fail. Some clients disconnect early or read slowly.
-Meanwhile, configurations are reloaded, artifacts are published (stable, shadow, canary), routed
+Meanwhile, configurations are reloaded, artifacts are published (stable, canary), routed
 models fail, and Redis is killed.
 
 A request may end with a complete answer, with an error that its own mistake or an injected fault

@@ -15,9 +15,7 @@ from router_service.store.redis import RedisPointer
 from switchcraft_training.publishing.releases import (
     promote,
     put_canary,
-    put_shadow,
     put_stable,
-    withdraw,
 )
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer
 from tests.serving import Sandbox
@@ -80,7 +78,6 @@ class Disturber:
         self._sandbox = sandbox
         self._configuration = configuration
         self._releases = releases
-        self._tried = releases[0]
         self._pace = pace
         self._pointer = RedisPointer(redis_server.url)
         self._fault_until_s = 0.0
@@ -112,9 +109,7 @@ class Disturber:
             self._hang_up,
             self._publish,
             lambda: self._fail_upstream("status=500"),
-            self._publish_shadow,
             self._refuse_config,
-            self._withdraw_shadow,
             self._publish_canary,
             lambda: self._fail_upstream("status=429,retry_after_s=1"),
             self._reload,
@@ -174,14 +169,9 @@ class Disturber:
         self._gateway.wait_for_artifact(release.name)
         return "publication"
 
-    def _publish_shadow(self) -> str:
-        self._tried = self._next_release()
-        self._move(lambda published: put_shadow(published, self._tried))
-        return "shadow"
-
     def _publish_canary(self) -> str:
         # A minimum that is never reached: injected faults must not roll it back at a random time.
-        canary = Canary(release=self._tried, share=CANARY_SHARE, min_requests=10**9)
+        canary = Canary(release=self._next_release(), share=CANARY_SHARE, min_requests=10**9)
         self._move(lambda published: put_canary(published, canary))
         self._gateway.wait_for_canary(canary=True)
         return "canary"
@@ -190,10 +180,6 @@ class Disturber:
         self._move(promote)
         self._gateway.wait_for_canary(canary=False)
         return "promotion"
-
-    def _withdraw_shadow(self) -> str:
-        self._move(lambda published: withdraw(published, "shadow"))
-        return "withdrawal"
 
     def _restart_redis(self) -> str:
         """Kill Redis, with all its data, and start it again."""

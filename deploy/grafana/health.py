@@ -304,7 +304,6 @@ def _weak_evidence() -> Panel:
 def _releases() -> list[Panel]:
     return [
         _release_failures(),
-        _shadow(),
         _changes(),
         _publication(),
         _since_change(),
@@ -319,16 +318,6 @@ def _release_failures() -> Panel:
         "Share of routed requests that failed because of the upstream or the gateway.",
         "percentunit",
         Query(ratio(failures, RELEASED), "{{release}}"),
-    )
-
-
-def _shadow() -> Panel:
-    return rates(
-        "Shadow",
-        "Decisions of the shadow release, by whether it chose the same model.",
-        "switchcraft_shadow_decisions_total",
-        "agrees",
-        is_stacked=True,
     )
 
 

@@ -143,9 +143,6 @@ class DecisionRecord(StoredRecord):
     was not used."""
     release: str | None = None
     """The published release that decided, `stable` or `canary`; None if the router was not used."""
-    shadow_arm: str | None = None
-    """The arm that a shadow release would choose; None without one, if it decided too late, or if
-    `arm` depends on candidate answers, which the shadow release does not see."""
     reason: str
     """Why `model` answered."""
     policy: str | None = None

@@ -95,14 +95,12 @@ class Canary(_PointerModel):
 
 
 class Publication(_PointerModel):
-    """The pointer: the stable release, and optionally a shadow and a canary release."""
+    """The pointer: the stable release, and optionally a canary release."""
 
     schema_version: Literal[1] = 1
     serial: Annotated[int, Field(ge=1, le=2**53)]
     """A number that increases with every change."""
     stable: Release
-    shadow: Release | None = None
-    """A release whose decisions are recorded but not used."""
     canary: Canary | None = None
 
     @classmethod
@@ -126,8 +124,7 @@ class Publication(_PointerModel):
     @property
     def releases(self) -> tuple[Release, ...]:
         """Return all releases of the pointer, the stable one first."""
-        canary = self.canary.release if self.canary else None
-        return tuple(release for release in (self.stable, self.shadow, canary) if release)
+        return (self.stable,) if self.canary is None else (self.stable, self.canary.release)
 
 
 class Track(StrEnum):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -192,8 +191,6 @@ class Plan:
     """Counts how this request ends, if a canary release is running."""
     canary_failed: bool = False
     """Whether the canary should have decided but failed, so that the stable release decided."""
-    shadow_arm: Future[str | None] | None = None
-    """Future with the arm that a shadow release chooses; its result is None if that failed."""
     baseline: Model | None = None
     """The model whose price is the reference for savings."""
 

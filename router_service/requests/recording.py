@@ -39,7 +39,7 @@ QUIET_PATHS = frozenset(
 """Paths that are polled every few seconds; logged at level debug."""
 
 _LOGGED = (
-    "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
+    "model", "deployment", "attempts", "arm", "release", "reason", "policy",
     "policy_name",
     "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
     "actual_cost_usd", "first_byte_s", "unverified", "risk", "familiarity",
@@ -75,7 +75,6 @@ class Recorder:
             exchange.asked,
         )
         policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
-        shadow = plan.shadow_arm if accepted.arm is None else None
         own_usd = accepted.cost_usd
         cost_usd = exchange.cost_usd if asked else own_usd
         candidates = [
@@ -101,8 +100,6 @@ class Recorder:
             attempts=len(exchange.attempts),
             arm=exchange.arm,
             release=plan.track if decision else None,
-            # The shadow decides in the background; its choice is recorded if it has decided by now.
-            shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
             reason=exchange.reason,
             policy=str(policy.rule) if policy else None,
             policy_name=policy.name if policy else None,

@@ -1,12 +1,9 @@
-"""Releases: the stable one, and a canary or shadow release that is tried next to it."""
+"""Releases: the stable one, and a canary release that is tried next to it."""
 
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 
 from router_service.apis.conversation import Conversation
@@ -30,15 +27,8 @@ from router_service.requests.planning import (
     PolicyHeaders,
 )
 from router_service.router import Prediction
-from router_service.telemetry.metrics import Metrics
 
 OnExcess = Callable[[Canary, ExceededLimit], None]
-
-MAX_WAITING = 64
-"""Maximum number of requests that wait for a shadow release: about a second of work on one core."""
-
-MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""If the bodies of the waiting requests have this size or more, no further request may wait."""
 
 Tallies = Mapping[Track, ReleaseStats]
 
@@ -89,66 +79,13 @@ class CanaryTrial:
             self._on_excess(self.canary, excess)
 
 
-class Shadow:
-    """Release whose decisions are compared but not used; it decides in a separate thread."""
-
-    def __init__(self, planner: Planner, metrics: Metrics) -> None:
-        """Decide with a planner, one request at a time; the thread ends with this object."""
-        self.router = planner.router
-        self._planner = planner
-        self._metrics = metrics
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
-        self._lock = threading.Lock()
-        self._waiting = self._waiting_bytes = 0
-
-    def compare(self, plan: Plan) -> Future[str | None] | None:
-        """Start to decide; return a future of the chosen arm, or None if too many requests wait."""
-        size_bytes = plan.request.body.size_bytes
-        with self._lock:
-            if self._waiting >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
-                self._metrics.shadow_decisions.labels("dropped").inc()
-                return None
-            self._waiting += 1
-            self._waiting_bytes += size_bytes
-
-        def finish(_: object) -> None:
-            with self._lock:
-                self._waiting -= 1
-                self._waiting_bytes -= size_bytes
-
-        # `decide` must not use the plan itself, which keeps a retired stable release in memory.
-        request, headers, served = plan.request, plan.policy_headers, plan.candidates[0].name
-        turn = plan.conversation
-
-        def decide() -> str | None:
-            prediction: Prediction | None = None
-            with suppress(SwitchcraftError):  # e.g. this release lacks the policy
-                own_plan = self._planner.prepare(request, headers)
-                prediction = self._planner.predict(own_plan)
-            if prediction is None:
-                self._metrics.shadow_decisions.labels("failed").inc()
-                return None
-            own_plan = self._planner.adapt(own_plan, prediction)
-            own_plan = self._planner.choose(replace(own_plan, conversation=turn), prediction)
-            agrees = "yes" if own_plan.candidates[0].name == served else "no"
-            self._metrics.shadow_decisions.labels(agrees).inc()
-            return own_plan.decision.arm if own_plan.decision else None
-
-        arm = self._thread.submit(decide)
-        arm.add_done_callback(finish)
-        return arm
-
-
 class Releases:
-    """The stable release's planner, and the shadow and canary releases next to it."""
+    """The stable release's planner, and the canary release next to it."""
 
-    def __init__(
-        self, stable: Planner, *, canary: CanaryTrial | None = None, shadow: Shadow | None = None
-    ) -> None:
+    def __init__(self, stable: Planner, *, canary: CanaryTrial | None = None) -> None:
         """Plan with the stable planner, and with the canary's for its share of conversations."""
         self._stable = stable
         self.canary = canary
-        self._shadow = shadow
         self.names = stable.names
         self.names_for = stable.names_for
         self.has_name = stable.has_name
@@ -162,12 +99,11 @@ class Releases:
     def routers(self) -> frozenset[DecidingRouter]:
         """The routers of all releases."""
         canary = () if self.canary is None else (self.canary.planner.router,)
-        shadow = () if self._shadow is None else (self._shadow.router,)
-        return frozenset((self._stable.router, *canary, *shadow))
+        return frozenset((self._stable.router, *canary))
 
     @property
     def planners(self) -> tuple[Planner, ...]:
-        """The planners of the releases whose decisions are used."""
+        """The planners of all releases."""
         return (self._stable,) if self.canary is None else (self._stable, self.canary.planner)
 
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
@@ -204,16 +140,13 @@ class Releases:
         """Return the plan with the chosen arm, or with a random arm for the exploration share.
 
         Requests to be verified are not explored: the accepted answer could not be weighted, because
-        its arm also depends on the answers. The shadow release gets the request too, and decides
-        later.
+        its arm also depends on the answers.
         """
         planner = plan.planner
         plan = planner.choose(plan, prediction)
-        # A shadow is compared with the policy's choice, not with an arm drawn at random.
-        shadow_arm = self._shadow.compare(plan) if self._shadow else None
         if planner.exploration_share > 0 and plan.verified is None:
             plan = planner.explore(plan)
-        return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
+        return plan
 
     def _without_canary(self, request: ParsedRequest, headers: PolicyHeaders) -> Plan:
         plan = self._stable.prepare(request, headers)

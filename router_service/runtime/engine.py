@@ -1,7 +1,7 @@
 """Engines: everything that depends on the configuration and the artifact, replaced as a whole.
 
 An engine plans requests with its stable release. In addition, a canary release may decide for a
-share of the conversations, and a shadow release may make decisions that are not used.
+share of the conversations.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from router_service.requests.ownership import ObjectAccess
 from router_service.requests.parsing import Endpoint
 from router_service.requests.planning import DecidingRouter, Planner
 from router_service.requests.pool import Pool, PoolNote, pool_notes
-from router_service.requests.trials import CanaryTrial, OnExcess, Releases, Shadow, Tallies
+from router_service.requests.trials import CanaryTrial, OnExcess, Releases, Tallies
 from router_service.router import Router
 from router_service.settings import Settings
 from router_service.telemetry.logs import FIELDS
-from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import RetryBudget, RetryingClient
@@ -69,7 +68,7 @@ class Engine:
     ) -> None:
         """Create the parts; raises ConfigError if the settings do not fit the artifact.
 
-        `with_trials` adds a canary or shadow release to the planner. `stored_keys` are the keys of
+        `with_trials` adds a canary release to the planner. `stored_keys` are the keys of
         the database.
         """
         self.settings = settings
@@ -174,7 +173,6 @@ def check_policies(settings: Settings, router: DecidingRouter) -> None:
 class EngineResources(Protocol):
     """Resources that outlive an engine; `runtime.gateway.Gateway` provides them."""
 
-    metrics: Metrics
     breakers: CircuitBreakers
     stored_keys: StoredKeys
 
@@ -227,14 +225,13 @@ class EngineBuilder:
         def with_trials(stable: Planner) -> Releases:
             if publication is None:
                 return Releases(stable)
-            shadow, canary, trial = publication.shadow, publication.canary, None
+            canary, trial = publication.canary, None
             if canary is not None:
                 compared = (publication.stable.key, canary)
                 planner = loader.planner(canary.release)
                 trial = CanaryTrial(canary, planner, on_excess, self._tallies.get(compared))
                 tallies[compared] = trial.tallies
-            shadowing = Shadow(loader.planner(shadow), resources.metrics) if shadow else None
-            return Releases(stable, canary=trial, shadow=shadowing)
+            return Releases(stable, canary=trial)
 
         router = loader.stable(publication)
         engine = Engine(settings, router, resources.breakers, with_trials, resources.stored_keys)

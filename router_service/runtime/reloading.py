@@ -287,9 +287,9 @@ class Reloader:
 def load_first_router(
     settings: Settings, builder: EngineBuilder
 ) -> tuple[Router, Publication | None]:
-    """Return the stable release's router and its publication, without canary and shadow release.
+    """Return the stable release's router and its publication, without the canary release.
 
-    The gateway adds the canary and the shadow release once it runs. If nothing usable is published,
+    The gateway adds the canary release once it runs. If nothing usable is published,
     this returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
     ConfigError.
     """
@@ -312,7 +312,7 @@ def load_first_router(
         text = asyncio.run(read_shared()) if place == "redis" else FilePointer(place).read_text()
         if text is not None:
             publication = Publication.parse(text, str(place))
-            publication = publication.model_copy(update={"shadow": None, "canary": None})
+            publication = publication.model_copy(update={"canary": None})
             return builder.router(settings, publication), publication
         _startup_log.warning("nothing is published yet; router.artifact serves")
     except SwitchcraftError as exc:

@@ -664,13 +664,6 @@ class Metrics:
         "bound",
         starts=[_each(("errors", "cost"))],
     )
-    shadow_decisions = _counter(
-        "shadow_decisions",
-        "Decisions of the shadow release, by whether it chose the same model as the release that "
-        "served the request: yes, no, failed, or dropped (too many decisions were waiting). For "
-        "verified answers, both choose as if there were no candidates.",
-        "agrees",
-    )
     # Answers and feedback.
     tool_calls = _counter(
         "tool_calls",

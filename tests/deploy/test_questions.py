@@ -40,7 +40,6 @@ NOT_HAPPENED = {
     "Latency that verification added",
     "Refused callers",
     "Rollbacks",
-    "Shadow",
     "Weak evidence",
 }
 """Panels without a value, because nothing of the kind happens here."""

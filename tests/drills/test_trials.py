@@ -1,4 +1,4 @@
-"""Shadow and canary releases next to the stable release, and the rollback of a worse canary."""
+"""Canary releases next to the stable release, and the rollback of a worse one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.drills.processes import (
     Load,
     RedisServer,
     gateway,
-    wait_until,
     write_config,
 )
 from tests.gateways import record_of
@@ -41,28 +40,6 @@ def decide(served: GatewayProcess, text: str) -> dict[str, object]:
     body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
     answer = served.http.post(CHAT, json=body)
     return record_of(served.http, answer)
-
-
-def test_shadow_decision_is_recorded_but_not_used(
-    tmp_path: Path, upstream: Sandbox, cheap: Path, dear: Path
-) -> None:
-    """The stable release's arm answers; record and metric show the shadow's different choice."""
-    place = tmp_path / "published"
-    publish = ["publish", "--to", str(place)]
-    assert main([*publish, str(cheap)]) == main([*publish, str(dear), "--as", "shadow"]) == 0
-    config = write_config(
-        tmp_path / "config.yaml", upstream.base_url, router={"publication": str(place)}
-    )
-    with gateway(config, tmp_path) as served:
-        served.wait_for_metric('switchcraft_reloads_total{kind="artifact",outcome="taken"}', 1)
-        wait_until(lambda: decide(served, "Hi")["shadow_arm"], "the shadow was in time")
-        record = decide(served, "What is the weather in Oslo?")
-        assert record["arm"] == record["model"] != record["shadow_arm"]
-        assert record["release"] == "stable"
-        served.wait_for_metric('switchcraft_shadow_decisions_total{agrees="no"}', 1)
-        assert main(["publish", "--to", str(place), "--withdraw", "shadow"]) == 0
-        served.wait_for_metric("switchcraft_publication_serial", 3)
-        assert decide(served, "Hi")["shadow_arm"] is None
 
 
 def test_expensive_canary_is_rolled_back_on_all_gateways(

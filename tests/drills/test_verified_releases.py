@@ -1,4 +1,4 @@
-"""Verified answers while the gateway shuts down, and with canary and shadow releases.
+"""Verified answers while the gateway shuts down, and with canary releases.
 
 The gateway is a process that serves the shipped artifact, and copies of it without the verifier.
 """
@@ -84,12 +84,10 @@ class Releases:
     verifying: Release
     plain: Release
 
-    def publish(
-        self, stable: Release, *, shadow: Release | None = None, canary: Release | None = None
-    ) -> None:
+    def publish(self, stable: Release, *, canary: Release | None = None) -> None:
         """Publish releases, and wait until the gateway uses them."""
         trial = Canary(release=canary, share=0.5, min_requests=5) if canary else None
-        publication = publish(self.directory, stable, shadow, trial)
+        publication = publish(self.directory, stable, trial)
         self.served.wait_for_metric("switchcraft_publication_serial", publication.serial)
 
     def ask_all(self) -> list[httpx.Response]:
@@ -97,14 +95,12 @@ class Releases:
         return [ask(self.served.http, f"How warm is it? ({number})") for number in range(20)]
 
 
-def publish(
-    directory: Path, stable: Release, shadow: Release | None = None, canary: Canary | None = None
-) -> Publication:
+def publish(directory: Path, stable: Release, canary: Canary | None = None) -> Publication:
     """Replace what is published in a directory."""
 
     def update(published: Publication | None) -> Publication:
         serial = published.serial + 1 if published else 1
-        return Publication(serial=serial, stable=stable, shadow=shadow, canary=canary)
+        return Publication(serial=serial, stable=stable, canary=canary)
 
     return open_pointer(str(directory)).move(update)
 
@@ -164,24 +160,3 @@ def test_canary_with_verifier_verifies_its_own_conversations(releases: Releases)
     assert {answer.status_code for answer in releases.ask_all()} == {400}
     releases.publish(releases.verifying)
     assert {answer.status_code for answer in releases.ask_all()} == {200}
-
-
-@pytest.mark.parametrize(("shadow", "outcome"), [("verifying", "yes"), ("plain", "failed")])
-def test_shadow_of_a_verified_request_asks_no_model(
-    releases: Releases, shadow: str, outcome: str
-) -> None:
-    """Its choice is compared, and no other arm is asked than the candidates of the request.
-
-    It is not recorded beside the accepted arm, which depends on answers that it has not seen. A
-    shadow release without a verifier fails, as it would if it served the request.
-    """
-    releases.publish(releases.verifying, shadow=getattr(releases, shadow))
-    series = f'switchcraft_shadow_decisions_total{{agrees="{outcome}"}}'
-    compared, asked = releases.served.metric(series), releases.upstream.stats()["requests"]
-    answers = releases.ask_all()
-    records = [record_of(releases.served.http, answer) for answer in answers]
-    releases.served.wait_for_metric(series, compared + len(answers))
-    assert {record["reason"] for record in records} == {"verified"}
-    assert {record["shadow_arm"] for record in records} == {None}
-    candidates = sum(len(record["candidates"]) for record in records)
-    assert releases.upstream.stats()["requests"] == asked + candidates

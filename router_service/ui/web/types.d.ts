@@ -258,7 +258,6 @@ export interface ExplainedDecision {
   attempts: number;
   arm: string | null;
   release: string | null;
-  shadow_arm: string | null;
   reason: string;
   policy: string | null;
   policy_name: string | null;

@@ -41,14 +41,14 @@ def test_unknown_fields_are_ignored() -> None:
         {"schema_version": 2},
         {"serial": 0},
         {"serial": 10**400},
-        {"shadow": RELEASE.model_dump() | {"path": "a\0b"}},
-        {"shadow": RELEASE.model_dump() | {"path": "a" * 5000}},
-        {"shadow": RELEASE.model_dump() | {"created": "a" * 5000}},
+        {"stable": RELEASE.model_dump() | {"path": "a\0b"}},
+        {"stable": RELEASE.model_dump() | {"path": "a" * 5000}},
+        {"stable": RELEASE.model_dump() | {"created": "a" * 5000}},
         {"stable": None},
         {"canary": {"release": None}},
         {"canary": {"release": RELEASE.model_dump(), "share": 1.5}},
         {"canary": {"release": RELEASE.model_dump(), "max_cost_ratio": float("inf")}},
-        {"shadow": RELEASE.model_dump() | {"manifest_sha256": "short"}},
+        {"stable": RELEASE.model_dump() | {"manifest_sha256": "short"}},
     ],
 )
 def test_invalid_values_are_refused(change: dict[str, object]) -> None:

@@ -23,7 +23,6 @@ from router_service.requests.parsing import (
 )
 from router_service.requests.planning import Plan, PolicyHeaders
 from router_service.requests.pool import Pool
-from router_service.requests.trials import Shadow
 from router_service.requests.turns import conversation_key, has_stalled, is_in_tool_loop
 from router_service.runtime.engine import make_planner
 from router_service.settings import ConversationSettings, RiskSettings, Settings
@@ -236,14 +235,6 @@ def test_tool_loops_are_explored_only_at_their_beginning() -> None:
         decision = decide(messages, "small", exploration_share=1.0).decision
         assert decision is not None
         assert decision.propensity == pytest.approx(propensity)
-
-
-def test_a_shadow_release_sees_the_conversation() -> None:
-    """Otherwise it would disagree with every arm that was kept."""
-    plan, metrics = decide(LOOP, "small"), Metrics()
-    shadow_arm = Shadow(plan.planner, metrics).compare(plan)
-    assert shadow_arm is not None
-    assert shadow_arm.result(10) == "small"
 
 
 @pytest.mark.parametrize(

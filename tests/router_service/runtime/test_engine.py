@@ -1,9 +1,8 @@
-"""Engines: the routers they reuse, and canary and shadow releases, which cannot fail a request."""
+"""Engines: the routers they reuse, and canary releases, which cannot fail a request."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -20,11 +19,8 @@ from router_service.requests.parsing import parse_request
 from router_service.requests.planning import DecidingRouter, Plan, Planner
 from router_service.requests.pool import Pool
 from router_service.requests.trials import (
-    MAX_WAITING,
-    MAX_WAITING_BYTES,
     CanaryTrial,
     Releases,
-    Shadow,
 )
 from router_service.router import Prediction
 from router_service.runtime.engine import EngineBuilder, make_planner
@@ -34,7 +30,6 @@ from router_service.upstream.breaker import CircuitBreakers
 from tests.bodies import BODY
 from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
-from tests.serving import wait_for
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 EXTRA = "no-arm"
@@ -213,30 +208,6 @@ def test_canary_beyond_its_limits_is_stopped() -> None:
     assert {plan(trials, f"Question {n}").track for n in range(50)} == {Track.STABLE}
 
 
-def test_shadow_predicts_but_does_not_decide() -> None:
-    """The stable release makes the plan; the shadow's arm is recorded, and counted as different."""
-    metrics = Metrics()
-    shadow = Shadow(planner(FakeRouter(TRIED)), metrics)
-    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
-    planned = plan(trials, "Question")
-    assert planned.candidates[0].name == "small"
-    assert planned.shadow_arm is not None
-    assert planned.shadow_arm.result(5) == "large"
-    wait_for(lambda: count(metrics, "no") == 1, "it is counted")
-    assert plan(trials, "Question", tools=[]).shadow_arm is None
-
-
-def test_shadow_is_compared_with_the_policy_without_exploration() -> None:
-    """Arms drawn by exploration are not compared: equal releases agree on every request."""
-    metrics = Metrics()
-    shadow = Shadow(planner(FakeRouter(STABLE), EXPLORING), metrics)
-    trials = Releases(planner(FakeRouter(STABLE), EXPLORING), shadow=shadow)
-    plans = [plan(trials, f"Question {number}") for number in range(30)]
-    assert {p.shadow_arm.result(5) for p in plans if p.shadow_arm} == {"small"}
-    assert count(metrics, "yes") == 30
-    assert {p.candidates[0].name for p in plans} == {"small", "medium", "large"}
-
-
 def test_canary_and_stable_release_explore_their_own_arms() -> None:
     """A canary keeps its share of the conversations, and explores among its own arms."""
     tried = FakeRouter({"medium": 0.9, "large": 0.9})
@@ -247,43 +218,3 @@ def test_canary_and_stable_release_explore_their_own_arms() -> None:
         decisions = [p.decision for p in plans if p.track is track and p.decision]
         assert {d.arm for d in decisions} == arms
         assert {d.propensity for d in decisions} == {1 / len(arms)}
-
-
-def test_failing_shadow_is_counted() -> None:
-    """A shadow's error affects no request."""
-    metrics = Metrics()
-    trials = Releases(planner(FakeRouter(STABLE)), shadow=Shadow(planner(BrokenRouter()), metrics))
-    planned = plan(trials, "Question")
-    assert planned.shadow_arm is not None
-    assert planned.shadow_arm.result(5) is None
-    assert count(metrics, "failed") == 1
-
-
-def test_slow_shadow_delays_nothing() -> None:
-    """The number of requests that wait is limited; the others are dropped and counted."""
-    go_on, metrics = threading.Event(), Metrics()
-    shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
-    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
-    plans = [plan(trials, f"Question {number}") for number in range(MAX_WAITING + 5)]
-    assert sum(p.shadow_arm is None for p in plans) == count(metrics, "dropped") == 5
-    go_on.set()
-    wait_for(lambda: count(metrics, "yes") + count(metrics, "no") == MAX_WAITING, "all decided")
-
-
-def test_bodies_that_wait_for_a_shadow_are_limited_in_size() -> None:
-    """Waiting bodies use memory that the limit on requests in flight does not cover."""
-    go_on, metrics = threading.Event(), Metrics()
-    shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
-    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
-    large = "x" * (MAX_WAITING_BYTES // 4)
-    plans = [plan(trials, f"{number}{large}") for number in range(7)]
-    assert [p.shadow_arm is None for p in plans] == [False] * 4 + [True] * 3
-    go_on.set()
-    wait_for(lambda: count(metrics, "yes") + count(metrics, "no") == 4, "all decided")
-    wait_for(lambda: plan(trials, large).shadow_arm is not None, "there is room again")
-
-
-def count(metrics: Metrics, agrees: str) -> float:
-    """Return the number of shadow decisions with this outcome."""
-    name = "switchcraft_shadow_decisions_total"
-    return metrics.registry.get_sample_value(name, {"agrees": agrees}) or 0

@@ -66,14 +66,14 @@ def test_log_says_what_runs_the_router(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_stable_release_serves_from_directory(tmp_path: Path, other: Path) -> None:
-    """The stable release serves from the first request; canary and shadow are added later."""
+    """The stable release serves from the first request; the canary is added later."""
     publish = ["publish", "--to", str(tmp_path)]
     main([*publish, str(other)])
-    main([*publish, str(SHIPPED), "--as", "shadow"])
+    main([*publish, str(SHIPPED), "--as", "canary"])
     router, publication = load_first_router(settings(tmp_path), EngineBuilder())
     assert router.artifact.manifest.name == "other"
     assert publication is not None
-    assert (publication.serial, publication.shadow) == (2, None)
+    assert (publication.serial, publication.canary) == (2, None)
 
 
 def test_stable_release_serves_from_redis(redis_url: str, tmp_path: Path, other: Path) -> None:

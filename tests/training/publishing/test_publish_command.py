@@ -75,33 +75,32 @@ def test_publish_to_redis(
         server.delete(POINTER_KEY)
 
 
-def test_shadow_and_canary_can_be_added_withdrawn_and_promoted(
+def test_canary_can_be_added_withdrawn_and_promoted(
     tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A shadow and a canary exist next to the stable release until withdrawn or promoted."""
+    """A canary exists next to the stable release until it is withdrawn or promoted."""
     publish(SHIPPED, "--to", tmp_path)
-    publish(other, "--to", tmp_path, "--as", "shadow")
-    publish(other, "--to", tmp_path, "--as", "canary", "--share", 0.25, "--min-requests", 50)
+    canary = [other, "--to", tmp_path, "--as", "canary", "--share", 0.25, "--min-requests", 50]
+    publish(*canary)
     pointer = published(tmp_path)
-    assert pointer.shadow is not None
     assert pointer.canary is not None
-    assert (pointer.serial, pointer.shadow.name, pointer.canary.share) == (3, "other", 0.25)
+    assert (pointer.serial, pointer.canary.release.name, pointer.canary.share) == (2, "other", 0.25)
     capsys.readouterr()
     assert publish("--to", tmp_path, "--list") == 0
     assert "25.0% of conversations; withdrawn after 50 requests" in capsys.readouterr().out
-    publish("--to", tmp_path, "--withdraw", "shadow")
+    publish("--to", tmp_path, "--withdraw", "canary")
+    assert published(tmp_path).canary is None
+    publish(*canary)
     publish("--to", tmp_path, "--promote")
     pointer = published(tmp_path)
-    assert (pointer.serial, pointer.stable.name, pointer.shadow, pointer.canary) == (
-        5, "other", None, None,
-    )  # fmt: skip
+    assert (pointer.serial, pointer.stable.name, pointer.canary) == (5, "other", None)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--promote"], "no canary to promote"),
-        (["--withdraw", "shadow"], "no shadow to withdraw"),
+        (["--withdraw", "canary"], "no canary to withdraw"),
         ([], "no artifact is given"),
         ([str(SHIPPED), "--as", "canary", "--share", "2"], "--share"),
         ([str(SHIPPED), "--as", "canary", "--max-cost-ratio", "nan"], "--max-cost-ratio"),
@@ -118,11 +117,11 @@ def test_invalid_command_leaves_publication_unchanged(
     assert published(tmp_path) == before
 
 
-def test_shadow_requires_stable_release(
+def test_canary_requires_stable_release(
     tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a stable release, the command fails before it copies anything."""
-    assert publish(other, "--to", tmp_path, "--as", "shadow") == 1
+    assert publish(other, "--to", tmp_path, "--as", "canary") == 1
     assert "publish a stable release first" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -24,10 +24,8 @@ def publish(
     *,
     to: Annotated[str, Parameter(metavar="DIR|redis://...")],
     store: Path | None = None,
-    role: Annotated[
-        Literal["stable", "shadow", "canary"], Parameter("--as", group=_one_action)
-    ] = "stable",
-    withdraw: Annotated[Literal["shadow", "canary"] | None, Parameter(group=_one_action)] = None,
+    role: Annotated[Literal["stable", "canary"], Parameter("--as", group=_one_action)] = "stable",
+    withdraw: Annotated[Literal["canary"] | None, Parameter(group=_one_action)] = None,
     promote: Annotated[bool, Parameter(group=_one_action)] = False,
     list_: Annotated[bool, Parameter(group=_one_action)] = False,
     share: Annotated[float, Parameter(group=_limits)] = _DEFAULTS["share"],
@@ -54,9 +52,8 @@ def publish(
         to: where gateways look for releases: a directory, or the Redis that they share
         store: with Redis: the directory for releases, on a volume that every gateway mounts at the
             same path
-        role: stable: serves traffic; shadow: its decisions are recorded but not used; canary:
-            serves a share of the conversations
-        withdraw: remove the shadow or canary release
+        role: stable: serves traffic; canary: serves a share of the conversations
+        withdraw: remove the canary release
         promote: make the canary the stable release
         list_: show what is published
         share: share of the conversations that it serves
@@ -72,7 +69,7 @@ def publish(
     if list_:
         published = pointer.read()
     elif withdraw:
-        published = pointer.move(lambda old: releases.withdraw(old, withdraw))
+        published = pointer.move(releases.withdraw)
     elif promote:
         published = pointer.move(releases.promote)
     else:
@@ -103,8 +100,7 @@ def publish(
                 raise PublicationError(flag, first["msg"]) from exc
             published = pointer.move(lambda old: releases.put_canary(old, canary))
         else:
-            put = releases.put_stable if role == "stable" else releases.put_shadow
-            published = pointer.move(lambda old: put(old, release))
+            published = pointer.move(lambda old: releases.put_stable(old, release))
     _print_published(pointer.name, published)
 
 
@@ -115,7 +111,6 @@ def _print_published(name: str, published: Publication | None) -> None:
     canary = published.canary
     roles: dict[str, Release | None] = {
         "stable": published.stable,
-        "shadow": published.shadow,
         "canary": canary.release if canary else None,
     }
     print(f"{name}: publication {published.serial}")

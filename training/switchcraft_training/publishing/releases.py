@@ -63,15 +63,10 @@ def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Rel
 
 
 def put_stable(published: Publication | None, release: Release) -> Publication:
-    """Make a release the stable one; the shadow and canary releases stay as they are."""
+    """Make a release the stable one; the canary release stays as it is."""
     if published is None:
         return Publication(serial=1, stable=release)
     return _next_publication(published, stable=release)
-
-
-def put_shadow(published: Publication | None, release: Release) -> Publication:
-    """Add a shadow release; raises PublicationError if there is no stable release."""
-    return _next_publication(_require_published(published), shadow=release)
 
 
 def put_canary(published: Publication | None, canary: Canary) -> Publication:
@@ -79,12 +74,12 @@ def put_canary(published: Publication | None, canary: Canary) -> Publication:
     return _next_publication(_require_published(published), canary=canary)
 
 
-def withdraw(published: Publication | None, role: str) -> Publication:
-    """Remove the `shadow` or `canary` release; raises PublicationError if it does not exist."""
+def withdraw(published: Publication | None) -> Publication:
+    """Remove the canary release; raises PublicationError if it does not exist."""
     existing = _require_published(published)
-    if getattr(existing, role) is None:
-        raise PublicationError("the publication", f"has no {role} to withdraw")
-    return _next_publication(existing, **{role: None})
+    if existing.canary is None:
+        raise PublicationError("the publication", "has no canary to withdraw")
+    return _next_publication(existing, canary=None)
 
 
 def promote(published: Publication | None) -> Publication:
