@@ -2,7 +2,7 @@
 
     python -m benchmarks.expectations --out runs/expectations.json
 
-Days of traffic are simulated from the held-out predictions of the shipped artifacts. A day has
+Days of traffic are simulated from the held-out predictions of the shipped artifact. A day has
 requests of one group of queries, whose tools the router had not seen. The errors of the
 probabilities are measured on the other groups only, as if the day's tools were new to them too. The
 truth is the number of correct answers of the policy, divided by that of the best single model, on

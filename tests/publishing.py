@@ -8,7 +8,6 @@ from pathlib import Path
 
 from router_service.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
 from router_service.policies.verified import is_verified
-from tests.artifacts import REFERENCE_POOL
 
 
 def make_artifact(
@@ -37,8 +36,8 @@ def make_artifact(
 
 
 def without_verifier() -> Artifact:
-    """Return a shipped artifact as if it had been trained without a verifier."""
-    artifact = Artifact.load(REFERENCE_POOL)
+    """Return the shipped artifact as if it had been trained without a verifier."""
+    artifact = Artifact.load(SHIPPED)
     return replace(artifact, manifest=artifact.manifest.model_copy(update={"verifier": None}))
 
 

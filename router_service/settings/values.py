@@ -504,8 +504,8 @@ class RouterSettings(Frozen):
     artifact: Annotated[Path, AfterValidator(find_artifact)] = Field(
         default_factory=lambda: SHIPPED, json_schema_extra={"x-default": "the shipped artifact"}
     )
-    """Directory of the artifact, or the name of one that the package ships: `frontier-2025-12`,
-    which is the default, or `reference-pool`. A relative path starts at the working directory."""
+    """Directory of the artifact, or the name of the one that the package ships: `frontier-2025-12`,
+    which is the default. A relative path starts at the working directory."""
     publication: Literal["redis"] | Path | None = None
     """Where `switchcraft-train publish` announces a new artifact: a directory, or `redis` to use
     `server.redis_url`. Until a usable artifact is published there, `router.artifact` serves."""

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from router_service.apis.conversation import parse_conversation
-from router_service.artifact import Manifest
+from router_service.artifact import SHIPPED, Manifest
 from router_service.measurement.simulation import Simulation, VerifiedAnswers
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import DecisionLogSettings, Settings
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
+from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import CheckedAnswers
-from switchcraft_training.datasets import bfcl
+from switchcraft_training.dataset import open_source
 from switchcraft_training.decisions.log import read_log
 from switchcraft_training.models.verifier import VerifierData, read_candidates
 from switchcraft_training.records import Answer, Example
 from switchcraft_training.replay.replay import replay_log
 from switchcraft_training.verification import judge_answers, recorded_calls
-from tests.artifacts import REFERENCE_POOL
-from tests.conftest import DATA
 from tests.serving import ONE_TRY, served, wait_for
 
 QUERIES = 100
@@ -70,10 +70,12 @@ def key_of(body: Mapping[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def recording(recorded_data: Path) -> Recording:
     """Return queries that every arm answered, evaluated offline with the shipped artifact."""
-    router = Router.load(REFERENCE_POOL)
+    router = Router.load(SHIPPED)
     manifest = router.artifact.manifest
     assert manifest.verifier is not None
-    source = CheckedAnswers.of(bfcl.open_recording(recorded_data / DATA))
+    config = load_config(Path("configs/frontier-2025-12.yaml"))
+    source = open_source(config.source, recorded_data)
+    assert isinstance(source, CheckedAnswers)
     by_arm = {arm: {a.example_id: a for a in source.source.answers(arm)} for arm in manifest.arms}
     complete = [
         example
@@ -83,10 +85,17 @@ def recording(recorded_data: Path) -> Recording:
             for answers in by_arm.values()
         )
     ]
-    unique = {key_of(example.request): example for example in complete}
-    examples = tuple(random.Random(1).sample(list(unique.values()), QUERIES))
+    unique = list({key_of(example.request): example for example in complete}.values())
+    random.Random(1).shuffle(unique)
+    predicted = ((each, router.predict(parse_conversation(each.request))) for each in unique)
+    # The first answer is not verified if the router expects text.
+    verifiable = (
+        (example, prediction)
+        for example, prediction in predicted
+        if not manifest.verifier.expects_text(prediction.p_no_call)
+    )
+    examples, predictions = zip(*islice(verifiable, QUERIES), strict=True)
     calls = recorded_calls(source, examples, manifest.arms)
-    predictions = [router.predict(parse_conversation(example.request)) for example in examples]
     data = VerifierData(
         features=np.array([prediction.features for prediction in predictions]),
         probabilities=np.array([prediction.probabilities for prediction in predictions]),
@@ -148,7 +157,7 @@ def gateway(recording: Recording, log: Path) -> Iterator[str]:
         settings = Settings.sandbox(f"{upstream}/v1", arms, upstreams=ONE_TRY)
         kept = DecisionLogSettings(path=log, content=True)
         settings = settings.model_copy(update={"decision_log": kept})
-        with served(create_app(settings, Router.load(REFERENCE_POOL))) as url:
+        with served(create_app(settings, Router.load(SHIPPED))) as url:
             yield url
 
 
@@ -209,7 +218,7 @@ def test_replay_follows_the_gateways_own_log(recording: Recording, gateway: str,
             body = {**example.request, "model": "switchcraft:verified"}
             assert http.post("/v1/chat/completions", json=body).is_success
     wait_for(lambda: logged_requests(log) >= started + len(asked), "the decisions are logged")
-    found = replay_log(read_log(log), ["verified"], Router.load(REFERENCE_POOL))
+    found = replay_log(read_log(log), ["verified"], Router.load(SHIPPED))
     estimate = found.cost_usd.policies["verified"]
     assert (found.left, estimate.same, estimate.coverage) == ({}, 1, 1)
     assert estimate.dr is not None

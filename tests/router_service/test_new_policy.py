@@ -6,20 +6,21 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from router_service.artifact import CANARIES
+from router_service.artifact import CANARIES, SHIPPED
 from router_service.cli import main
 from router_service.core.errors import PolicyError
 from router_service.policies.registry import parse_policy
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import Settings
-from tests.artifacts import REFERENCE_POOL
 from tests.bodies import BODY
 from tests.fakes import FakeRouter
+from tests.publishing import make_artifact
 from tests.serving import ONE_TRY, Sandbox, served
 from tests.toy_policy import Ratio, registered
 
@@ -94,10 +95,10 @@ def test_route_decides_by_it(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """`switchcraft route --policy` chooses as the policy does."""
-    lines = (REFERENCE_POOL / CANARIES).read_bytes().splitlines()
+    lines = (SHIPPED / CANARIES).read_bytes().splitlines()
     bodies = b"".join(json.dumps(json.loads(line)["request"]).encode() + b"\n" for line in lines)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(bodies)))
-    options = ["--artifact", str(REFERENCE_POOL), "--policy", "ratio=0.8"]
+    options = ["--artifact", str(SHIPPED), "--policy", "ratio=0.8"]
     assert main(["route", *options]) == 0
     rows = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert len(rows) == len(lines)
@@ -108,9 +109,10 @@ def test_route_decides_by_it(
         assert row["policy"] == "ratio=0.8"
 
 
-def test_it_is_measured_for_a_part_of_the_pool() -> None:
+def test_it_is_measured_for_a_part_of_the_pool(tmp_path: Path) -> None:
     """The figures of some of an artifact's arms have its values, so that goals can choose it."""
-    router = Router.load(REFERENCE_POOL)
+    # A copy, because figures are cached by the artifact's hash, perhaps without this policy.
+    router = Router.load(make_artifact(tmp_path, "measured"))
     part = Router(router.artifact, arms=router.arms[:2], relatives=[router])
     measured = {point.policy for point in part.artifact.manifest.frontier}
     assert {"ratio=0.7", "ratio=0.8", "ratio=0.9"} < measured

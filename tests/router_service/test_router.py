@@ -18,7 +18,7 @@ from router_service.apis.conversation import (
     ToolSpec,
     Turn,
 )
-from router_service.artifact import Artifact
+from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.reasons import Reason
 from router_service.core.resources import SHARED_CACHES, CacheCounts, Timer
@@ -31,14 +31,13 @@ from router_service.policies.verified import Verified
 from router_service.predictor.features import extract
 from router_service.predictor.model import Platt
 from router_service.router import Decision, Router, choices, explored
-from tests.artifacts import REFERENCE_POOL
 from tests.publishing import without_verifier
 
 
 @pytest.fixture(scope="module")
 def router() -> Router:
     """Return the shipped router."""
-    return Router.load(REFERENCE_POOL)
+    return Router.load(SHIPPED)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +91,8 @@ def test_a_partly_unread_request_gets_the_most_probable_arm(
 def test_an_operator_s_price_changes_the_cost(conversations: list[Conversation]) -> None:
     """A configured price replaces the profile's, and a free arm that passes is chosen."""
     free = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
-    arm = "gpt-4-turbo-2024-04-09-FC"
-    router = Router(Artifact.load(REFERENCE_POOL), prices={arm: free})
+    arm = "claude-opus-4.5"
+    router = Router(Artifact.load(SHIPPED), prices={arm: free})
     decision = router.decide_conversation(conversations[0], Threshold(0.0))
     assert decision.cost_usd[arm] == 0
     assert decision.arm == arm
@@ -102,7 +101,7 @@ def test_an_operator_s_price_changes_the_cost(conversations: list[Conversation])
 def test_policies_by_name_and_by_rule(router: Router) -> None:
     """The manifest's names and bare rules are both policies; nothing is the default."""
     named = router.artifact.manifest.policies
-    assert str(router.policy()) == named["default"]
+    assert router.policy() == router.policy(named["default"])
     assert str(router.policy("economy")) == named["economy"]
     assert router.policy("drift=0.25") == Drift(0.25)
 
@@ -132,8 +131,8 @@ def test_verified_policy_is_the_measured_operating_point(router: Router) -> None
 
 def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation]) -> None:
     """Restricted to two arms, a router shows and chooses only those, with the same numbers."""
-    arms = {"gpt-4o-mini-2024-07-18-FC", "gpt-4o-2024-08-06-FC"}
-    few, all_arms = Router(Artifact.load(REFERENCE_POOL), arms=arms), Router.load(REFERENCE_POOL)
+    arms = {"gpt-4.1-mini", "claude-sonnet-4.5"}
+    few, all_arms = Router(Artifact.load(SHIPPED), arms=arms), Router.load(SHIPPED)
     for conversation in conversations:
         decision, full = (
             few.decide_conversation(conversation),
@@ -147,8 +146,8 @@ def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation])
 @pytest.mark.parametrize("arms", [[], ["gpt-9"]])
 def test_arms_that_the_artifact_does_not_know_are_refused(arms: list[str]) -> None:
     """Choosing among nothing, or among strangers, is an error at start-up."""
-    with pytest.raises(ArtifactError, match=r"reference-pool.*gpt-9|no arm"):
-        Router(Artifact.load(REFERENCE_POOL), arms=arms)
+    with pytest.raises(ArtifactError, match=r"frontier-2025-12.*gpt-9|no arm"):
+        Router(Artifact.load(SHIPPED), arms=arms)
 
 
 def test_a_decision_among_some_arms_ranks_only_those(
@@ -211,7 +210,7 @@ def test_what_was_not_read_is_ranked_by_probability(
 def test_prediction_is_timed_by_stage(conversations: list[Conversation]) -> None:
     """Packing and classifying follow each other by the given timer; a cached one takes no time."""
     ticks = count(10.0)
-    router, timer = Router(Artifact.load(REFERENCE_POOL)), Timer(lambda: next(ticks))
+    router, timer = Router(Artifact.load(SHIPPED)), Timer(lambda: next(ticks))
     for _ in range(2):
         router.predict(conversations[0], timer)
     stages = [(stage.name, stage.started_s, stage.seconds) for stage in timer.stages]
@@ -262,10 +261,10 @@ def test_cached_predictions_decide_alike(
     conversations: list[Conversation], policy: Threshold | Drift
 ) -> None:
     """A cached prediction gives the same decision, under any policy and any arms."""
-    router = Router(Artifact.load(REFERENCE_POOL))
+    router = Router(Artifact.load(SHIPPED))
     decided = [router.decide_conversation(conversation) for conversation in conversations]
     assert [cached_decision(router, c) for c in conversations] == decided
-    fresh = Router(Artifact.load(REFERENCE_POOL))
+    fresh = Router(Artifact.load(SHIPPED))
     for conversation in conversations:
         arms = router.arms[::2]
         decision = cached_decision(router, conversation, policy, arms)
@@ -274,7 +273,7 @@ def test_cached_predictions_decide_alike(
 
 def test_only_the_same_conversation_is_cached(conversations: list[Conversation]) -> None:
     """With another turn, another tool or another text it is a new one."""
-    router, asked = Router(Artifact.load(REFERENCE_POOL)), conversations[0]
+    router, asked = Router(Artifact.load(SHIPPED)), conversations[0]
     assert router.cached(asked) is None
     router.decide_conversation(asked)
     others = [
@@ -307,7 +306,7 @@ def test_routers_of_the_same_files_share_what_was_loaded(
     router: Router, conversations: list[Conversation]
 ) -> None:
     """Another policy, price or choice of arms loads nothing again, and predicts the same."""
-    artifact = Artifact.load(REFERENCE_POOL, [router.artifact])
+    artifact = Artifact.load(SHIPPED, [router.artifact])
     assert artifact.tokenizer is router.artifact.tokenizer
     other = Router(artifact, arms=router.arms[:2], relatives=[router])
     assert other.caches == router.caches

@@ -1,4 +1,4 @@
-"""Familiarity: how it falls with the distance, and which requests the shipped artifacts flag."""
+"""Familiarity: how it falls with the distance, and which requests the shipped artifact flags."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from router_service.apis.conversation import Json, parse_conversation
-from router_service.artifact import Artifact
+from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import (
     AnswerContent,
     CandidateRecord,
@@ -31,7 +31,6 @@ from switchcraft_training.decisions.queries import logged_example
 from switchcraft_training.replay.estimators import PolicyEstimate
 from switchcraft_training.replay.replay import Replay, replay_log
 from switchcraft_training.replay.verified import LoggedAnswer, VerifiableRequest, parse_answer
-from tests.artifacts import REFERENCE_POOL
 from tests.candidates import request, tool
 from tests.training.decisions.cases import (
     Line,
@@ -47,7 +46,7 @@ from tests.training.evaluation.cases import copy_shipped
 CITIES = ("Oslo", "Lima", "Bern", "Rome", "Kyiv", "Riga", "Baku", "Doha")
 REQUESTS = 40
 DECISIONS = 240
-PRICES_USD = [float(f"{price:.2g}") for price in np.geomspace(5e-5, 5e-3, 13)]
+PRICES_USD = [float(f"{price:.2g}") for price in np.geomspace(5e-5, 5e-1, 41)]
 """Prices of verified policies, from one that asks one model to one that often asks several."""
 
 
@@ -197,7 +196,7 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> World:
     """Return requests that dearer arms answer more correctly, for the shipped artifact."""
-    router = Router(Artifact.load(REFERENCE_POOL))
+    router = Router(Artifact.load(SHIPPED))
     costs_usd = np.array(router.artifact.manifest.costs_usd())
     rng = np.random.default_rng(0)
     skill = 0.55 + 0.35 * np.argsort(np.argsort(costs_usd)) / (len(costs_usd) - 1)
@@ -294,15 +293,17 @@ def test_lower_price_is_estimated_from_longer_trajectories(world: World, checked
         for row in range(REQUESTS)
         if is_shown(world.follow(row, world.lower_usd)[1], world.follow(row, world.logged_usd)[1])
     ]
-    shares = [row in covered for row in logged_rows(checked.log)]
-    assert 0.8 < np.mean(shares) < 1
-    truth = world.truth(world.lower_usd, covered)
-    assert truth[1] < 0.9 * world.truth(world.logged_usd, covered)[1], "the policies differ"
+    rows = logged_rows(checked.log)
+    shown = [row for row in rows if row in covered]
+    assert 0.8 < len(shown) / len(rows) < 1
+    truth = world.truth(world.lower_usd, shown)
+    assert truth[1] < 0.9 * world.truth(world.logged_usd, shown)[1], "the policies differ"
     found = checked.found
     for reward, value in zip((found.accuracy, found.cost_usd), truth, strict=True):
         estimate = reward.policies[checked.lower]
-        assert estimate.coverage == pytest.approx(np.mean(shares))
-        assert contains(estimate, "covered", value)
+        assert estimate.coverage == pytest.approx(len(shown) / len(rows))
+        assert estimate.covered is not None
+        assert estimate.covered.value == pytest.approx(value)
 
 
 def test_verdict_does_not_judge_other_candidates(world: World, judged: Replayed) -> None:
@@ -355,23 +356,23 @@ def test_table_shows_coverage_and_marks_what_is_predicted(
     """The table has the covered part, marks DR, and gives costs as lower bounds."""
     options = [
         "--artifact",
-        str(REFERENCE_POOL),
+        str(SHIPPED),
         "--policy",
-        "verified=0.001",
+        chosen.lower,
         "--out",
         str(tmp_path),
     ]
     assert main(["replay", str(chosen.log.path), *options]) == 0
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "replay.json").read_bytes())
-    coverage = found["accuracy"]["policies"]["verified=0.001"]["coverage"]
+    coverage = found["accuracy"]["policies"][chosen.lower]["coverage"]
     row = next(line for line in printed.splitlines() if " coverage " in line)
     assert row.split()[-2:] == [f"{coverage:.1%}"] * 2
     assert "covered part" in printed
     assert printed.count("≥ ") == 4, (
         "in each table: of the first the regret too, of the second the seconds"
     )
-    assert "* verified=0.001: the log has all answers that this policy asks for" in printed
+    assert f"* {chosen.lower}: the log has all answers that this policy asks for" in printed
 
 
 def test_verified_policy_needs_an_artifact_with_a_verifier(
@@ -386,7 +387,7 @@ def test_verified_policy_needs_an_artifact_with_a_verifier(
         line.model_copy(update={"content": None}) if isinstance(line, LoggedDecision) else line
         for line in lines
     ]
-    options = ["--artifact", str(REFERENCE_POOL), "--policy", "verified"]
+    options = ["--artifact", str(SHIPPED), "--policy", "verified"]
     assert main(["replay", str(write_log(tmp_path / "bare", bare)), *options]) == 1
     assert "decision_log.content" in capsys.readouterr().err
 
@@ -472,7 +473,7 @@ def test_results_are_split_by_learned_tools(
     renamed = logged_example(log.decisions[1])
     renamed.request["tools"][0]["function"]["name"] = "forecasts"
     learned = LearnedQueries.of([renamed])
-    copy_shipped(tmp_path / "artifact", learned, REFERENCE_POOL)
+    copy_shipped(tmp_path / "artifact", learned, SHIPPED)
     rules = ("verified=0.001", "theta=0")
     options = [option for rule in rules for option in ("--policy", rule)]
     command = ["replay", str(log.path), *options, "--artifact"]
@@ -487,5 +488,5 @@ def test_results_are_split_by_learned_tools(
     for part, results in by_tools.items():
         assert f"{part} tools ({results['replayed']})" in printed
         assert results["contradicted"]["policies"].keys() == set(rules)
-    assert main([*command, str(REFERENCE_POOL)]) == 0
+    assert main([*command, str(SHIPPED)]) == 0
     assert "It is unknown which requests have tools" in " ".join(capsys.readouterr().out.split())
