@@ -46,7 +46,7 @@ THREADS = "other threads"
 STAGES: Mapping[str, str] = {
     "http/protocol.py:BoundedProtocol.data_received": "read the request",
     "http/transfer.py:read_body": "read the request",
-    "http/middleware.py:Accounting.__call__": "ids, key, slot, route",
+    "http/front.py:Front.__call__": "ids, key, slot, route",
     "http/inference.py:RoutedAnswer.__call__": "coordinate",
     "http/relay.py:AnswerRelay.run": "coordinate",
     "http/transfer.py:admit": "ids, key, slot, route",
@@ -60,7 +60,7 @@ STAGES: Mapping[str, str] = {
     "upstream/streams.py:EventReader._feed": "read the answer",
     "apis/registry.py:parse_answer": "read the answer",
     "requests/exchange.py:Exchange.headers": "answer the client",
-    "http/middleware.py:Accounting.__call__.<locals>.send_with_id": "answer the client",
+    "http/front.py:Front.__call__.<locals>.send_with_headers": "answer the client",
     "http/protocol.py:_Cycle.send": "answer the client",
     "http/protocol.py:CorkedTransport._uncork": "answer the client",
     "requests/recording.py:Recorder.answered": "record and log",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +29,7 @@ def make_artifact(
         policies |= {"default": default_policy, "fast": default_policy}
     changed: dict[str, object] = {"name": name, "policies": policies}
     if not verifies:
-        once = {name: rule for name, rule in policies.items() if not is_verified(rule)}
-        once.setdefault("default", policies["fast"])
-        changed |= {"policies": once, "verifier": None, "verified_frontier": ()}
+        changed |= _without_verifier(policies)
     save_manifest(target, manifest.model_copy(update=changed))
     return target
 
@@ -38,7 +37,15 @@ def make_artifact(
 def without_verifier() -> Artifact:
     """Return the shipped artifact as if it had been trained without a verifier."""
     artifact = Artifact.load(SHIPPED)
-    return replace(artifact, manifest=artifact.manifest.model_copy(update={"verifier": None}))
+    changed = _without_verifier(artifact.manifest.policies)
+    return replace(artifact, manifest=artifact.manifest.model_copy(update=changed))
+
+
+def _without_verifier(policies: Mapping[str, str]) -> dict[str, object]:
+    """Return what a manifest without a verifier has instead of these policies."""
+    once = {name: rule for name, rule in policies.items() if not is_verified(rule)}
+    once.setdefault("default", policies["fast"])
+    return {"policies": once, "verifier": None, "verified_frontier": ()}
 
 
 def flip(path: Path) -> None:

@@ -3,7 +3,7 @@
 Admission comes before the decision: it may refuse a request, or change the policy that applies to
 it. Reservation comes after the decision, when the request's expected cost is known, and before the
 first upstream is asked. Settlement learns what the request has cost. `http.transfer.admit` calls
-the first hook, `http.inference` the second, and `http.middleware.Accounting` the third.
+the first hook, `http.inference` the second, and `http.front` the third.
 """
 
 from __future__ import annotations

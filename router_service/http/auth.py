@@ -6,25 +6,18 @@ in a header, as every other client does, so other sites' pages can do nothing wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
-
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.access.key import NO_KEY, Key, Permission
 from router_service.access.keyring import KeyRing
 from router_service.core.addresses import is_loopback
 from router_service.core.errors import (
     ForbiddenError,
-    InvalidRequestError,
     KeysUnavailableError,
     UnauthorizedError,
 )
-from router_service.http.error_responses import INFO, code_of, error_response
-from router_service.requests.exchange import RequestInfo
-from router_service.telemetry.metrics import Metrics
 
 PUBLIC_PATHS = frozenset(
     "/ /docs /healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
@@ -54,44 +47,6 @@ PAGE_HEADERS = {
 """Headers of every answer below `/ui`: the page may load only its own files."""
 
 _BEARER = "bearer "
-
-
-class Authentication:
-    """ASGI middleware that refuses unauthorized requests, and sets the request's key.
-
-    The rules apply to `scope["path"]`, which also selects the route. A URL that is rebuilt from the
-    Host header may have another path (CVE-2026-48710). Nothing is cached between requests.
-    """
-
-    def __init__(self, app: ASGIApp, keys: Callable[[], KeyRing], metrics: Metrics) -> None:
-        """Protect an app; `keys` is called for each request, because a reload may change them."""
-        self._app = app
-        self._keys = keys
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward an allowed request to the app, and refuse any other."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_page(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in PAGE_HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        path = scope["path"]
-        info: RequestInfo = scope["state"][INFO]
-        outgoing = send_page if is_ui_path(path) else send
-        try:
-            info.api_key = authenticate(self._keys(), path, info.headers)
-        except (InvalidRequestError, KeysUnavailableError) as exc:
-            self._metrics.refused_callers.labels(code_of(exc)).inc()
-            await error_response(exc, scope)(scope, receive, outgoing)
-            return
-        await self._app(scope, receive, outgoing)
 
 
 def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:

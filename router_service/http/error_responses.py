@@ -273,7 +273,7 @@ def headers_of(exc: Exception) -> dict[str, str]:
 async def respond(request: Request, exc: Exception) -> Response:
     """Return the response to an error of the app or of the framework.
 
-    `middleware.Accounting` answers unexpected errors.
+    `front.Front` answers unexpected errors.
     """
     form = ErrorFormat.of(request.scope)
     match exc:

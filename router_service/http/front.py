@@ -1,0 +1,219 @@
+"""The way of every request into the gateway: ids, trace, key, slot, route, and settlement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
+from fastapi.routing import APIRoute
+from opentelemetry.trace import Tracer
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from router_service.access.hooks import Outcome
+from router_service.apis.rate_limits import HEADER_PREFIXES
+from router_service.core.errors import (
+    InvalidRequestError,
+    KeysUnavailableError,
+    OverloadedError,
+)
+from router_service.http.auth import PAGE_HEADERS, authenticate, is_ui_path
+from router_service.http.error_responses import INFO, code_of, error_response, refuse, status_of
+from router_service.http.transfer import RawHeaders
+from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
+from router_service.requests.limits import Slot
+from router_service.runtime.gateway import Gateway
+from router_service.telemetry.metrics import NO_MODEL, status_label
+from router_service.tracing import UNTRACED, Trace
+
+MAX_REQUEST_ID = 200
+"""Maximum length of a client's request id in logs and responses, in characters."""
+
+TRACED_PREFIX = "/v1/"
+"""Prefix of traced paths. Spans of health probes and metric scrapes would only be noise."""
+
+SHED_PREFIXES = ("/v1/", "/ui/api/ask/")
+"""Prefixes of paths that need a slot. All other paths, such as health probes, metrics and
+administration, must be answered under any load."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+_log = logging.getLogger("switchcraft.access")
+
+_REQUEST_ID = b"x-request-id"
+_CLOSE = (b"connection", b"close")
+_PAGE_HEADERS = [(name.encode(), value.encode()) for name, value in PAGE_HEADERS.items()]
+
+
+class Front:
+    """Outermost ASGI app: every request passes it once on its way in and once on its way out.
+
+    It calls the functions of routes for inference itself, and FastAPI for all other routes. FastAPI
+    tries every router in turn, and resolves dependencies even if a route has none. That takes 0.07
+    ms of processor time with one router, and this app has several. The routes also stay registered
+    with FastAPI, for the OpenAPI schema and for the answers to other methods.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        gateway: Gateway,
+        routes: Iterable[BaseRoute],
+        below_version: Iterable[str],
+    ) -> None:
+        """Serve `routes` directly, whose functions take the request only, and others by `app`.
+
+        The paths `below_version` are served without `/v1` too, because clients of LiteLLM's proxy
+        often leave it out.
+        """
+        self._app = app
+        self._gateway = gateway
+        self._tracer: Tracer | None = gateway.tracing.tracer if gateway.tracing else None
+        self._routes: Mapping[str, APIRoute] = {
+            route.path: route
+            for route in routes
+            if isinstance(route, APIRoute) and route.methods == {"POST"} and "{" not in route.path
+        }
+        self._below_version = frozenset(below_version)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; nothing that it does happens outside, so no ending is missed."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] in self._below_version:
+            path = f"/v1{scope['path']}"
+            scope.update(path=path, raw_path=path.encode())
+        path, recorder = scope["path"], self._gateway.recorder
+        info = self._identify(scope)
+        status: int | None = None
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = self._headers(message.get("headers", ()), info)
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            await self._serve(scope, receive, send_with_headers, info)
+        except Exception as exc:
+            # Answered here, because the framework's answer would lack our headers.
+            if status is None:
+                await error_response(exc, scope)(scope, receive, send_with_headers)
+            raise
+        except asyncio.CancelledError:
+            error = self._gateway.drain.cut_off_error()
+            if error is None:
+                raise
+            if status is None and info.is_logged:  # a planned request, with a decision record
+                recorder.shed(error.reason)
+                await error_response(error, scope)(scope, receive, send_with_headers)
+            elif status is None:
+                await refuse(recorder, scope, error)(scope, receive, send_with_headers)
+        finally:
+            final = status or CLIENT_LEFT
+            self._settle(info, final)
+            recorder.ended(info, scope["method"], path, final)
+            info.trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
+
+    def _identify(self, scope: Scope) -> RequestInfo:
+        """Give a request its ids and its trace."""
+        path = scope["path"]
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in reversed(scope["headers"])}
+        decision_id = f"dec_{secrets.token_hex(12)}"
+        request_id = headers.get("x-request-id", "")[:MAX_REQUEST_ID] or decision_id
+        trace = UNTRACED
+        if self._tracer is not None and path.startswith(TRACED_PREFIX):
+            trace = Trace(self._tracer, path, headers)
+        info = RequestInfo(
+            decision_id, request_id, time.perf_counter(), path=path, trace=trace, headers=headers
+        )
+        scope.setdefault("state", {})[INFO] = info
+        return info
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, info: RequestInfo) -> None:
+        """Answer a request whose key may use its path, and for which a slot is free.
+
+        The rules of keys apply to `scope["path"]`, which also selects the route. A URL that is
+        rebuilt from the Host header may have another path (CVE-2026-48710).
+        """
+        gateway, path = self._gateway, info.path
+        try:
+            info.api_key = authenticate(gateway.engine.keys, path, info.headers)
+        except (InvalidRequestError, KeysUnavailableError) as exc:
+            gateway.metrics.refused_callers.labels(code_of(exc)).inc()
+            await error_response(exc, scope)(scope, receive, send)
+            return
+        needs_slot = path.startswith(SHED_PREFIXES)
+        # Taken after the key is known, so that a request without a valid key takes no slot.
+        slot: AbstractContextManager[Slot | None] = nullcontext()
+        if needs_slot:
+            slot = gateway.slots.slot(info.key)
+        try:
+            if needs_slot:
+                gateway.drain.check()
+            with slot as taken:
+                if taken is not None:
+                    info.hold_memory = taken.hold
+                route = self._routes.get(path) if scope["method"] == "POST" else None
+                if route is None:
+                    await self._app(scope, receive, send)
+                    return
+                scope["route"] = route
+                response = await cast("Handler", route.endpoint)(Request(scope, receive))
+                await response(scope, receive, send)
+        except OverloadedError as exc:
+            info.refusal = exc.reason
+            status = status_label(status_of(exc))
+            gateway.metrics.shed_requests.labels(exc.reason).inc()
+            gateway.metrics.requests.labels(NO_MODEL, "none", status).inc()
+            await error_response(exc, scope)(scope, receive, send)
+
+    def _headers(self, headers: Iterable[tuple[bytes, bytes]], info: RequestInfo) -> RawHeaders:
+        """Return an answer's headers with the request's id and what its path and key require."""
+        headers = [*headers]
+        names = {name.lower() for name, _ in headers}
+        if _REQUEST_ID not in names:
+            headers.append((_REQUEST_ID, info.request_id.encode("latin-1")))
+        if is_ui_path(info.path):
+            headers += [header for header in _PAGE_HEADERS if header[0] not in names]
+        if self._gateway.drain.has_begun and info.path.startswith(SHED_PREFIXES):
+            # So that the client connects elsewhere.
+            headers = [*(each for each in headers if each[0].lower() != _CLOSE[0]), _CLOSE]
+        if info.admitted is not None and info.admitted[1].headers:
+            headers = _with_granted(headers, info.admitted[1].headers)
+        return headers
+
+    def _settle(self, info: RequestInfo, status: int) -> None:
+        """Account for a request that was admitted."""
+        if info.admitted is None:
+            return
+        try:
+            self._gateway.hooks.settle(*info.admitted, Outcome(status, info.record))
+        except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
+            _log.exception("settlement failed: id=%s status=%d", info.decision_id, status)
+
+
+def _with_granted(headers: RawHeaders, granted: Sequence[tuple[bytes, bytes]]) -> RawHeaders:
+    """Return an answer's headers with those that its admission has granted.
+
+    The upstream's headers about rate limits are left out if ours are granted: the upstream's limits
+    are those of the gateway's account.
+    """
+    replaced = {name for name, _ in granted}
+    has_rates = any(name.startswith(HEADER_PREFIXES) for name in replaced)
+    kept = [
+        (name, value)
+        for name, value in headers
+        if name not in replaced and not (has_rates and name.startswith(HEADER_PREFIXES))
+    ]
+    return [*kept, *granted]
