@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from tests.goldens.recording import FOLDER, keeping_approximations, record
+
+logging.basicConfig(handlers=[logging.NullHandler()])  # the answers that break off are intended
 
 for name, text in record().items():
     path = FOLDER / name

@@ -58,7 +58,7 @@ VARYING: Sequence[tuple[str, str]] = (
     (r'(?<="created":)(?!179000000)\d{10}\b', "TIME"),
     (r'(?<=_at":)(?!179000000)\d{10}\b', "TIME"),
     (r"(?m)^(x-switchcraft-(?:familiarity|p-correct): )", r"\1~"),
-    (r"(?<![\d.~])(\d+(?:\.\d+)?%)", r"~\1"),
+    (r"(?<![\w.~])(\d+(?:\.\d+)?%)(?![0-9A-F]{2})", r"~\1"),
     (r"(?m)^(date|retry-after(?:-ms)?|[\w-]*ratelimit[\w-]*reset[\w-]*): .*", r"\1: TIME"),
     (r"(?m)^content-length: .*", "content-length: LENGTH"),
     (r"Try again in [\d.]+ s", "Try again in TIME"),
@@ -315,7 +315,7 @@ def record_route() -> Iterator[tuple[str, str]]:
         printed = io.TextIOWrapper(io.BytesIO())
         with patch.object(sys, "stdin", given), redirect_stdout(printed):
             assert main(["route", "--artifact", str(ARTIFACT), *options]) == 0
-        lines = printed.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+        lines = printed.buffer.getvalue().decode().splitlines()
         yield (
             policy or "none",
             "".join(f"{_json(settled(json.loads(line)))}\n" for line in lines),

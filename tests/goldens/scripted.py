@@ -19,7 +19,7 @@ MODELS = ("haiku", "sonnet", "opus", "other")
 """Parts of the upstream models' names by which the script knows them."""
 
 _JSON = (b"content-type", b"application/json")
-_STREAM_TYPES = {apis.CONVERSE: b"application/vnd.amazon.eventstream"}
+_STREAM_TYPES: dict[UpstreamApi, bytes] = {apis.CONVERSE: b"application/vnd.amazon.eventstream"}
 _EVENTS_BEFORE_CUT = 8
 
 
@@ -83,7 +83,7 @@ class ScriptedUpstream:
         asked = path if "/model/" in path else value["model"]
         plays = self.script.get(next((name for name in MODELS if name in asked), ""))
         play = plays.pop(0) if plays else Play(status=418)
-        api = apis.CONVERSE
+        api: UpstreamApi = apis.CONVERSE
         if "/model/" not in path:
             api = next((each for each in APIS if path.endswith(each.path)), apis.CHAT)
         is_streamed = path.endswith("-stream") or value.get("stream", False)
