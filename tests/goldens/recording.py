@@ -187,6 +187,7 @@ def record_gateway(
     app = create_app(settings, router)
     with request_log() as log, served(app) as address, httpx.Client(base_url=address) as http:
         http.timeout, http.headers = 60, {}
+        # Before, answers are not counted by how probably they are correct.
         (planner,) = app.state.gateway.engine.releases.planners
         wait_for(lambda: planner.policy_errors is not None, "the artifact's errors are measured")
         secrets = {None: "", "": "", "unknown": "key-unknown", "allowed": "key-allowed"}
