@@ -38,6 +38,7 @@ hypothesis.settings.load_profile("busy")
 
 FAST_FOLDERS = (
     "tests/router_service",
+    "tests/goldens",
     "tests/training/checking",
     "tests/training/test_comparison.py",
     "tests/training/decisions",
