@@ -4,11 +4,11 @@ A process leases a part of what is left of a budget (`access.ledger`), and reser
 its lease without asking the database. A job writes what was spent, renews the leases and reads what
 other processes did.
 
-A request reserves more than its expected cost: that cost times the largest ratio of actual to
-expected costs among recent requests of its kind. So the requests in flight together do not exceed
-the budget. One request in each process may reserve less, namely everything that is left, because
-otherwise requests would be refused although money is left. That request is *uncovered*: it alone
-may overspend. What other requests then return covers it before it admits others.
+A request reserves the most that it may cost, so requests in flight together stay within the budget.
+Often that is much more than it will cost, and near the end of a budget it does not fit. Then one
+request at a time in each process reserves its expected cost instead, because otherwise requests
+would be refused although money is left. That request is *uncovered*: it alone may overspend, and
+the next one is admitted only if something is left after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import secrets
 import threading
 import time
 from bisect import insort
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,51 +48,8 @@ POLL_S = 0.1
 """Interval at which the database is read while requests wait for money."""
 CLEAN_S = 60.0
 """Interval at which leases that expired long ago are deleted."""
-
-FIRST_RATIO = 4.0
-"""Assumed ratio of actual to expected costs before `LEAST_SAMPLES` requests have ended."""
-LEAST_SAMPLES = 10
-MAX_RATIO = 50.0
-"""Largest ratio that is reserved, so that one extreme request does not block the next ones."""
-WINDOW = 200
-"""The largest ratio among the last one or two windows of requests counts."""
-MAX_RATIOS = 10_000
-"""Kinds of requests whose ratios are kept, 200 bytes each."""
-
-
-class _Ratios:
-    """Ratios of actual to expected costs of recent requests."""
-
-    __slots__ = ("before", "before_sum", "count", "now", "now_sum")
-
-    def __init__(self) -> None:
-        self.before = self.now = 0.0
-        self.before_sum = self.now_sum = 0.0
-        self.count = 0
-
-    def add(self, ratio: float) -> None:
-        self.now = max(self.now, ratio)
-        self.now_sum += ratio
-        self.count += 1
-        if self.count % WINDOW == 0:
-            self.before, self.now = self.now, 0.0
-            self.before_sum, self.now_sum = self.now_sum, 0.0
-
-    @property
-    def is_known(self) -> bool:
-        """Whether enough requests have ended."""
-        return self.count >= LEAST_SAMPLES
-
-    @property
-    def largest(self) -> float:
-        """The largest ratio, at least 1."""
-        return min(MAX_RATIO, max(1.0, self.before, self.now))
-
-    @property
-    def mean(self) -> float:
-        """The mean ratio, at most 1."""
-        counted = self.count if self.count < WINDOW else WINDOW + self.count % WINDOW
-        return min(1.0, (self.before_sum + self.now_sum) / counted)
+LEASED_REQUESTS = 2
+"""A process leases at least the most that so many requests may cost, so that few have to wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,11 +77,14 @@ class _Account:
     is_wanted: bool = False
     """Whether another process waits for what this one returns."""
     is_exhausted: bool = False
+    is_returning: bool = False
+    """Whether the database is just being offered what this process does not need."""
     low: int = 0
     """If less than this is free, more is leased."""
     chunk: int = 0
-    """The bounds of a few requests together."""
+    """The least that is leased beyond what is needed."""
     uncovered: _Part | None = None
+    """What the request that may overspend has reserved."""
     waiting: list[_Ask] = field(default_factory=list)
     is_urgent: bool = True
     read_s: float = -math.inf
@@ -140,22 +99,13 @@ class _Account:
     @property
     def free(self) -> int:
         """What this process may reserve without asking the database."""
-        return self.leased - self.unwritten - self.reserved
+        free = self.leased - self.unwritten - self.reserved
+        return min(0, free) if self.is_returning else free
 
     @property
     def left(self) -> int:
         """What is not spent, as far as this process knows; it may be reserved."""
         return self.limit - self.spent - self.unwritten
-
-    def cover(self, free: int) -> None:
-        """Reserve what is free for the uncovered request, if there is one."""
-        part = self.uncovered
-        if part is not None:
-            more = max(0, min(free, part.bound - part.amount))
-            part.amount += more
-            self.reserved += more
-            if part.amount >= part.bound:
-                self.uncovered = None
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +114,6 @@ class _Part:
 
     account: _Account
     amount: int
-    bound: int
 
 
 @dataclass(slots=True, eq=False)
@@ -172,10 +121,8 @@ class Reservation:
     """What is reserved for one request, in the budgets of its key and of its team."""
 
     parts: Sequence[_Part]
-    kind: tuple[str, str]
-    expected: int
     allowance_usd: float
-    """The most that the request may cost; infinite, unless nearly nothing is left."""
+    """What is left for the request; infinite if the most that it may cost is reserved."""
 
 
 @dataclass(slots=True, eq=False)
@@ -184,10 +131,10 @@ class _Ask:
 
     number: int
     accounts: Sequence[_Account]
-    kind: tuple[str, str]
     expected: int
     least: int
     bound: int
+    """The most that the request may cost."""
     started_s: float
     future: asyncio.Future[Reservation] | None = None
     queue: _Account | None = None
@@ -202,7 +149,7 @@ class BudgetTimes:
     """When a process goes by what it knows, and when it forgets it."""
 
     stale_s: float = 4.0
-    """Time without an answer of the database after which the last known state applies."""
+    """Time without an answer of the database after which a process spends only what it leased."""
     idle_s: float = 60.0
     """Time after which a process gives an unused lease back, and forgets the budget."""
 
@@ -253,7 +200,6 @@ class Budgets:
         self._lock = threading.Lock()
         self._accounts: dict[BudgetId, _Account] = {}
         self._by_key: dict[str | None, tuple[Key, Sequence[_Account], float, float]] = {}
-        self._ratios: OrderedDict[tuple[str, str], _Ratios] = OrderedDict()
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered_s = time.monotonic()
@@ -314,15 +260,6 @@ class Budgets:
             if is_wanted:
                 for part in reservation.parts:
                     part.account.is_urgent = True
-            if spent and reservation.expected:
-                ratio = spent / reservation.expected
-                for name in (reservation.kind, ("", reservation.kind[1])):
-                    ratios = self._ratios.get(name)
-                    if ratios is None:
-                        ratios = self._ratios[name] = _Ratios()
-                        if len(self._ratios) > MAX_RATIOS:
-                            self._ratios.popitem(last=False)
-                    ratios.add(ratio)
         for account in waiting:
             self._serve(account)
         if is_wanted:
@@ -364,23 +301,13 @@ class Budgets:
         return account
 
     def _ask(self, key: Key, cost: ExpectedCost) -> _Ask:
-        accounts = self._accounts_of(key)
-        kind = accounts[0].id.subject, cost.kind
-        largest, mean = FIRST_RATIO, 1.0
-        for name in (kind, ("", cost.kind)):
-            ratios = self._ratios.get(name)
-            if ratios is not None and ratios.is_known:
-                largest, mean = ratios.largest, ratios.mean
-                break
         expected = to_nusd(cost.usd)
         return _Ask(
             number=next(self._numbers),
-            accounts=accounts,
-            kind=kind,
+            accounts=self._accounts_of(key),
             expected=expected,
-            # The expected costs come from a profile, and many users' requests are shorter.
-            least=min(expected, math.ceil(to_nusd(cost.least_usd) * mean)),
-            bound=math.ceil(expected * largest),
+            least=min(expected, to_nusd(cost.least_usd)),
+            bound=max(expected, to_nusd(cost.most_usd)),
             started_s=time.monotonic(),
         )
 
@@ -389,62 +316,55 @@ class Budgets:
 
         Raises AdmissionError if a budget is spent.
         """
-        blind_s = self._blind_s()
-        if blind_s > 0:
-            self._check_grace(ask, blind_s)
+        is_blind = self._is_blind(ask)
         needed = max(ask.least, 1)
         for account in ask.accounts:
-            if account.left < needed and (account.is_known or blind_s > 0):
+            if account.is_known and account.left < needed:
                 self._on_refused(account.kind, "spent")
                 raise _spent_error(account, self._clock())
         parts: list[_Part] = []
         allowance = math.inf
         for account in ask.accounts:
-            waiting = account.waiting
-            if waiting and not is_late and ask.bound and waiting[0] < ask:
-                return account  # first come, first served
-            amount = self._amount(account, ask, is_blind=blind_s > 0, is_late=is_late)
+            amount = self._amount(account, ask, is_blind=is_blind, is_late=is_late)
             if amount is None:
                 return account
-            parts.append(_Part(account, amount, ask.bound))
+            parts.append(_Part(account, amount))
             if amount < ask.bound:
-                allowance = min(allowance, amount / NANO)
+                allowance = min(allowance, account.free / NANO)
         is_low = False
         for part in parts:
             account = part.account
             account.reserved += part.amount
             account.in_flight += 1
             account.used_s = ask.started_s
-            account.chunk = 4 * ask.bound
-            if part.amount < part.bound:
+            account.chunk = LEASED_REQUESTS * ask.bound
+            if part.amount < ask.bound:
                 account.uncovered = part
             if account.free < account.low and not account.is_exhausted and not account.is_urgent:
                 account.is_urgent = is_low = True
         if is_low:
             self._thread.hurry("budgets")
-        is_full = allowance * NANO >= ask.expected
-        return Reservation(parts, ask.kind, ask.expected if is_full else 0, allowance)
+        return Reservation(parts, allowance)
 
     @staticmethod
     def _amount(account: _Account, ask: _Ask, *, is_blind: bool, is_late: bool) -> int | None:
-        """Return what a request may reserve of one budget; None if it has to wait."""
-        free, is_exhausted = account.free, account.is_exhausted
-        idle_elsewhere = account.idle_elsewhere
-        if is_blind:
-            free, is_exhausted, idle_elsewhere = account.left - account.reserved, True, 0
+        """Return what a request reserves of one budget; None if it has to wait.
+
+        Without the database (`is_blind`), nothing can be leased beyond what the process has.
+        """
+        free, waiting = account.free, account.waiting
         if not ask.bound:  # costs nothing, or nothing that is known
-            return 0 if account.is_known or is_blind else None
+            return 0 if account.is_known else None
         if free >= ask.bound:
             return ask.bound
-        if account.uncovered is not None or not is_exhausted:
+        may_lease = not (account.is_exhausted or is_blind)
+        is_overtaking = bool(waiting) and waiting[0] < ask and not is_late
+        if account.uncovered is not None or may_lease or is_overtaking:
             return None
-        if free >= max(ask.expected, 1):
-            return free
-        is_last = account.in_flight == 0 and idle_elsewhere == 0
-        is_fresh = is_blind or account.read_s >= ask.started_s
-        if free >= max(ask.least, 1) and (is_late or (is_last and is_fresh)):
-            return free
-        return None
+        is_fresh = account.idle_elsewhere == 0 and account.read_s >= ask.started_s
+        is_all = account.in_flight == 0 and (is_fresh or is_blind)  # nothing more may come back
+        least = ask.least if is_late or is_all else ask.expected
+        return min(free, ask.expected) if free >= max(least, 1) else None
 
     def _finish(self, reservation: Reservation, spent: int) -> None:
         for part in reservation.parts:
@@ -455,8 +375,6 @@ class Budgets:
             account.used_s = time.monotonic()
             if account.uncovered is part:
                 account.uncovered = None
-            is_blind = account.uncovered is not None and self._blind_s() > 0
-            account.cover(account.left - account.reserved if is_blind else account.free)
 
     def _enqueue(self, ask: _Ask, account: _Account) -> None:
         if ask.future is None:
@@ -468,26 +386,23 @@ class Budgets:
     def _serve(self, account: _Account) -> None:
         """Admit the requests that wait for a budget, in the order of their arrival.
 
-        A request is overtaken only if nothing is in flight here that could return enough for it.
+        A request that cannot be covered is overtaken only by those that can.
         """
-        is_due = overtakes = False
+        is_due = False
         with self._lock:
             for ask in tuple(account.waiting):
                 assert ask.future is not None  # noqa: S101 - for mypy; it waits
-                if overtakes and account.free < max(ask.least, 1):
+                if ask.bound > account.free and ask is not account.waiting[0]:
                     continue
                 result: Reservation | _Account | None = None
                 try:
-                    result = self._attempt(ask, is_late=overtakes)
+                    result = self._attempt(ask)
                 except AdmissionError as exc:
                     ask.future.set_exception(exc)
                 if result is account:
-                    if account.is_exhausted and not account.in_flight:
-                        overtakes = True
-                        continue
-                    is_due = not account.is_exhausted and not account.is_urgent
-                    account.is_urgent |= is_due
-                    break
+                    if not account.is_exhausted and not account.is_urgent:
+                        account.is_urgent = is_due = True
+                    continue
                 account.waiting.remove(ask)
                 ask.queue = None
                 if isinstance(result, Reservation):
@@ -501,7 +416,7 @@ class Budgets:
         """Wait for money, at most as long as the settings say.
 
         The request may wait longer for money that another process has leased and does not use. It
-        comes back in `QUIET_S` and `WRITE_S`, or when the lease of a killed process expires.
+        comes back within `QUIET_S` and twice `WRITE_S`, or when a killed process's lease expires.
         """
         future = ask.future
         assert future is not None  # noqa: S101 - for mypy; it is enqueued
@@ -539,7 +454,9 @@ class Budgets:
             result = self._attempt(ask, is_late=True)
         if isinstance(result, Reservation):
             return result
-        longest_s = QUIET_S + WRITE_S if result.leased_elsewhere else 0.0
+        if self._is_blind(ask):
+            raise self._unknown_error(ask)
+        longest_s = QUIET_S + 2 * WRITE_S if result.leased_elsewhere else 0.0
         is_stale = result.read_s < ask.started_s
         if result.idle_elsewhere or is_stale or not result.is_exhausted:
             longest_s = LEASE_S + QUIET_S
@@ -568,22 +485,28 @@ class Budgets:
         if is_due:
             self._thread.hurry("budgets")
 
-    def _blind_s(self) -> float:
-        """Return for how long the database has not answered; 0 if it is not too long."""
-        silent_s = time.monotonic() - self._answered_s
-        return 0.0 if silent_s < self._times.stale_s else silent_s
+    def _is_blind(self, ask: _Ask) -> bool:
+        """Return whether the database has not answered lately; raises AdmissionError if too long.
 
-    def _check_grace(self, ask: _Ask, blind_s: float) -> None:
-        if blind_s > self._settings().database.grace_s:
-            self._on_refused(ask.accounts[0].kind, "unknown")
-            raise AdmissionError(
-                "The gateway cannot reach its database, so it does not know what is left of the "
-                "budget of this key. Try again later, or ask the operator.",
-                code="budget_unknown",
-                kind="server_error",
-                status=503,
-                retry_after_s=10,
-            )
+        Then a process spends what it has leased, which no other process spends meanwhile.
+        """
+        silent_s = time.monotonic() - self._answered_s
+        if silent_s < self._times.stale_s:
+            return False
+        if silent_s > self._settings().database.grace_s:
+            raise self._unknown_error(ask)
+        return True
+
+    def _unknown_error(self, ask: _Ask) -> AdmissionError:
+        self._on_refused(ask.accounts[0].kind, "unknown")
+        return AdmissionError(
+            "The gateway cannot reach its database, so it does not know what is left of the "
+            "budget of this key. Try again later, or ask the operator.",
+            code="budget_unknown",
+            kind="server_error",
+            status=503,
+            retry_after_s=10,
+        )
 
     # Writes, in the database's thread.
 
@@ -611,9 +534,11 @@ class Budgets:
             except DatabaseError:
                 with self._lock:
                     for account, order in zip(due, orders, strict=True):
-                        account.is_urgent = True
+                        account.is_urgent, account.is_returning = True, False
                         if is_sent:
                             account.doubtful[order.number] = order.spent_nusd
+                            if order.returns_unused:
+                                account.leased = account.unwritten + account.reserved
                 raise
         else:
             states = ()
@@ -646,26 +571,27 @@ class Budgets:
         account.is_urgent = False
         unused_s = now_s - account.used_s
         account.next_s = now_s + (WRITE_S if unused_s < QUIET_S else QUIET_S)
-        uncovered = account.uncovered
-        missing = 0 if uncovered is None else uncovered.bound - uncovered.amount
         waiting = account.waiting
+        keeps_unused = unused_s < self._times.idle_s and not self._is_closing
+        account.is_returning = account.is_wanted or bool(waiting) or not keeps_unused
         return Order(
             account.id,
             account.limit,
             account.unwritten,
-            account.reserved + missing,
+            account.reserved,
             waiting[0].bound if waiting else 0,
             min((max(ask.least, 1) for ask in waiting), default=0),
             max(account.chunk, sum(ask.bound for ask in waiting)),
             account.number,
             dict(account.doubtful),
             is_new=not account.is_known,
-            keeps_unused=unused_s < self._times.idle_s and not self._is_closing,
+            keeps_unused=keeps_unused,
+            returns_unused=account.is_returning,
         )
 
     @staticmethod
     def _take(account: _Account, order: Order, state: LedgerState, now_s: float) -> None:
-        account.is_known = True
+        account.is_known, account.is_returning = True, False
         account.doubtful.clear()
         account.unwritten -= order.spent_nusd
         account.spent = state.spent_nusd
@@ -673,10 +599,10 @@ class Budgets:
         account.is_exhausted = state.is_exhausted
         account.idle_elsewhere = state.idle_nusd
         account.leased_elsewhere = state.elsewhere_nusd
+        account.is_urgent |= state.is_wanted and not account.is_wanted
         account.is_wanted = state.is_wanted
         account.low = max(0, state.leased_nusd - order.reserved_nusd) // 2
         account.read_s = now_s
-        account.cover(account.free)
 
     def _serve_all(self, accounts: Sequence[_Account]) -> None:
         for account in accounts:

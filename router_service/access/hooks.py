@@ -53,15 +53,15 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCost:
-    """What a planned request is expected to cost."""
+    """What a planned request is expected to cost, and between which limits its cost may be."""
 
     usd: float
     """Expected cost with the chosen model."""
     least_usd: float
-    """Expected cost with the cheapest model that may answer it."""
-    kind: str = ""
-    """Requests of the same kind are expected to deviate from this cost in the same way. There are
-    few kinds, such as one for each model."""
+    """Cost of a very short answer of the cheapest model that may answer."""
+    most_usd: float
+    """Cost of the longest answers that the request allows, of the dearest models that may answer.
+    """
 
 
 @request_value(frozen=True, slots=True)
@@ -86,11 +86,11 @@ class AccessHooks(Protocol):
         """
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Reserve what an admitted request is expected to cost, and return the most it may cost.
+        """Reserve what an admitted request may cost, and return what is left for it.
 
-        The result is infinite, or lower than `cost.usd`: then a cheaper model has to answer. It is
-        at least `cost.least_usd`, or what such requests have cost lately if that is less. Raises
-        AdmissionError if not even the cheapest model fits.
+        The result is infinite if `cost.most_usd` is reserved. If it is lower than `cost.usd`, a
+        cheaper model has to answer. It is at least `cost.least_usd`. Raises AdmissionError if less
+        is left.
         """
 
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:

@@ -46,7 +46,7 @@ class Order:
     spent_nusd: int
     """Spent since the last write that is known to be made."""
     reserved_nusd: int
-    """Reserved by requests in flight, or missing to what they should reserve."""
+    """Reserved by requests in flight."""
     waiting_nusd: int
     """Wanted by the first request that waits."""
     least_nusd: int
@@ -61,6 +61,9 @@ class Order:
     """Whether the process has not written this budget before."""
     keeps_unused: bool = True
     """Whether to hold more than is needed."""
+    returns_unused: bool = True
+    """Whether the process reserves nothing meanwhile, so that others may get what it does not need.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +142,18 @@ def _settle(
     needed = order.reserved_nusd + order.waiting_nusd
     free = max(0, most - needed)
     chunk = max(free // FREE_SHARE, min(order.chunk_nusd, free))
-    if not order.keeps_unused or (is_wanted and not order.waiting_nusd):
+    if not order.keeps_unused:
         amount = needed
     elif is_wanted:  # all take turns
-        amount = needed + free // FREE_SHARE
+        if order.returns_unused:
+            amount = needed + (free // FREE_SHARE if order.waiting_nusd else 0)
     elif amount < needed + chunk // 2:
         amount = needed + chunk
     amount = min(amount, most)
     is_exhausted = amount >= most
     if elsewhere and amount < needed:
         changes.wanted.append({**_key(order.id), "x": now_s + WANTED_S})
-    if amount < order.reserved_nusd + order.least_nusd:
+    if order.returns_unused and amount < order.reserved_nusd + order.least_nusd:
         # Two processes that each hold a part which is of no use would both wait.
         amount = min(amount, order.reserved_nusd)
     if newly_spent:

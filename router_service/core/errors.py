@@ -585,6 +585,10 @@ _REMEDIES = {
 class UpstreamError(SwitchcraftError):
     """A failure of an upstream to give a usable answer."""
 
+    status: int | None = None
+    """The status that shows that the upstream gave no answer; None without one, or for a success.
+    """
+
     def __init__(
         self,
         model: str,

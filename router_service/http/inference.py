@@ -219,11 +219,12 @@ async def _within_budget(
     request: Request, receive: Receive, plan: Plan, limits: VerificationLimits | None
 ) -> tuple[Plan, VerificationLimits | None]:
     """Reserve the cost of a plan; return the plan and its limits within what the budget allows."""
-    cost = plan.expected_cost
+    cost = plan.expected_cost(1 if limits is None else limits.max_candidates)
     allowance_usd = await reserve(request, receive, cost)
     if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
         plan = plan.planner.within(plan, allowance_usd)
-    if limits is not None and allowance_usd < limits.max_cost_usd:
+    if limits is not None and allowance_usd < limits.max_cost_usd and plan.decision is not None:
         # The cheapest arm may always be asked.
-        limits = replace(limits, max_cost_usd=max(allowance_usd, cost.least_usd))
+        cheapest_usd = min(plan.decision.cost_usd.values())
+        limits = replace(limits, max_cost_usd=max(allowance_usd, cheapest_usd))
     return plan, limits

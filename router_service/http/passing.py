@@ -73,7 +73,7 @@ providers quote parts of it."""
 CREATING = frozenset({"POST", "PATCH"})
 """Methods that are not idempotent (RFC 9110, section 9.2.2; RFC 5789)."""
 
-UNKNOWN_COST = ExpectedCost(0.0, 0.0)
+UNKNOWN_COST = ExpectedCost(0.0, 0.0, 0.0)
 """Nothing is reserved, but a budget that is spent refuses the request."""
 
 FindModel = Callable[[Engine], Awaitable[Model]]

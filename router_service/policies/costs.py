@@ -69,6 +69,19 @@ class Price(BaseModel):
         time_usd = seconds * (self.usd_per_hour or 0.0)
         return (input_usd + output_usd) / TOKENS_PER_MTOK + time_usd / SECONDS_PER_HOUR
 
+    def most_usd(self, input_tokens: float, output_tokens: float, seconds: float) -> float:
+        """Return the most that so much may cost, whatever is cached, reasoning or a long prompt."""
+        tokens_usd = 0.0
+        for price in (self, *(longer.price for longer in self.long_prompts)):
+            read = (price.input_usd_per_mtok, price.cached_input_usd_per_mtok)
+            wrote = (price.output_usd_per_mtok, price.reasoning_usd_per_mtok)
+            dearest_read = max(usd or 0.0 for usd in (*read, price.cache_write_usd_per_mtok))
+            dearest_wrote = max(usd or 0.0 for usd in wrote)
+            usd = input_tokens * dearest_read + output_tokens * dearest_wrote
+            tokens_usd = max(tokens_usd, usd)
+        time_usd = seconds * (self.usd_per_hour or 0.0)
+        return tokens_usd / TOKENS_PER_MTOK + time_usd / SECONDS_PER_HOUR
+
     def cost_of(self, usage: Usage, seconds: float) -> float:
         """Return the cost of an answer with this usage and duration; each token is counted once."""
         price = self

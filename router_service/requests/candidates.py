@@ -78,9 +78,17 @@ class Candidate:
         return any(attempt.was_sent for attempt in self.attempts)
 
     @property
-    def cost_usd(self) -> float | None:
+    def answer_usd(self) -> float | None:
         """Cost of the answer; None if it is unknown, or if no upstream got the request."""
         return answer_cost_usd(self.model, self.usage, self.seconds) if self.was_asked else None
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost of the answer and of the attempts before it; None as for `answer_usd`."""
+        answer_usd, lost_usd = self.answer_usd, sum(each.lost_usd for each in self.attempts)
+        if not lost_usd or (answer_usd is None and self.usage is not None):
+            return answer_usd
+        return (answer_usd or 0.0) + lost_usd
 
     @property
     def failure(self) -> str | None:

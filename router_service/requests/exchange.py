@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import orjson
@@ -18,7 +18,7 @@ from router_service.core.reasons import Reason
 from router_service.core.resources import Stage
 from router_service.policies.explanations import arm_label, explain_choice
 from router_service.policies.verified import explain_candidate
-from router_service.requests.candidates import Candidate
+from router_service.requests.candidates import Candidate, answer_cost_usd
 from router_service.requests.planning import Plan
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.client import ReserveMemory, unlimited
@@ -175,14 +175,18 @@ class Exchange:
     def settle(self, candidate: Candidate) -> None:
         """Set how long a candidate took, and its usage, which is estimated if it is not reported.
 
-        Providers bill cancelled, broken and rejected answers too, but no request that they did not
-        get.
+        Providers bill cancelled, broken and rejected answers too, and at least the prompt of each
+        attempt. They bill no request that they did not get, or to which they reported an error.
         """
         candidate.seconds = time.perf_counter() - candidate.started_s
-        opened = candidate.opened
+        opened, request = candidate.opened, self.plan.request
         completion_tokens: int | None = None
+        lost = candidate.attempts if opened is None else candidate.attempts[:-1]
+        lost = [attempt for attempt in lost if attempt.is_billed]
         if opened is None:
-            if candidate.attempts and candidate.attempts[-1].is_cancelled:
+            models = [attempt.model for attempt in lost]
+            if candidate.model.name in models:
+                del lost[models.index(candidate.model.name)]
                 completion_tokens = 0
         elif opened.reader is not None:
             candidate.identity = opened.reader.identity
@@ -193,15 +197,17 @@ class Exchange:
             candidate.usage = candidate.usage or parsed_usage or read_usage(opened.value)
             # Freed, because it is much larger than the body, and the client may read slowly.
             opened.value = None
-            if candidate.unread_bytes and self.plan.request.endpoint.is_routed:
-                completion_tokens = candidate.unread_bytes // CHARACTERS_PER_TOKEN
+            if opened.status < 400:
+                size_bytes = candidate.unread_bytes or len(opened.body)
+                is_text = request.endpoint.is_routed
+                completion_tokens = size_bytes // CHARACTERS_PER_TOKEN if is_text else 0
+        prompt = Usage(-(-request.body.size_bytes // CHARACTERS_PER_TOKEN), 0, is_estimated=True)
         if candidate.usage is None and completion_tokens is not None:
-            size_bytes = self.plan.request.body.size_bytes
-            candidate.usage = Usage(
-                prompt_tokens=-(-size_bytes // CHARACTERS_PER_TOKEN),
-                completion_tokens=completion_tokens,
-                is_estimated=True,
-            )
+            candidate.usage = replace(prompt, completion_tokens=completion_tokens)
+        prices = {model.name: model for model in self.plan.candidates}
+        for attempt in lost:
+            model = prices.get(attempt.model, candidate.model)
+            attempt.lost_usd = answer_cost_usd(model, prompt, 0.0) or 0.0
 
     def headers(self, *, with_cost: bool = False) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe the decision, and the cost if it is known."""

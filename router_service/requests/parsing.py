@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from router_service.apis.api import Api, UpstreamApi
-from router_service.apis.capabilities import Requirements, read_requirements
+from router_service.apis.capabilities import Feature, Requirements, read_requirements
 from router_service.apis.conversation import (
     ChatRequest,
     Conversation,
@@ -81,6 +82,8 @@ def read_session(body: Mapping[str, Json]) -> str | None:
     )
 
 
+_MEDIA = frozenset({Feature.IMAGES, Feature.AUDIO, Feature.FILES})
+
 MAX_NAMED_FIELDS = 8
 """Most fields of a request that an error names as reasons why a model cannot get the request."""
 
@@ -128,6 +131,17 @@ class Endpoint:
 
 _JSON_PATHS = {"/embeddings", "/completions"}
 
+_OUTPUT_LIMITS = {
+    "/chat/completions": ("max_completion_tokens", "max_tokens"),
+    "/completions": ("max_tokens",),
+    "/messages": ("max_tokens",),
+    "/responses": ("max_output_tokens",),
+}
+"""The fields that limit the length of an answer, by path. A field of another API limits nothing."""
+
+MAX_COUNT = 10**9
+"""Larger numbers in a request count as this one."""
+
 
 def unrouted(path: str) -> Endpoint:
     """Return an endpoint whose requests must name a model of the pool."""
@@ -147,6 +161,10 @@ class ParsedRequest:
     """The name that the body gives to the conversation, if any."""
     unverifiable: UnverifiedReason | None
     """Why the answer cannot be verified, or None if it can be."""
+    max_output_tokens: int | None
+    """The longest answer that the request allows; None if it does not say so."""
+    answers: int
+    """How many answers the request asks for."""
     _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict, repr=False)
     """Fields that each API cannot express; empty until a request has to be translated."""
 
@@ -200,6 +218,15 @@ class ParsedRequest:
         return sha256(self.body.body).hexdigest()
 
     @property
+    def refers_to_more(self) -> bool:
+        """Whether the prompt may have more tokens than the body has bytes.
+
+        It may refer to an earlier answer, and to images and files.
+        """
+        features = self.requirements.features
+        return self.chat.continues is not None or not features.isdisjoint(_MEDIA)
+
+    @property
     def has_cache_markers(self) -> bool:
         """Whether the body has `cache_control`, which some providers need to cache a prompt."""
         return b'"cache_control"' in self.body.body
@@ -242,6 +269,43 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
             is_continued=chat.continues is not None,
             is_stored_by_default=api is not None and api.stores_answers,
         )
-        request = ParsedRequest(endpoint, chat, requirements, template, session, unverifiable)
+        request = ParsedRequest(
+            endpoint,
+            chat,
+            requirements,
+            template,
+            session,
+            unverifiable,
+            max_output_tokens=_max_output_tokens(endpoint.path, raw),
+            answers=_answers(raw),
+        )
         _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))
     return request
+
+
+def _max_output_tokens(path: str, body: Mapping[str, Json]) -> int | None:
+    """Return the longest answer that a body allows, or None if it does not say so.
+
+    Of two limits, an upstream may know only the larger one.
+    """
+    if path == "/embeddings":
+        return 0
+    limits = [body[name] for name in _OUTPUT_LIMITS.get(path, ()) if body.get(name) is not None]
+    if not limits or not all(type(limit) is int and limit > 0 for limit in limits):
+        return None
+    return min(MAX_COUNT, max(limit for limit in limits if isinstance(limit, int)))
+
+
+def _answers(body: Mapping[str, Json]) -> int:
+    """Return how many answers a body asks for: `n` or `best_of` for each of its prompts.
+
+    Some servers read numbers in strings, too.
+    """
+    counts = [1]
+    for wanted in (body.get("n"), body.get("best_of")):
+        if isinstance(wanted, int | float | str):
+            with suppress(ValueError, OverflowError):
+                counts.append(int(min(MAX_COUNT, float(wanted))))
+    prompts = body.get("prompt")
+    several = isinstance(prompts, list) and not all(type(each) is int for each in prompts)
+    return max(counts) * (len(prompts) if isinstance(prompts, list) and several else 1)

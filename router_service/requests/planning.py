@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -72,6 +73,10 @@ MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 
 TYPICAL_OUTPUT_TOKENS = 300
 """Assumed length of an answer if nothing is known about it, unless the request allows less."""
+
+LONGEST_OUTPUT_TOKENS = 128_000
+"""Assumed longest answer of a model that has no `max_output_tokens`; that of GPT-5 is the longest.
+"""
 
 
 @request_value(frozen=True, slots=True)
@@ -199,25 +204,23 @@ class Plan:
         """The policy by which the request is answered; None if it is not routed."""
         return self.policy and (self.verified or self.policy)
 
-    @property
-    def expected_cost(self) -> ExpectedCost:
-        """What the request is expected to cost.
+    def expected_cost(self, max_answers: int = 1) -> ExpectedCost:
+        """Return what the request is expected to cost, and at most if models answer it.
 
-        A verified answer starts with what its chosen arm is expected to cost.
+        A verified answer starts with what its chosen arm is expected to cost, and at most
+        `max_answers` arms answer.
         """
-        chosen = self.candidates[0].name
+        request, models = self.request, self.candidates
         if self.decision is None:
-            request, models = self.request, self.candidates
-            if self.reason in {Reason.PINNED, Reason.CONTINUED}:
-                models = models[:1]
-            # An answer may be very short, and nobody is refused while money is left.
-            least_usd = min(_cost_usd(request, model, output_tokens=0) for model in models)
-            return ExpectedCost(_cost_usd(request, models[0]), least_usd, chosen)
-        usd = self.planner.cost_usd(self, self.decision.arm)
-        # Not the arms' costs for this request, which are estimates that may be too high.
-        least_usd = min(usd, *self.decision.cost_usd.values())
-        kind = chosen if self.verified is None else self.verified.rule.name
-        return ExpectedCost(usd, least_usd, kind)
+            usd = _cost_usd(request, models[0])
+        else:
+            usd = self.planner.cost_usd(self, self.decision.arm)
+        most_usd = sorted((_most_usd(request, model) for model in models), reverse=True)
+        if self.reason in {Reason.PINNED, Reason.CONTINUED}:
+            models = models[:1]  # `within` changes no model that the request names
+        # An answer may be very short, and nobody is refused while money is left.
+        least_usd = min(_cost_usd(request, model, output_tokens=0) for model in models)
+        return ExpectedCost(usd, min(usd, least_usd), sum(most_usd[:max_answers]))
 
     @property
     def router_failed(self) -> bool:
@@ -738,6 +741,27 @@ def _cost_usd(
     tokens = needs.input_tokens
     if request.endpoint.api is None:  # neither parsed, nor answered with a usual length
         tokens = request.body.size_bytes // CHARACTERS_PER_TOKEN
-    if needs.output_tokens > 0:
-        output_tokens = min(output_tokens, needs.output_tokens)
-    return model.price.cost_usd(tokens, output_tokens, 0)
+    if request.max_output_tokens is not None:
+        output_tokens = min(output_tokens, request.max_output_tokens)
+    return model.price.cost_usd(tokens, output_tokens * request.answers, 0)
+
+
+def _most_usd(request: ParsedRequest, model: Model) -> float:
+    """Return the most that a request may cost with a model; 0 if its price is unknown.
+
+    A token has at least one byte. How many tokens a file or an earlier answer has, to which the
+    request only refers, is known from the model's context window at most.
+    """
+    if model.price is None:
+        return 0.0
+    known = model.capabilities
+    window_tokens = known.context_window_tokens or math.inf
+    prompt_tokens = min(window_tokens, request.body.size_bytes)
+    if request.refers_to_more and window_tokens < math.inf:
+        prompt_tokens = window_tokens
+    longest_tokens = known.max_output_tokens or min(window_tokens, LONGEST_OUTPUT_TOKENS)
+    output_tokens = longest_tokens
+    if request.max_output_tokens is not None:
+        output_tokens = min(request.max_output_tokens, known.max_output_tokens or window_tokens)
+    seconds = max(deployment.timeouts.total_s for deployment in model.deployments)
+    return model.price.most_usd(prompt_tokens, output_tokens * request.answers, seconds)

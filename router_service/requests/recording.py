@@ -75,13 +75,12 @@ class Recorder:
             exchange.asked,
         )
         policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
-        own_usd = accepted.cost_usd
-        cost_usd = exchange.cost_usd if asked else own_usd
+        cost_usd = exchange.cost_usd if asked else accepted.cost_usd
         candidates = [
             candidate_record(arm, candidate, is_accepted=candidate is accepted)
             for arm, candidate in asked.items()
         ]
-        self._count(exchange, own_usd)
+        self._count(exchange)
         if asked:
             self._count_candidates(exchange, asked)
         baseline_usd = None
@@ -308,7 +307,7 @@ class Recorder:
             )
         )
 
-    def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
+    def _count(self, exchange: Exchange) -> None:
         """Update the metrics of every answer: status, times, attempts, tokens, cost."""
         metrics, plan, accepted = self._metrics, exchange.plan, exchange.accepted
         model, child = accepted.model.name, metrics.child
@@ -332,13 +331,15 @@ class Recorder:
         for attempt in exchange.attempts:
             kind = attempt.failure or ("cancelled" if attempt.is_cancelled else "answered")
             child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
+            if attempt.lost_usd:
+                child(metrics.cost_usd, attempt.model, "gateway").inc(attempt.lost_usd)
         if accepted.was_asked:
-            self._count_answer(accepted, cost_usd)
+            self._count_answer(accepted)
         is_answered = exchange.ending is Ending.COMPLETE and exchange.status < 400
-        if is_answered and cost_usd is None:
-            child(metrics.unpriced, model, "price" if accepted.usage else "usage").inc()
+        if is_answered and accepted.answer_usd is None:
+            child(metrics.unpriced, model, "price").inc()
 
-    def _count_answer(self, candidate: Candidate, cost_usd: float | None) -> None:
+    def _count_answer(self, candidate: Candidate) -> None:
         """Update the metrics of one upstream's answer: its duration, tokens and cost."""
         metrics, child, usage = self._metrics, self._metrics.child, candidate.usage
         model = candidate.model.name
@@ -354,6 +355,7 @@ class Recorder:
                 series = child(metrics.tokens, model, kind, source)
                 if tokens:
                     series.inc(tokens)
+        cost_usd = candidate.answer_usd
         if cost_usd is not None:
             child(metrics.cost_usd, model, source).inc(cost_usd)
 
@@ -365,9 +367,8 @@ class Recorder:
             if candidate is exchange.accepted:
                 outcome = "accepted"
             else:  # the accepted candidate is counted as the request's answer
-                cost_usd = candidate.cost_usd
-                self._count_answer(candidate, cost_usd)
-                child(metrics.rejected_cost_usd, arm).inc(cost_usd or 0)
+                self._count_answer(candidate)
+                child(metrics.rejected_cost_usd, arm).inc(candidate.cost_usd or 0)
             child(metrics.candidates, arm, outcome).inc()
             child(metrics.release_candidates, exchange.plan.track, outcome).inc()
         if exchange.accepted.arm is not None:

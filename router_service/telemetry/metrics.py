@@ -381,7 +381,7 @@ class Metrics:
     )
     unpriced = _counter(
         "unpriced_answers",
-        "Successful answers with unknown cost, by what is missing: usage, price.",
+        "Successful answers with unknown cost, because their model's price is missing.",
         "model",
         "missing",
     )

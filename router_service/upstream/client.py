@@ -176,7 +176,9 @@ class UpstreamAnswer:
         """Releases the connection and the timer, and ends the span, when the answer is closed."""
         self.status = response.status
         if self.status // 100 not in {2, 4, 5}:
-            raise UpstreamError(model, f"answered with status {self.status}", Failure.MALFORMED)
+            exc = UpstreamError(model, f"answered with status {self.status}", Failure.MALFORMED)
+            exc.status = self.status
+            raise exc
         self._all_headers = headers = dict(response.headers)
         passed = [
             (name, value)

@@ -154,10 +154,19 @@ class Attempt:
     """Whether the gateway stopped waiting for the answer."""
     was_sent: bool = field(default=False, compare=False)
     """Whether the upstream may have got a part of the request, and may bill it."""
+    status: int | None = field(default=None, compare=False)
+    """The status of the upstream's answer; None before it."""
+    lost_usd: float = field(default=0.0, compare=False)
+    """Estimated cost of a prompt whose answer is not counted."""
 
     def mark_sent(self) -> None:
         """Record that the upstream may have got a part of the request."""
-        self.was_sent = True
+        self.was_sent, self.status = True, None
+
+    @property
+    def is_billed(self) -> bool:
+        """Whether the upstream bills at least the prompt: it got it, and reported no error."""
+        return self.was_sent and (self.status is None or self.status < 300)
 
 
 class RetryingClient:
@@ -257,6 +266,7 @@ class RetryingClient:
                         self._count_failure(deployment, exc, request.client)
                         failed_ids.add(deployment.id)
                         attempt.failure = exc.failure
+                        attempt.status = exc.status or attempt.status
                         attempts.append(attempt)
                         raise
                     except (
@@ -366,6 +376,7 @@ class RetryingClient:
                 on_sent=attempt.mark_sent,
             )
             answer = await self._client.send(deployment, outgoing)
+            attempt.status = answer.status
             started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", answer)
             started.is_translated = not is_native
             other = body

@@ -17,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from router_service.apis.usage import CHARACTERS_PER_TOKEN
+from router_service.policies.costs import Price
 from router_service.router import Prediction
 from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
@@ -29,9 +31,10 @@ from router_service.settings import (
     Timeouts,
     UpstreamSettings,
 )
+from router_service.upstream.bodies import BodyTemplate
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.gateways import gateway_client, record_of, sandbox_settings
+from tests.gateways import gateway_client, metric, record_of, sandbox_settings
 from tests.serving import ONE_TRY, Sandbox, scripted, served, wait_for
 
 LENIENT = UpstreamSettings(
@@ -305,6 +308,80 @@ def test_deadline_ends_a_stream(house: House) -> None:
     response = house.http.post(CHAT, json=BODY | {"stream": True}, headers=headers)
     assert response.text.count("data: ") == 3
     assert "deadline_exceeded" in response.text
+
+
+USD_A_TOKEN = Price(input_usd_per_mtok=1e6, output_usd_per_mtok=0)
+"""With this price, a cost is a number of prompt tokens."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A failure of upstreams, and what they bill for it."""
+
+    text: str
+    prompts: int
+    """Attempts without an answer that are billed."""
+    everywhere: bool = False
+    """Whether all models fail, and not only the first one."""
+    timeout: str = "30"
+
+
+@pytest.mark.parametrize("body", [{}, {"stream": True}, {"model": "medium"}], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("hang", 1, timeout="0.3"),
+        Fault("hang_after=0", 1, timeout="0.3"),
+        Fault("hang", 3, everywhere=True),
+        Fault("cut_after=0", 3),
+        Fault("cut_after=0,times=2", 2),
+        Fault("status=500", 0),
+        Fault("status=429", 0, everywhere=True),
+        Fault("status=400", 0),
+    ],
+    ids=str,
+)
+def test_attempts_without_an_answer_cost_their_prompts(
+    fault: Fault, body: dict[str, object]
+) -> None:
+    """Each prompt that was sent is billed, as an estimate, unless its upstream reported an error.
+
+    `medium` is asked first; a request that names it has no other model.
+    """
+    upstreams = LENIENT.model_copy(
+        update={
+            "timeouts": Timeouts(first_byte_s=1.0),
+            "retries": RetrySettings(budget_floor_per_s=100, backoff_s=0.01, max_backoff_s=0.1),
+        }
+    )
+    asked = BODY | body
+    content = json.dumps(asked).encode()
+    with run_in_thread() as url:
+        settings = sandbox_settings(url, upstreams)
+        models = tuple(m.model_copy(update={"price": USD_A_TOKEN}) for m in settings.models)
+        for model in ("small", "medium", "large") if fault.everywhere else ("medium",):
+            Sandbox(url).set_faults(model, fault.text)
+        with gateway_client(settings.model_copy(update={"models": models}), FakeRouter()) as http:
+            headers = {"x-request-timeout": fault.timeout, "content-type": "application/json"}
+            response = http.post(CHAT, content=content, headers=headers)
+            record = record_of(http, response)
+            counted_usd = metric(http, "switchcraft_cost_usd_total")
+    prompt_tokens = -(-BodyTemplate.of(content).size_bytes // CHARACTERS_PER_TOKEN)
+    is_hanging = fault.everywhere and fault.text == "hang"
+    prompts = 1 if is_hanging and "model" in body else fault.prompts
+    is_answered = response.status_code == 200 and record["ending"] == "complete"
+    answer_usd = record["prompt_tokens"] if is_answered else 0
+    assert (record["actual_cost_usd"] or 0) == pytest.approx(prompts * prompt_tokens + answer_usd)
+    assert counted_usd == pytest.approx(record["actual_cost_usd"] or 0)
+    if prompts and not is_answered:
+        assert (record["prompt_tokens"], record["usage_is_estimated"]) == (prompt_tokens, True)
+
+
+def test_requests_that_were_not_sent_cost_nothing() -> None:
+    """Nobody bills a prompt for which no connection was made."""
+    with gateway_client(sandbox_settings("http://127.0.0.1:9/v1"), FakeRouter()) as http:
+        response = http.post(CHAT, json=BODY)
+        assert (response.status_code, record_of(http, response)["actual_cost_usd"]) == (502, None)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "0", "nan", "inf", "1e99"])

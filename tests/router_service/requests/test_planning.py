@@ -10,18 +10,23 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
+from router_service.apis.capabilities import Capabilities
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import InvalidRequestError, OverloadedError
 from router_service.core.reasons import Reason
 from router_service.core.resources import Timer
+from router_service.policies.costs import Price
 from router_service.requests.deciding import AT_ONCE_BYTES, plan_request
 from router_service.requests.limits import DecisionQueue
-from router_service.requests.planning import DecidingRouter, Plan
+from router_service.requests.parsing import Endpoint, parse_request, unrouted
+from router_service.requests.planning import DecidingRouter, Plan, Planner
+from router_service.requests.pool import Pool
 from router_service.router import Router
+from router_service.runtime.engine import make_planner
 from router_service.runtime.gateway import Gateway
 from router_service.settings import Settings
-from tests.bodies import BODY
-from tests.endpoints import CHAT
+from tests.bodies import ASK, BODY
+from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fakes import FakeRouter
 
 P = ParamSpec("P")
@@ -141,3 +146,70 @@ def test_plans_of_equal_requests_are_equal() -> None:
     """The release plans the same request equally each time."""
     _, ((first, _), (second, _)) = planned(FakeRouter(), body(), body())
     assert first == second
+
+
+PROMPT = {"model": "small", "messages": ASK}
+IMAGE = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
+COMPLETIONS, EMBEDDINGS = unrouted("/completions"), unrouted("/embeddings")
+
+
+def priced(router: FakeRouter, price: Price, **known: int) -> Planner:
+    """Return a planner for three models with one price and these capabilities."""
+    settings = Settings.sandbox("http://127.0.0.1:9/v1", list(router.probabilities))
+    changes = {"price": price, "capabilities": Capabilities(**known)}
+    models = tuple(model.model_copy(update=changes) for model in settings.models)
+    settings = settings.model_copy(update={"models": models})
+    return make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "tokens"),
+    [
+        (CHAT, PROMPT, 64_000),
+        (CHAT, PROMPT | {"max_tokens": 16_000}, 16_000),
+        (CHAT, PROMPT | {"max_completion_tokens": 9, "max_tokens": 700}, 700),
+        (CHAT, PROMPT | {"max_tokens": 10**12}, 64_000),
+        (CHAT, PROMPT | {"max_tokens": -1}, 64_000),
+        (CHAT, PROMPT | {"max_tokens": None}, 64_000),
+        (CHAT, PROMPT | {"max_output_tokens": 9}, 64_000),
+        (CHAT, PROMPT | {"max_tokens": 700, "n": 128}, 128 * 700),
+        (CHAT, PROMPT | {"max_tokens": 700, "n": "128"}, 128 * 700),
+        (CHAT, PROMPT | {"max_tokens": 700, "n": -5}, 700),
+        (RESPONSES, {"model": "small", "input": "Hi", "max_output_tokens": 700}, 700),
+        (RESPONSES, {"model": "small", "input": "Hi", "max_tokens": 700}, 64_000),
+        (MESSAGES, PROMPT | {"max_tokens": 700}, 700),
+        (COMPLETIONS, {"model": "small", "prompt": "Hi", "max_tokens": 9, "best_of": 5}, 5 * 9),
+        (COMPLETIONS, {"model": "small", "prompt": ["Hi"] * 3, "max_tokens": 9, "n": 2}, 6 * 9),
+        (COMPLETIONS, {"model": "small", "prompt": [1, 2, 3], "max_tokens": 9}, 9),
+        (COMPLETIONS, {"model": "small", "prompt": [[1], [2, 3]]}, 2 * 64_000),
+        (EMBEDDINGS, {"model": "small", "input": ["Hi"] * 9}, 0),
+    ],
+)
+def test_most_that_an_answer_may_cost(
+    endpoint: Endpoint, fields: dict[str, object], tokens: int
+) -> None:
+    """It is the longest answer that the request, or else the model, allows, times their number."""
+    price = Price(input_usd_per_mtok=0, output_usd_per_mtok=1, reasoning_usd_per_mtok=1e6)
+    planner = priced(FakeRouter(), price, max_output_tokens=64_000)
+    plan = planner.prepare(parse_request(endpoint, json.dumps(fields).encode()))
+    assert plan.expected_cost().most_usd == tokens
+
+
+def test_most_that_a_prompt_may_cost() -> None:
+    """A token has at least one byte; what a prompt refers to may fill the context window."""
+    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=0, cache_write_usd_per_mtok=1e6)
+    planner = priced(FakeRouter(), price, context_window_tokens=1000)
+    counts = []
+    for content in ("Hi", "Hi" * 1000, IMAGE):
+        fields = PROMPT | {"messages": [{"role": "user", "content": content}]}
+        request = parse_request(CHAT, json.dumps(fields).encode())
+        counts.append((planner.prepare(request).expected_cost().most_usd, request.body.size_bytes))
+    assert counts[0][0] == counts[0][1] < 100
+    assert [usd for usd, _ in counts[1:]] == [1000, 1000]
+
+
+def test_most_that_several_models_may_cost() -> None:
+    """It is that of the dearest model that may answer, and of several models if they verify."""
+    planner = priced(FakeRouter(), Price(input_usd_per_mtok=0, output_usd_per_mtok=1e6))
+    plan = planner.prepare(parse_request(CHAT, body(max_tokens=10)))
+    assert [plan.expected_cost(count).most_usd for count in (1, 2, 9)] == [10, 20, 30]
