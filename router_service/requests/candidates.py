@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from router_service.apis.answers import NO_IDENTITY, AnswerIdentity, ParsedAnswer
 from router_service.apis.usage import NO_USAGE, Usage
-from router_service.core.errors import UpstreamError
+from router_service.checker.usability import AnswerTerms, is_better_than_error, why_unusable
+from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Model
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.retries import Attempt
@@ -39,12 +40,12 @@ class Candidate:
     unread_bytes: int = 0
     """Size of an answer that is too large to be parsed, as far as it has arrived."""
     is_complete: bool = False
-    """Whether the answer arrived completely."""
+    """Whether the answer arrived completely, and can be used."""
     error: UpstreamError | None = None
-    """Why there is no complete answer, if an upstream is the reason. An answer that is neither
-    complete nor failed was cancelled."""
+    """Why there is no complete answer that can be used, if an upstream is the reason. An answer
+    that is neither complete nor failed was cancelled."""
     answer: ParsedAnswer | None = None
-    """The parsed answer, if it is complete and not too large."""
+    """The parsed answer, if it arrived completely and is not too large."""
     usage: Usage | None = None
     identity: AnswerIdentity = NO_IDENTITY
     """The id and the model that the upstream's answer names."""
@@ -62,6 +63,17 @@ class Candidate:
     ungrounded: tuple[str, ...] = ()
     """Invented arguments of risky tools that no other candidate confirms."""
     trace: Trace = field(default=UNTRACED, repr=False)
+
+    def fail_if_unusable(self, terms: AnswerTerms | None) -> None:
+        """Raise UpstreamError if the answer has arrived, and no client can use it."""
+        problem = None if terms is None else why_unusable(self.answer, terms)
+        if problem is not None:
+            self.attempts[-1].failure = Failure.UNUSABLE
+            raise UpstreamError(self.model.name, problem, Failure.UNUSABLE)
+
+    def is_better_than_error(self, terms: AnswerTerms | None) -> bool:
+        """Return whether the answer is delivered if no model gives one that can be used."""
+        return terms is not None and is_better_than_error(self.answer, terms)
 
     def begin(self, opened: StartedAnswer) -> None:
         """Note the start of the upstream's answer."""
@@ -84,7 +96,7 @@ class Candidate:
 
     @property
     def failure(self) -> str | None:
-        """Why there is no complete answer; None if there is one."""
+        """Why there is no complete answer that can be used; None if there is one."""
         if self.is_complete:
             return None
         return "cancelled" if self.error is None else str(self.error.failure)

@@ -14,6 +14,7 @@ from router_service.access.key import NO_KEY, Key
 from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.decision_record import DecisionRecord
+from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
 from router_service.core.resources import Stage
 from router_service.policies.explanations import arm_label, explain_choice
@@ -242,7 +243,13 @@ class Exchange:
     def _explain(self) -> str | None:
         """Return why the model answers; None if the reason says everything."""
         accepted, decision, reason = self.accepted, self.plan.decision, self.reason
-        if accepted.arm is not None:
+        if accepted.failure == Failure.UNUSABLE and accepted.error is not None:
+            label = arm_label(accepted.arm or accepted.model.name, accepted.model.name)
+            sentence = (
+                f"{label}: no model gave an answer that can be used; this one"
+                f" {accepted.error.problem}."
+            )
+        elif accepted.arm is not None:
             sentence = explain_candidate(
                 arm_label(accepted.arm, accepted.model.name),
                 reason,

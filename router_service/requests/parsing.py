@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from router_service.apis.api import Api, UpstreamApi
-from router_service.apis.capabilities import Requirements, read_requirements
+from router_service.apis.capabilities import Feature, Requirements, read_requirements
 from router_service.apis.conversation import (
     ChatRequest,
     Conversation,
@@ -19,6 +19,7 @@ from router_service.apis.conversation import (
 )
 from router_service.apis.registry import APIS
 from router_service.apis.request_translation import obstacles, read_request
+from router_service.checker.usability import AnswerTerms
 from router_service.core.errors import (
     InvalidRequestError,
 )
@@ -147,6 +148,8 @@ class ParsedRequest:
     """The name that the body gives to the conversation, if any."""
     unverifiable: UnverifiedReason | None
     """Why the answer cannot be verified, or None if it can be."""
+    terms: AnswerTerms | None = None
+    """What the answer may contain; None if it is not read, or is not the whole answer."""
     _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict, repr=False)
     """Fields that each API cannot express; empty until a request has to be translated."""
 
@@ -242,6 +245,12 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
             is_continued=chat.continues is not None,
             is_stored_by_default=api is not None and api.stores_answers,
         )
-        request = ParsedRequest(endpoint, chat, requirements, template, session, unverifiable)
+        terms: AnswerTerms | None = None
+        is_partial = Feature.SEVERAL_CHOICES in requirements.features or decoded.get("background")
+        if is_answered and not is_partial:
+            terms = AnswerTerms.of(decoded, chat.conversation)
+        request = ParsedRequest(
+            endpoint, chat, requirements, template, session, unverifiable, terms
+        )
         _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))
     return request

@@ -203,6 +203,11 @@ class Plan:
         return self.policy and (self.verified or self.policy)
 
     @property
+    def is_named(self) -> bool:
+        """Whether the request names its model, so that only its fallbacks may replace it."""
+        return self.reason in {Reason.PINNED, Reason.CONTINUED}
+
+    @property
     def expected_cost(self) -> ExpectedCost:
         """What the request is expected to cost.
 
@@ -211,7 +216,7 @@ class Plan:
         chosen = self.candidates[0].name
         if self.decision is None:
             request, models = self.request, self.candidates
-            if self.reason in {Reason.PINNED, Reason.CONTINUED}:
+            if self.is_named:
                 models = models[:1]
             # An answer may be very short, and nobody is refused while money is left.
             least_usd = min(_cost_usd(request, model, output_tokens=0) for model in models)
@@ -627,7 +632,7 @@ class Planner:
         """
         decision = plan.decision
         usual_usd = {} if decision is None else decision.cost_usd
-        if plan.reason in {Reason.PINNED, Reason.CONTINUED}:
+        if plan.is_named:
             return replace(plan, candidates=plan.candidates[:1])
         if decision is None or plan.prediction is None:
             by_cost = sorted(plan.candidates, key=lambda model: _cost_usd(plan.request, model))

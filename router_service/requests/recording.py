@@ -76,13 +76,12 @@ class Recorder:
         )
         policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
         shadow = plan.shadow_arm if accepted.arm is None else None
-        own_usd = accepted.cost_usd
-        cost_usd = exchange.cost_usd if asked else own_usd
+        cost_usd = exchange.cost_usd
         candidates = [
             candidate_record(arm, candidate, is_accepted=candidate is accepted)
             for arm, candidate in asked.items()
         ]
-        self._count(exchange, own_usd)
+        self._count(exchange)
         if asked:
             self._count_candidates(exchange, asked)
         baseline_usd = None
@@ -311,7 +310,7 @@ class Recorder:
             )
         )
 
-    def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
+    def _count(self, exchange: Exchange) -> None:
         """Update the metrics of every answer: status, times, attempts, tokens, cost."""
         metrics, plan, accepted = self._metrics, exchange.plan, exchange.accepted
         model, child = accepted.model.name, metrics.child
@@ -335,15 +334,17 @@ class Recorder:
         for attempt in exchange.attempts:
             kind = attempt.failure or ("cancelled" if attempt.is_cancelled else "answered")
             child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
-        if accepted.was_asked:
-            self._count_answer(accepted, cost_usd)
+        for candidate in exchange.candidates:
+            if candidate.was_asked:
+                self._count_answer(candidate)
         is_answered = exchange.ending is Ending.COMPLETE and exchange.status < 400
-        if is_answered and cost_usd is None:
+        if is_answered and accepted.cost_usd is None:
             child(metrics.unpriced, model, "price" if accepted.usage else "usage").inc()
 
-    def _count_answer(self, candidate: Candidate, cost_usd: float | None) -> None:
+    def _count_answer(self, candidate: Candidate) -> None:
         """Update the metrics of one upstream's answer: its duration, tokens and cost."""
         metrics, child, usage = self._metrics, self._metrics.child, candidate.usage
+        cost_usd = candidate.cost_usd
         model = candidate.model.name
         child(metrics.upstream_seconds, model).observe(candidate.seconds)
         source = "gateway" if usage and usage.is_estimated else "upstream"
@@ -367,10 +368,8 @@ class Recorder:
             outcome = "rejected" if candidate.is_complete else "failed"
             if candidate is exchange.accepted:
                 outcome = "accepted"
-            else:  # the accepted candidate is counted as the request's answer
-                cost_usd = candidate.cost_usd
-                self._count_answer(candidate, cost_usd)
-                child(metrics.rejected_cost_usd, arm).inc(cost_usd or 0)
+            else:
+                child(metrics.rejected_cost_usd, arm).inc(candidate.cost_usd or 0)
             child(metrics.candidates, arm, outcome).inc()
             child(metrics.release_candidates, exchange.plan.track, outcome).inc()
         if exchange.accepted.arm is not None:
