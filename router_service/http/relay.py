@@ -128,7 +128,7 @@ class AnswerRelay:
             if reader.error is not None or not (record.has_stopped or record.is_done):
                 return
             candidate.answer = record.answer()
-        if plan.is_named and not _models_after(candidate, request):
+        if plan.is_named and self.last_resort is None and not _models_after(candidate, request):
             return
         try:
             candidate.fail_if_unusable(plan.request.terms)
