@@ -19,9 +19,9 @@ from router_service.upstream.streams import StartedAnswer
 class Candidate:
     """An answer to a request, while upstreams are asked for it and afterwards.
 
-    A request that is not verified has one candidate, for which the plan's models are tried in turn.
-    A verified request has one for each arm that is asked, besides the one that answers without
-    verification if all arms fail.
+    A request that is not verified has one candidate, for which the plan's models are tried in turn,
+    and one more after each answer that cannot be used. A verified request has one for each arm that
+    is asked, besides the one that answers without verification if all arms fail.
     """
 
     model: Model
@@ -54,7 +54,7 @@ class Candidate:
     seconds: float = 0.0
     """From the request to the upstream until the end of the answer."""
     p_correct: float | None = None
-    """The verifier's last estimate, if there is one."""
+    """The verifier's last estimate, if there is one; 0 for an answer that cannot be used."""
     first_p_correct: float | None = None
     """The verifier's first estimate, before further arms were asked."""
     expected_gain: float | None = None
@@ -68,6 +68,7 @@ class Candidate:
         """Raise UpstreamError if the answer has arrived, and no client can use it."""
         problem = None if terms is None else why_unusable(self.answer, terms)
         if problem is not None:
+            self.p_correct = self.first_p_correct = 0.0
             self.attempts[-1].failure = Failure.UNUSABLE
             raise UpstreamError(self.model.name, problem, Failure.UNUSABLE)
 

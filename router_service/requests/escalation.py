@@ -415,11 +415,7 @@ class Escalation:
                 raise reader.error
             opened.body = b"".join(parts)
             candidate.answer = reader.accumulator.answer()
-        try:
-            candidate.fail_if_unusable(self._plan.request.terms)
-        except UpstreamError:
-            candidate.p_correct = candidate.first_p_correct = 0.0
-            raise
+        candidate.fail_if_unusable(self._plan.request.terms)
         candidate.is_complete = True
         self._first_complete_s = min(self._first_complete_s, self._loop.time())
 

@@ -92,7 +92,8 @@ class Exchange:
     stages: Sequence[Stage] = ()
     """Durations of the gateway's own steps, from reading the body to the choice."""
     candidates: list[Candidate] = field(init=False)
-    """The answer without verification, and then those of the arms that verification has asked."""
+    """The answer without verification, and then those of the arms that verification has asked.
+    Answers without verification that cannot be used precede the one that is delivered."""
     accepted: Candidate = field(init=False)
     """The candidate whose answer the client gets: the one without verification, unless verification
     accepts another one."""

@@ -73,6 +73,8 @@ class ChatRecord(AnswerRecord):
         choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         if not isinstance(choice, dict) or choice.get("index", 0) != 0:
             return None
+        if choice.get("finish_reason"):  # the answer ends
+            return None
         delta = choice.get("delta")
         if not isinstance(delta, dict) or any(delta[name] for name in delta if name != "content"):
             return None
