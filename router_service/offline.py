@@ -17,6 +17,7 @@ from router_service.apis.conversation import (
 )
 from router_service.apis.registry import parse_answer
 from router_service.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
+from router_service.checker.usability import AnswerTerms, why_unusable
 from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.measurement.advice import Advice, PoolFigures
 from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
@@ -96,13 +97,23 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
             **_familiarity(decision),
             "unverified": unverified,
         }
+    terms = AnswerTerms.of(body, conversation)
+    parsed = {
+        arm: parse_answer({"choices": [{"message": message}]}) for arm, message in answers.items()
+    }
     candidates = [
-        ArmAnswer(arm, parse_answer({"choices": [{"message": message}]}))
-        for arm, message in answers.items()
+        ArmAnswer(arm, answer, is_usable=why_unusable(answer, terms) is None)
+        for arm, answer in parsed.items()
     ]
     question = Question(conversation, as_list(body.get("tools")))
     state = VerificationState(policy, router.arms, candidates)
     step = router.next_step(question, prediction, state)
+    if step.accept is None and not step.ask:
+        raise InvalidRequestError(
+            "None of the answers can be used, and no further arm may be asked. Leave one out.",
+            param="answers",
+            code="no_usable_answer",
+        )
     return {
         "action": "ask" if step.accept is None else "accept",
         "arm": step.ask[0] if step.accept is None else step.accept,

@@ -374,20 +374,23 @@ class Router:
         """Return which candidate to accept, or which arms to ask next; CPU-bound.
 
         `question` is the request, and `prediction` the router's for it. If the router expects no
-        tool call, the first answer is accepted without verification if it is text. Without
-        candidates and without an arm that may be asked, the step names no arm. Raises PolicyError
-        if the artifact has no verifier.
+        tool call, the first answer is accepted without verification if it is text. A candidate that
+        cannot be used counts as a failed arm, with the probability 0. Without other candidates and
+        without an arm that may be asked, the step names no arm. Raises PolicyError if the artifact
+        has no verifier.
         """
         if self._verifier is None:
             raise PolicyError(str(state.policy), NO_VERIFIER)
-        manifest, candidates, limits = self.artifact.manifest, state.candidates, state.limits
+        manifest, limits = self.artifact.manifest, state.limits
+        candidates = [candidate for candidate in state.candidates if candidate.is_usable]
+        unusable = [candidate.arm for candidate in state.candidates if not candidate.is_usable]
         expects_text = self._verifier.spec.expects_text(prediction.p_no_call)
         if expects_text and len(candidates) == 1 and candidates[0].is_text:
             return Step(candidates[0].arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
         expects_text = expects_text and not candidates
         costs_usd, seconds_of = self._cost_of_arm_usd, self._seconds_of_arm
         column_of = self._column_of_arm
-        asked = [*(candidate.arm for candidate in candidates), *state.failed]
+        asked = [*(candidate.arm for candidate in state.candidates), *state.failed]
         left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
         left_s = limits.max_added_latency_s - state.elapsed_s
         able = [
@@ -402,8 +405,9 @@ class Router:
         answers = {
             column_of[candidate.arm]: question.read(candidate.answer) for candidate in candidates
         }
+        impossible = dict.fromkeys(unusable, 0.0)
         if not (able or answers):
-            return Step(None, (), {}, 0.0)
+            return Step(None, (), impossible, 0.0)
         stop_if_abandoned()
         ungrounded = unconfirmed_arguments(question, answers, state.grounded_tools)
         # Two arms are asked at once only if no time is left to ask one after the other, and if the
@@ -433,7 +437,8 @@ class Router:
         return Step(
             accept=None if step.accept is None else manifest.arms[step.accept],
             ask=ask,
-            p_correct={manifest.arms[column]: p for column, p in step.p_correct.items()},
+            p_correct={manifest.arms[column]: p for column, p in step.p_correct.items()}
+            | impossible,
             expected_gain=step.gain,
             expects_text=expects_text,
             unverified=UnverifiedReason.UNGROUNDED if step.accept in ungrounded else None,

@@ -25,6 +25,7 @@ from router_service.apis.parts import (
     PartProved,
     PartStarted,
     Started,
+    Stop,
     Text,
     Thinking,
     ToolUse,
@@ -46,6 +47,11 @@ this many takes 5 ms. An answer with more of them is not kept."""
 
 MAX_IDENTITY = 200
 """Longest id or model of an answer that is kept, in characters."""
+
+
+_JSON = json.JSONDecoder(parse_int=float, parse_constant=int)
+"""Reads more JSON than orjson: lone surrogates, `1e400`, and more levels. `NaN` is no JSON, and
+raises ValueError."""
 
 
 @request_value(frozen=True, slots=True)
@@ -95,6 +101,18 @@ class WrittenCall:
             return None
         return value if isinstance(value, dict) else None
 
+    @property
+    def has_object(self) -> bool:
+        """Whether the arguments are one JSON object, also one that the gateway cannot read."""
+        if self.decoded() is not None:
+            return True
+        try:
+            return isinstance(_JSON.decode(self.arguments), dict)
+        except RecursionError:  # too deep to be judged
+            return True
+        except ValueError:
+            return False
+
 
 @request_value(frozen=True, slots=True)
 class ParsedAnswer:
@@ -104,6 +122,11 @@ class ParsedAnswer:
     text: str = ""
     usage: Usage | None = field(default=None, compare=False)
     """The tokens that the answer reports, if they were read with it."""
+    stop: Stop | None = field(default=None, compare=False)
+    """Why the answer ended; None if it ended by itself, or did not say."""
+    has_other_output: bool = field(default=False, compare=False)
+    """Whether it has more than text, calls and reasoning: a refusal, an image, or what a tool of
+    the provider did."""
 
     @property
     def is_text(self) -> bool:
@@ -156,6 +179,10 @@ class AnswerRecord:
         """Whether the answer has said why it ended. Only its usage may follow."""
         self.is_done = False
         """Whether the last event has arrived."""
+        self.stop: Stop | None = None
+        """Why the answer ended, if that was not by itself."""
+        self.has_other_output = False
+        """Whether it has more than text, calls and reasoning."""
         self.written_characters = 0
         """Characters of text, reasoning, refusals and calls in the events so far."""
         self.response_id: str | None = None
@@ -243,7 +270,7 @@ class AnswerRecord:
             for call in self.calls.values()
         )
         text = fix_surrogates(self._text.getvalue())
-        return ParsedAnswer(tuple(call for call in calls if call.name), text, self.usage)
+        return ParsedAnswer(tuple(calls), text, self.usage, self.stop, self.has_other_output)
 
     def add_text(self, value: Json) -> None:
         """Add a part of the text."""
@@ -318,8 +345,9 @@ class TranslatedRecord(AnswerRecord):
                     _identifier(answer_id or None), _identifier(model or None)
                 )
                 self.usage = usage
-            case Finished(usage=usage):
+            case Finished(stop, usage=usage):
                 self.usage = usage or self.usage
+                self.stop = stop
                 self.has_stopped = self.is_done = True
         if self._characters > MAX_ANSWER_CHARACTERS:
             self.give_up()
@@ -329,7 +357,9 @@ class TranslatedRecord(AnswerRecord):
             case Thinking(_, proof):
                 self.note_proof(proof)
             case Text(_, is_refusal):
-                if not is_refusal:
+                if is_refusal:
+                    self.has_other_output = True
+                else:
                     self._places[index] = None
             case ToolUse(call_id, name, arguments, is_custom):
                 self.written_characters += len(name)

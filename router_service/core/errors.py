@@ -564,6 +564,8 @@ class Failure(StrEnum):
     TOO_LONG = "too_long"
     """The request is longer than the model's context window; a model with a larger one may serve
     it."""
+    UNUSABLE = "unusable"
+    """The model's answer is complete, but no client can use it; another model may answer better."""
     BUSY = "busy"
     """The upstream was not tried, because all of its connections are in use."""
     COOLING_DOWN = "cooling_down"
@@ -625,8 +627,16 @@ class UpstreamError(SwitchcraftError):
 
     @property
     def may_be_client_fault(self) -> bool:
-        """Return whether the client may have caused the failure, so that no upstream is blamed."""
-        return self.failure in {Failure.REFUSED, Failure.UNFIT, Failure.TOO_LONG}
+        """Return whether the client may have caused the failure, so that no upstream is blamed.
+
+        What an answer contains depends on the request. Its limit on length may have cut it off.
+        """
+        return self.failure in {
+            Failure.REFUSED,
+            Failure.UNFIT,
+            Failure.TOO_LONG,
+            Failure.UNUSABLE,
+        }
 
 
 class UpstreamRefusedError(UpstreamError):

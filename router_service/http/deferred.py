@@ -49,11 +49,12 @@ class DeferredRelay:
         comments: asyncio.Task[None] | None = None
         if exchange.plan.request.chat.stream:
             comments = asyncio.create_task(self._head.send_comments())
+        escalation = Escalation(
+            exchange, relay.upstreams, relay.request, relay.gateway, self._limits, self._deliver
+        )
         try:
-            escalation = Escalation(
-                exchange, relay.upstreams, relay.request, relay.gateway, self._limits, self._deliver
-            )
             if not await escalation.run():
+                relay.last_resort = escalation.last_resort
                 models = list(escalation.models_left.values())
                 if not models:
                     raise escalation.first_error
@@ -65,7 +66,8 @@ class DeferredRelay:
                 )
                 await relay.run()
         except UpstreamError as exc:
-            await relay.send_error(exc)
+            relay.last_resort = relay.last_resort or escalation.last_resort
+            await relay.fail(exc)
         except asyncio.CancelledError:
             error = relay.gateway.drain.cut_off_error()
             if error is None or not self._head.waits:
@@ -85,19 +87,13 @@ class DeferredRelay:
 
     async def _deliver(self, accepted: Candidate) -> None:
         """Send the accepted candidate's answer, unchanged; a stream may still be arriving."""
-        relay, exchange, opened = self._relay, self._relay.exchange, accepted.opened
+        relay, opened = self._relay, accepted.opened
         assert opened is not None  # noqa: S101 - for mypy; an accepted candidate has an answer
         await relay.remember_objects(opened)
         if opened.reader is not None and not accepted.is_complete:
             await relay.send_stream(opened, opened.reader)
-            return
-        headers = [*opened.headers, *exchange.headers(with_cost=True)]
-        if opened.reader is None:
-            await send_whole(relay.send, opened.status, headers, opened.body)
         else:
-            await start(relay.send, opened.status, headers)
-            await send_part(relay.send, opened.body, more=False)
-        exchange.end(opened.status, Ending.COMPLETE)
+            await relay.deliver(accepted)
 
 
 class DeferredHead:

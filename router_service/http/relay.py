@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from starlette.types import Send
 
 from router_service.apis.answer_errors import AnswerError
 from router_service.apis.registry import parse_answer
 from router_service.apis.surrogates import fix_surrogates
-from router_service.core.errors import OverloadedError, UpstreamError, UpstreamRefusedError
+from router_service.core.errors import (
+    Failure,
+    OverloadedError,
+    UpstreamError,
+    UpstreamRefusedError,
+)
 from router_service.http.error_responses import (
     ErrorFormat,
     error_body,
@@ -22,12 +28,20 @@ from router_service.http.error_responses import (
     upstream_error_body,
 )
 from router_service.http.transfer import PartWriter, send_part, send_whole, start
+from router_service.requests.candidates import Candidate
 from router_service.requests.exchange import Ending, Exchange
 from router_service.runtime.gateway import Gateway
+from router_service.settings import Model
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import SKIM_BYTES, may_be_repeated, skim
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
-from router_service.upstream.streams import EventReader, StartedAnswer
+from router_service.upstream.streams import (
+    MAX_END_WAIT_S,
+    MAX_HELD_BYTES,
+    EventReader,
+    StartedAnswer,
+)
+from router_service.verifier.steps import UnverifiedReason
 
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -43,8 +57,10 @@ class AnswerRelay:
     send: Send
     writer: PartWriter | None = None
     """Writes events of a stream that arrive while the relay waits; None if all are sent."""
-    is_remembered: bool = False
-    """Whether the id of the upstream's new object has been remembered with its owner."""
+    remembered_id: str | None = None
+    """The id of the upstream's new object that has been remembered with its owner."""
+    last_resort: Candidate | None = None
+    """The answer to deliver if no model gives one that can be used; None to send an error."""
 
     @property
     def error_format(self) -> ErrorFormat:
@@ -53,12 +69,31 @@ class AnswerRelay:
         return ErrorFormat(exchange.plan.request.endpoint.api, exchange.info.request_id)
 
     async def run(self) -> None:
-        """Relay the answer; if all upstreams fail, send an error."""
-        exchange, candidate = self.exchange, self.exchange.accepted
+        """Relay the first answer that the client can use; if all models fail, send an error.
+
+        An answer that cannot be used is a failure of its model, if that is known before anything of
+        it has been sent. It is billed, and the next model is asked.
+        """
+        exchange = self.exchange
+        request: UpstreamRequest | None = self.request
+        first: Candidate | None = None
+        while request is not None:
+            candidate = exchange.accepted
+            first = first or candidate
+            if await self._relay_answer(candidate, request):
+                return
+            request = self._request_after(candidate, request)
+        if first is not None and first.error is not None:
+            exchange.accepted = first
+            await self.fail(first.error)
+
+    async def _relay_answer(self, candidate: Candidate, request: UpstreamRequest) -> bool:
+        """Relay the answer to a request; return whether a model gave one that can be used."""
         candidate.started_s = time.perf_counter()
         try:
-            with await self.upstreams.start(self.request, candidate.attempts) as opened:
+            with await self.upstreams.start(request, candidate.attempts) as opened:
                 candidate.begin(opened)
+                await self._check(candidate, opened, request)
                 await self.remember_objects(opened)
                 if opened.reader is not None:
                     await self.send_stream(opened, opened.reader)
@@ -67,9 +102,92 @@ class AnswerRelay:
                 else:
                     await self._send_whole(opened)
         except UpstreamError as exc:
-            await self.send_error(exc)
+            candidate.error = exc
+            return False
         finally:
-            exchange.settle(candidate)
+            self.exchange.settle(candidate)
+        return True
+
+    async def _check(
+        self, candidate: Candidate, opened: StartedAnswer, request: UpstreamRequest
+    ) -> None:
+        """Read what an answer contains; raise UpstreamError if the client cannot use it.
+
+        That is known of a whole answer, and of a stream that ends before its first output. If a
+        request names a model without a fallback, its answer is relayed as it is. The first of
+        these answers is the last resort if an error would not help the client more: it calls
+        nothing, the request's own limit has cut it off, or no other model may be asked.
+        """
+        reader, plan = opened.reader, self.exchange.plan
+        if reader is None:
+            if opened.status >= 400 or opened.rest is not None or opened.is_skimmed:
+                return
+            candidate.answer = parse_answer(opened.value)
+        else:
+            record = reader.accumulator
+            if reader.error is not None or not (record.has_stopped or record.is_done):
+                return
+            candidate.answer = record.answer()
+        if plan.is_named and self.last_resort is None and not _models_after(candidate, request):
+            return
+        try:
+            candidate.fail_if_unusable(plan.request.terms)
+        except UpstreamError as exc:
+            if reader is not None:
+                with suppress(TimeoutError, UpstreamError):  # only its usage should follow
+                    async with asyncio.timeout(MAX_END_WAIT_S):
+                        async for part in reader.events:
+                            opened.body += part
+                            if len(opened.body) > MAX_HELD_BYTES:
+                                break
+            is_silent = candidate.answer is not None and not candidate.answer.calls
+            is_kept = plan.is_named or is_silent or not self.upstreams.may_fall_back(exc, request)
+            is_kept = is_kept or candidate.is_better_than_error(plan.request.terms)
+            if is_kept and self.last_resort is None:
+                await self.remember_objects(opened)
+                self.last_resort = candidate
+            raise
+
+    def _request_after(
+        self, candidate: Candidate, request: UpstreamRequest
+    ) -> UpstreamRequest | None:
+        """Return the request to the other models after an answer that cannot be used, if any."""
+        error = candidate.error
+        if error is None or error.failure is not Failure.UNUSABLE:
+            return None
+        others = _models_after(candidate, request)
+        left = request.max_models - len(
+            {each.model for each in candidate.attempts if each.was_sent}
+        )
+        if not others or left <= 0 or not self.upstreams.may_fall_back(error, request):
+            return None
+        self.exchange.accepted = Candidate(others[0])
+        self.exchange.candidates.append(self.exchange.accepted)
+        return replace(request, candidates=others, max_models=left)
+
+    async def fail(self, exc: UpstreamError) -> None:
+        """Deliver the last resort, or else send the failure of an upstream as the response."""
+        exchange, candidate = self.exchange, self.last_resort
+        if candidate is None:
+            await self.send_error(exc)
+            return
+        exchange.accepted = candidate
+        if candidate.arm is not None:
+            unverified = UnverifiedReason.CANDIDATES_FAILED
+            exchange.plan = replace(exchange.plan, verified=None, unverified=unverified)
+        await self.deliver(candidate)
+
+    async def deliver(self, candidate: Candidate) -> None:
+        """Send an answer that has arrived completely, unchanged."""
+        exchange, opened = self.exchange, candidate.opened
+        assert opened is not None  # noqa: S101 - for mypy; a complete candidate has an answer
+        headers = [*opened.headers, *exchange.headers(with_cost=True)]
+        if opened.reader is None:
+            await send_whole(self.send, opened.status, headers, opened.body)
+        else:
+            await start(self.send, opened.status, headers)
+            await send_part(self.send, opened.body, more=False)
+        exchange.end(opened.status, Ending.COMPLETE)
 
     async def send_error(self, exc: UpstreamError) -> None:
         """Send the failure of an upstream as the response."""
@@ -98,8 +216,6 @@ class AnswerRelay:
             body = upstream_error_body(opened.model.name, opened.status, body, self.error_format)
         if is_foreign_error or opened.is_translated:
             headers = [*(header for header in headers if header[0] != JSON_TYPE[0]), JSON_TYPE]
-        if opened.status < 400 and not opened.is_skimmed:
-            exchange.accepted.answer = parse_answer(opened.value)
         exchange.settle(exchange.accepted)
         headers = [*headers, *exchange.headers(with_cost=True)]
         await send_whole(self.send, opened.status, headers, body)
@@ -220,10 +336,10 @@ class AnswerRelay:
 
     def _remember_response(self, opened: StartedAnswer, response_id: str | None) -> None:
         """Remember a response under its id, once the id is known."""
-        if response_id is None or self.is_remembered or opened.is_translated:
+        if response_id in {None, self.remembered_id} or opened.is_translated:
             return
         self.gateway.held.remember(self._stored(opened, response_id))
-        self.is_remembered = True
+        self.remembered_id = response_id
 
     def _stored(self, opened: StartedAnswer, object_id: str) -> UpstreamObject:
         return UpstreamObject(
@@ -236,3 +352,9 @@ class AnswerRelay:
     def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
         self.exchange.accepted.error = exc
         self.upstreams.record_break(opened, exc, self.request)
+
+
+def _models_after(candidate: Candidate, request: UpstreamRequest) -> Sequence[Model]:
+    """Return the models of a request that follow the one that gave an answer."""
+    names = [model.name for model in request.candidates]
+    return request.candidates[names.index(candidate.model.name) + 1 :]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from router_service.apis.answers import NO_IDENTITY, AnswerIdentity, ParsedAnswer
 from router_service.apis.usage import NO_USAGE, Usage
-from router_service.core.errors import UpstreamError
+from router_service.checker.usability import AnswerTerms, is_better_than_error, why_unusable
+from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Model
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.retries import Attempt
@@ -18,9 +19,9 @@ from router_service.upstream.streams import StartedAnswer
 class Candidate:
     """An answer to a request, while upstreams are asked for it and afterwards.
 
-    A request that is not verified has one candidate, for which the plan's models are tried in turn.
-    A verified request has one for each arm that is asked, besides the one that answers without
-    verification if all arms fail.
+    A request that is not verified has one candidate, for which the plan's models are tried in turn,
+    and one more after each answer that cannot be used. A verified request has one for each arm that
+    is asked, besides the one that answers without verification if all arms fail.
     """
 
     model: Model
@@ -39,12 +40,12 @@ class Candidate:
     unread_bytes: int = 0
     """Size of an answer that is too large to be parsed, as far as it has arrived."""
     is_complete: bool = False
-    """Whether the answer arrived completely."""
+    """Whether the answer arrived completely, and can be used."""
     error: UpstreamError | None = None
-    """Why there is no complete answer, if an upstream is the reason. An answer that is neither
-    complete nor failed was cancelled."""
+    """Why there is no complete answer that can be used, if an upstream is the reason. An answer
+    that is neither complete nor failed was cancelled."""
     answer: ParsedAnswer | None = None
-    """The parsed answer, if it is complete and not too large."""
+    """The parsed answer, if it arrived completely and is not too large."""
     usage: Usage | None = None
     identity: AnswerIdentity = NO_IDENTITY
     """The id and the model that the upstream's answer names."""
@@ -53,7 +54,7 @@ class Candidate:
     seconds: float = 0.0
     """From the request to the upstream until the end of the answer."""
     p_correct: float | None = None
-    """The verifier's last estimate, if there is one."""
+    """The verifier's last estimate, if there is one; 0 for an answer that cannot be used."""
     first_p_correct: float | None = None
     """The verifier's first estimate, before further arms were asked."""
     expected_gain: float | None = None
@@ -62,6 +63,18 @@ class Candidate:
     ungrounded: tuple[str, ...] = ()
     """Invented arguments of risky tools that no other candidate confirms."""
     trace: Trace = field(default=UNTRACED, repr=False)
+
+    def fail_if_unusable(self, terms: AnswerTerms | None) -> None:
+        """Raise UpstreamError if the answer has arrived, and no client can use it."""
+        problem = None if terms is None else why_unusable(self.answer, terms)
+        if problem is not None:
+            self.p_correct = self.first_p_correct = 0.0
+            self.attempts[-1].failure = Failure.UNUSABLE
+            raise UpstreamError(self.model.name, problem, Failure.UNUSABLE)
+
+    def is_better_than_error(self, terms: AnswerTerms | None) -> bool:
+        """Return whether the answer is delivered if no model gives one that can be used."""
+        return terms is not None and is_better_than_error(self.answer, terms)
 
     def begin(self, opened: StartedAnswer) -> None:
         """Note the start of the upstream's answer."""
@@ -92,7 +105,7 @@ class Candidate:
 
     @property
     def failure(self) -> str | None:
-        """Why there is no complete answer; None if there is one."""
+        """Why there is no complete answer that can be used; None if there is one."""
         if self.is_complete:
             return None
         return "cancelled" if self.error is None else str(self.error.failure)

@@ -277,6 +277,17 @@ class Escalation:
             return DeadlineError(name)
         return UpstreamError(name, "was not asked in time", Failure.TIMEOUT)
 
+    @property
+    def last_resort(self) -> Candidate | None:
+        """The most probable of the answers that cannot be used, but are better than an error."""
+        terms, probabilities = self._plan.request.terms, self._decision.probabilities
+        kept = {
+            arm: each
+            for arm, each in self._exchange.asked.items()
+            if each.failure == Failure.UNUSABLE and each.is_better_than_error(terms)
+        }
+        return kept[max(kept, key=lambda arm: probabilities[arm])] if kept else None
+
     def _time_left_s(self) -> float:
         """Return the time until the best candidate must be delivered; infinite without one."""
         if self._first_complete_s == math.inf:
@@ -404,6 +415,7 @@ class Escalation:
                 raise reader.error
             opened.body = b"".join(parts)
             candidate.answer = reader.accumulator.answer()
+        candidate.fail_if_unusable(self._plan.request.terms)
         candidate.is_complete = True
         self._first_complete_s = min(self._first_complete_s, self._loop.time())
 

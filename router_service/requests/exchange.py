@@ -14,6 +14,7 @@ from router_service.access.key import NO_KEY, Key
 from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.decision_record import DecisionRecord
+from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
 from router_service.core.resources import Stage
 from router_service.policies.explanations import arm_label, explain_choice
@@ -91,7 +92,8 @@ class Exchange:
     stages: Sequence[Stage] = ()
     """Durations of the gateway's own steps, from reading the body to the choice."""
     candidates: list[Candidate] = field(init=False)
-    """The answer without verification, and then those of the arms that verification has asked."""
+    """The answer without verification, and then those of the arms that verification has asked.
+    Answers without verification that cannot be used precede the one that is delivered."""
     accepted: Candidate = field(init=False)
     """The candidate whose answer the client gets: the one without verification, unless verification
     accepts another one."""
@@ -248,7 +250,13 @@ class Exchange:
     def _explain(self) -> str | None:
         """Return why the model answers; None if the reason says everything."""
         accepted, decision, reason = self.accepted, self.plan.decision, self.reason
-        if accepted.arm is not None:
+        if accepted.failure == Failure.UNUSABLE and accepted.error is not None:
+            label = arm_label(accepted.arm or accepted.model.name, accepted.model.name)
+            sentence = (
+                f"{label}: no model gave an answer that can be used; this one"
+                f" {accepted.error.problem}."
+            )
+        elif accepted.arm is not None:
             sentence = explain_candidate(
                 arm_label(accepted.arm, accepted.model.name),
                 reason,

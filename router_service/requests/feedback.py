@@ -339,7 +339,7 @@ def agreements(exchange: Exchange) -> Iterator[bool]:
         return
     accepted = Counter(map(_call_key, exchange.accepted.answer.calls))
     for candidate in exchange.asked.values():
-        if candidate is not exchange.accepted and candidate.answer is not None:
+        if candidate is not exchange.accepted and candidate.is_complete and candidate.answer:
             yield Counter(map(_call_key, candidate.answer.calls)) == accepted
 
 

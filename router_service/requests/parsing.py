@@ -20,6 +20,7 @@ from router_service.apis.conversation import (
 )
 from router_service.apis.registry import APIS
 from router_service.apis.request_translation import obstacles, read_request
+from router_service.checker.usability import AnswerTerms
 from router_service.core.errors import (
     InvalidRequestError,
 )
@@ -165,6 +166,8 @@ class ParsedRequest:
     """The longest answer that the request allows; None if it does not say so."""
     answers: int
     """How many answers the request asks for."""
+    terms: AnswerTerms | None = None
+    """What the answer may contain; None if it is not read, or is not the whole answer."""
     _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict, repr=False)
     """Fields that each API cannot express; empty until a request has to be translated."""
 
@@ -269,6 +272,10 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
             is_continued=chat.continues is not None,
             is_stored_by_default=api is not None and api.stores_answers,
         )
+        terms: AnswerTerms | None = None
+        is_partial = Feature.SEVERAL_CHOICES in requirements.features or decoded.get("background")
+        if is_answered and not is_partial:
+            terms = AnswerTerms.of(decoded, chat.conversation)
         request = ParsedRequest(
             endpoint,
             chat,
@@ -278,6 +285,7 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
             unverifiable,
             max_output_tokens=_max_output_tokens(endpoint.path, raw),
             answers=_answers(raw),
+            terms=terms,
         )
         _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))
     return request

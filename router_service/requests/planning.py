@@ -204,6 +204,11 @@ class Plan:
         """The policy by which the request is answered; None if it is not routed."""
         return self.policy and (self.verified or self.policy)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the request names its model, so that only its fallbacks may replace it."""
+        return self.reason in {Reason.PINNED, Reason.CONTINUED}
+
     def expected_cost(self, max_answers: int = 1) -> ExpectedCost:
         """Return what the request is expected to cost, and at most if models answer it.
 
@@ -216,7 +221,7 @@ class Plan:
         else:
             usd = self.planner.cost_usd(self, self.decision.arm)
         most_usd = sorted((_most_usd(request, model) for model in models), reverse=True)
-        if self.reason in {Reason.PINNED, Reason.CONTINUED}:
+        if self.is_named:
             models = models[:1]  # `within` changes no model that the request names
         # An answer may be very short, and nobody is refused while money is left.
         least_usd = min(_cost_usd(request, model, output_tokens=0) for model in models)
@@ -627,7 +632,7 @@ class Planner:
         """
         decision = plan.decision
         usual_usd = {} if decision is None else decision.cost_usd
-        if plan.reason in {Reason.PINNED, Reason.CONTINUED}:
+        if plan.is_named:
             return replace(plan, candidates=plan.candidates[:1])
         if decision is None or plan.prediction is None:
             by_cost = sorted(plan.candidates, key=lambda model: _cost_usd(plan.request, model))

@@ -75,7 +75,7 @@ class Recorder:
             exchange.asked,
         )
         policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
-        cost_usd = exchange.cost_usd if asked else accepted.cost_usd
+        cost_usd = exchange.cost_usd
         candidates = [
             candidate_record(arm, candidate, is_accepted=candidate is accepted)
             for arm, candidate in asked.items()
@@ -333,8 +333,9 @@ class Recorder:
             child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
             if attempt.lost_usd:
                 child(metrics.cost_usd, attempt.model, "gateway").inc(attempt.lost_usd)
-        if accepted.was_asked:
-            self._count_answer(accepted)
+        for candidate in exchange.candidates:
+            if candidate.was_asked:
+                self._count_answer(candidate)
         is_answered = exchange.ending is Ending.COMPLETE and exchange.status < 400
         if is_answered and accepted.answer_usd is None:
             child(metrics.unpriced, model, "price").inc()
@@ -342,6 +343,7 @@ class Recorder:
     def _count_answer(self, candidate: Candidate) -> None:
         """Update the metrics of one upstream's answer: its duration, tokens and cost."""
         metrics, child, usage = self._metrics, self._metrics.child, candidate.usage
+        cost_usd = candidate.cost_usd
         model = candidate.model.name
         child(metrics.upstream_seconds, model).observe(candidate.seconds)
         source = "gateway" if usage and usage.is_estimated else "upstream"
@@ -366,8 +368,7 @@ class Recorder:
             outcome = "rejected" if candidate.is_complete else "failed"
             if candidate is exchange.accepted:
                 outcome = "accepted"
-            else:  # the accepted candidate is counted as the request's answer
-                self._count_answer(candidate)
+            else:
                 child(metrics.rejected_cost_usd, arm).inc(candidate.cost_usd or 0)
             child(metrics.candidates, arm, outcome).inc()
             child(metrics.release_candidates, exchange.plan.track, outcome).inc()

@@ -412,7 +412,7 @@ class Metrics:
     candidates = _counter(
         "candidates",
         "Candidate answers of verified requests, by arm and outcome: accepted, rejected, failed "
-        "(including those that the gateway no longer waited for).",
+        "(including those that no client can use, or that the gateway no longer waited for).",
         "arm",
         "outcome",
         starts=[_each(Known.ARMS, ("accepted", "rejected", "failed"), if_verified=True)],
@@ -462,8 +462,8 @@ class Metrics:
     attempts = _counter(
         "upstream_attempts",
         "Attempts to get an answer from a deployment, by outcome: answered, unreachable, timeout, "
-        "broken, status, error_body, malformed, refused, unfit, too_long, busy, cancelled. A "
-        "request may need several attempts.",
+        "broken, status, error_body, malformed, unusable, refused, unfit, too_long, busy, "
+        "cancelled. A request may need several attempts.",
         "model",
         "deployment",
         "outcome",

@@ -79,9 +79,10 @@ _FREE = {
     Failure.UNFIT,
     Failure.TOO_LONG,
     Failure.REFUSED,
+    Failure.UNUSABLE,
 }
-"""Failures after which a fallback costs no retry budget. The request was not sent, or was refused
-unread, so it adds nothing to the load during an outage."""
+"""Failures after which a fallback costs no retry budget, because it adds nothing to the load during
+an outage. The request was not sent, or was refused unread, or its upstream works and answered."""
 
 
 @request_value(frozen=True, slots=True)

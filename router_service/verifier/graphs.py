@@ -335,9 +335,17 @@ class Verifier:
         return Beliefs.of(features, np.array(probabilities), self._reliable_logits)
 
     def p_correct(self, beliefs: Beliefs, candidates: Candidates) -> dict[int, float]:
-        """Return the probability that each candidate is correct, by the column of its arm."""
+        """Return the probability that each candidate is correct, by the column of its arm.
+
+        An answer that cannot be read, because it exceeds a limit, is at most as probable as the
+        router expected: its features look like those of an answer without calls.
+        """
         found = self.judge([(beliefs, candidates)]).tolist()
-        return dict(zip(candidates.answers, found, strict=True))
+        judged = zip(candidates.answers.items(), found, strict=True)
+        return {
+            column: min(p, float(beliefs.probabilities[column])) if answer.calls is None else p
+            for (column, answer), p in judged
+        }
 
     def judge(self, requests: Iterable[tuple[Beliefs, Candidates]]) -> Floats:
         """Return the probability that each candidate of some requests is correct, in their order.

@@ -21,6 +21,8 @@ class ArmAnswer:
     arm: str
     answer: ParsedAnswer | None
     """None if the answer could not be read, because it is too large."""
+    is_usable: bool = True
+    """Whether a client can use the answer (`checker.usability`)."""
 
     @property
     def is_text(self) -> bool:

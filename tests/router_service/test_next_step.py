@@ -190,6 +190,45 @@ def test_unreadable_answer_is_verified(next_step: NextStep) -> None:
     assert max(step.p_correct.values()) < 0.8
 
 
+@pytest.mark.parametrize("bad", ['{"city":"Os', '["Oslo"]', None], ids=["cut", "list", "empty"])
+def test_shipped_artifact_never_accepts_what_cannot_be_used(bad: str | None) -> None:
+    """A call that is cut off, or nothing at all, is less probable than a call that can be used.
+
+    Another arm is asked, and a candidate that can be used is preferred. If none can be used and no
+    arm is left, the line is an error.
+    """
+
+    def line(answers: Mapping[str, str | None]) -> bytes:
+        messages: Json = {arm: {"content": None, "tool_calls": []} for arm in answers}
+        for arm, text in answers.items():
+            if text is not None:
+                call = {"id": "1", "function": {"name": "forecast", "arguments": text}}
+                messages[arm]["tool_calls"].append(call)
+        return json.dumps({"request": request(), "answers": messages}).encode()
+
+    good = '{"city":"Oslo"}'
+    cheap, other, third = "gemini-2.5-flash-lite", "gpt-5-mini", "grok-4.1-fast"
+    alone, useful, both, none = map(
+        json.loads,
+        decide_lines(
+            Router.load(SHIPPED),
+            Verified(0.002),
+            [
+                line({cheap: bad}),
+                line({cheap: good}),
+                line({cheap: bad, other: good}),
+                line(dict.fromkeys((cheap, other, third), bad)),
+            ],
+        ),
+    )
+    assert (alone["action"], alone["p_correct"]) == ("ask", {cheap: 0.0})
+    assert alone["arm"] != cheap
+    assert useful["p_correct"][cheap] > 0.5
+    assert both["p_correct"][cheap] == 0.0
+    assert both["arm"] != cheap
+    assert none["error"]["code"] == "no_usable_answer"
+
+
 def test_limits_are_off_by_default() -> None:
     """By default, three arms may be asked at any cost and at any time."""
     assert VerificationLimits(3, math.inf, math.inf) == NO_LIMITS

@@ -14,7 +14,7 @@ from router_service.apis.answer_errors import (
 )
 from router_service.apis.building import build
 from router_service.apis.chat import NAME
-from router_service.apis.chat.record import read_usage
+from router_service.apis.chat.record import STOPS, read_usage
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import read_text
@@ -33,16 +33,6 @@ from router_service.apis.parts import (
     ToolUse,
 )
 from router_service.apis.usage import Usage
-
-_STOPS = {
-    "stop": Stop.END,
-    "length": Stop.LENGTH,
-    "model_length": Stop.LENGTH,  # Mistral: the context window
-    "tool_calls": Stop.CALLS,
-    "function_call": Stop.CALLS,
-    "content_filter": Stop.FILTER,
-}
-
 
 _Kind = Literal["text", "refusal", "thinking"]
 
@@ -291,7 +281,7 @@ class ChatReader:
     def _read_stop(self, reason: str, stop_text: Json) -> None:
         if reason == "error":  # Mistral and OpenRouter
             raise _foreign("ended with an error")
-        self._stop = _STOPS.get(reason, Stop.END)
+        self._stop = STOPS.get(reason, Stop.END)
         is_known = isinstance(stop_text, str) and stop_text in self._stops
         if self._stop is Stop.END and is_known:
             self._stop, self._stop_text = Stop.SEQUENCE, stop_text

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router_service.apis.answers import AnswerIdentity, AnswerRecord
-from router_service.apis.conversation import Json
+from router_service.apis.answers import AnswerIdentity, AnswerRecord, write_json
+from router_service.apis.conversation import Json, as_text
+from router_service.apis.parts import Stop
 from router_service.apis.usage import Usage, read_counts
 
 MAX_CHOICES = 128
 """Most choices of a stream whose ends are awaited. OpenAI allows as many (API reference: `n`)."""
 
+STOPS = {
+    "stop": Stop.END,
+    "length": Stop.LENGTH,
+    "model_length": Stop.LENGTH,  # Mistral: the context window
+    "tool_calls": Stop.CALLS,
+    "function_call": Stop.CALLS,
+    "content_filter": Stop.FILTER,
+}
+
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_OTHER_OUTPUT = ("refusal", "audio", "images")
 
 
 class ChatRecord(AnswerRecord):
@@ -44,12 +55,13 @@ class ChatRecord(AnswerRecord):
                     self.written_characters += len(text)
             is_kept = place == 0 and not self.is_incomplete
             if is_kept:
-                self.add_text(delta.get("content"))
+                self._read_content(delta)
             if calls := delta.get("tool_calls"):
-                for call in self.objects(calls):
+                for position, call in enumerate(self.objects(calls)):
                     # A call without an index is identified by its id. A delta without index and id
-                    # continues call 0.
-                    number = call.get("index", call.get("id")) or 0
+                    # continues call 0. A message has whole calls, some without ids.
+                    is_part = "delta" in choice
+                    number = (call.get("index", call.get("id")) or 0) if is_part else position
                     self._read_call(number if isinstance(number, int | str) else 0, call, is_kept)
             legacy = delta.get("function_call")
             if isinstance(legacy, dict):
@@ -61,6 +73,8 @@ class ChatRecord(AnswerRecord):
         choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         if not isinstance(choice, dict) or choice.get("index", 0) != 0:
             return None
+        if choice.get("finish_reason"):  # the answer ends
+            return None
         delta = choice.get("delta")
         if not isinstance(delta, dict) or any(delta[name] for name in delta if name != "content"):
             return None
@@ -69,6 +83,8 @@ class ChatRecord(AnswerRecord):
 
     def _read_stop(self, place: int, reason: Json) -> None:
         """Record whether the answer has ended: some servers do not send `[DONE]`."""
+        if place == 0 and isinstance(reason, str):
+            self.stop = STOPS.get(reason, Stop.END)
         if reason:
             self._unfinished.discard(place)
             self.has_stopped = not self._unfinished
@@ -76,13 +92,35 @@ class ChatRecord(AnswerRecord):
             self._unfinished.add(place)
             self.has_stopped = False
 
+    def _read_content(self, message: Mapping[str, Json]) -> None:
+        """Read what a message, or a part of one, has besides calls."""
+        content = message.get("content")
+        if isinstance(content, list):  # Mistral writes parts
+            for part in self.objects(content):
+                self.add_text(part.get("text"))
+                if "text" not in part and part.get("type") != "thinking":
+                    self.has_other_output = True
+        else:
+            self.add_text(content)
+        if not self.has_other_output:
+            self.has_other_output = any(map(message.get, _OTHER_OUTPUT))
+
     def _read_call(self, place: int | str, fields: Mapping[str, Json], is_kept: bool) -> None:
         inner = fields.get("function", fields.get("custom"))
         inner = inner if isinstance(inner, dict) else {}
         name, text = inner.get("name"), inner.get("arguments", inner.get("input"))
+        if not isinstance(text, str | None):  # some servers send the object instead of its text
+            try:
+                text = write_json(text)
+            except RecursionError:
+                self.is_incomplete = True
         for each in (name, text):
             self.written_characters += len(each) if isinstance(each, str) else 0
         if is_kept and not self.is_incomplete:
+            begun, call_id = self.calls.get(place), as_text(fields.get("id"))
+            if begun is not None and name and begun.id and call_id not in ("", begun.id):
+                # Some servers send several calls with the index 0.
+                self.calls[begun.id] = self.calls.pop(place)
             call = self.add_call(place)
             call.is_custom = call.is_custom or "custom" in fields
             call.id = call.id or self.count(fields.get("id"))

@@ -9,7 +9,7 @@ from router_service.apis.answer_errors import ForeignAnswerError
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.foreign import from_input, read_text
 from router_service.apis.messages import NAME
-from router_service.apis.messages.record import read_usage
+from router_service.apis.messages.record import STOPS, read_usage
 from router_service.apis.parts import (
     Answer,
     Event,
@@ -26,17 +26,6 @@ from router_service.apis.parts import (
 )
 from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage
-
-_STOPS = {
-    "end_turn": Stop.END,
-    "stop_sequence": Stop.SEQUENCE,
-    "tool_use": Stop.CALLS,
-    "max_tokens": Stop.LENGTH,
-    "model_context_window_exceeded": Stop.LENGTH,
-    # Only Anthropic can continue a paused turn. For other APIs, the answer is cut off.
-    "pause_turn": Stop.LENGTH,
-    "refusal": Stop.REFUSAL,
-}
 
 DELTAS = {
     Text: ("text_delta", "text"),
@@ -193,7 +182,7 @@ class MessagesReader:
         reason, stop_text = fields.get("stop_reason"), fields.get("stop_sequence")
         details = fields.get("stop_details")
         if isinstance(reason, str):
-            self._stop = _STOPS.get(reason, Stop.END)
+            self._stop = STOPS.get(reason, Stop.END)
         if isinstance(stop_text, str):
             self._stop_text = fix_surrogates(stop_text)
         if isinstance(details, dict) and self._stop is Stop.REFUSAL:

@@ -6,9 +6,22 @@ from collections.abc import Iterator, Mapping
 
 from router_service.apis.answers import AnswerIdentity, AnswerRecord, write_json
 from router_service.apis.conversation import Json
+from router_service.apis.parts import Stop
 from router_service.apis.usage import Usage, read_count, read_counts
 
+STOPS = {
+    "end_turn": Stop.END,
+    "stop_sequence": Stop.SEQUENCE,
+    "tool_use": Stop.CALLS,
+    "max_tokens": Stop.LENGTH,
+    "model_context_window_exceeded": Stop.LENGTH,
+    # Only Anthropic can continue a paused turn. For other APIs, the answer is cut off.
+    "pause_turn": Stop.LENGTH,
+    "refusal": Stop.REFUSAL,
+}
+
 _EMPTY_TYPES = ("message_start", "ping")
+_THINKING_TYPES = ("thinking", "redacted_thinking")
 _DELTA_TEXTS = ("text", "partial_json", "thinking")
 
 
@@ -34,13 +47,21 @@ class MessagesRecord(AnswerRecord):
             self.identity = AnswerIdentity.of(value.get("message"))
         elif kind == "message_delta":
             delta = value.get("delta")
-            self.has_stopped = isinstance(delta, dict) and bool(delta.get("stop_reason"))
+            self.has_stopped = isinstance(delta, dict) and self._read_stop(delta)
         elif kind in self.last_types:
             self.is_done = True
         elif kind == "message":
             self.identity = AnswerIdentity.of(value)
+            self._read_stop(value)
             for place, block in enumerate(self.objects(value.get("content"))):
                 self._read_block(block, place)
+
+    def _read_stop(self, fields: Mapping[str, Json]) -> bool:
+        """Read why the answer ended; return whether it says so."""
+        reason = fields.get("stop_reason")
+        if isinstance(reason, str):
+            self.stop = STOPS.get(reason, Stop.END)
+        return bool(reason)
 
     def _read_delta(self, delta: Mapping[str, Json], index: Json) -> None:
         for name in _DELTA_TEXTS:
@@ -53,8 +74,8 @@ class MessagesRecord(AnswerRecord):
             return
         elif kind == "text_delta":
             self.add_text(delta.get("text"))
-        elif kind == "input_json_delta" and isinstance(index, int):
-            self.add_call(index).arguments.write(self.count(delta.get("partial_json")))
+        elif kind == "input_json_delta" and index in self.calls:  # else of a provider's tool
+            self.calls[index].arguments.write(self.count(delta.get("partial_json")))
 
     def text_of(self, value: Json) -> str | None:
         """Return the text that an event adds to a block of text, or None if it does more."""
@@ -72,9 +93,10 @@ class MessagesRecord(AnswerRecord):
             self.note_proof(proof)
         if self.is_incomplete:
             return
-        if block.get("type") == "text":
+        kind = block.get("type")
+        if kind == "text":
             self.add_text(block.get("text"))
-        elif block.get("type") == "tool_use" and isinstance(index, int):
+        elif kind == "tool_use" and isinstance(index, int):
             call = self.add_call(index)
             call.id = call.id or self.count(block.get("id"))
             call.name = call.name or self.count(block.get("name"))
@@ -82,6 +104,8 @@ class MessagesRecord(AnswerRecord):
                 call.whole = self.count(write_json(block.get("input", {})))
             except (RecursionError, TypeError):  # the latter for what no JSON can express
                 self.is_incomplete = True
+        elif kind not in _THINKING_TYPES:
+            self.has_other_output = True
 
 
 def is_beginning(event: Mapping[str, Json]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.conversation import Json
+from router_service.apis.parts import Stop
 from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage, read_counts
 
@@ -59,6 +60,10 @@ class ResponsesRecord(AnswerRecord):
         self.usage = read_usage(response) or self.usage
         if self.identity.id is None:
             self.identity = AnswerIdentity.of(response)
+        status, details = response.get("status"), response.get("incomplete_details")
+        if status == "incomplete":
+            reason = details.get("reason") if isinstance(details, dict) else None
+            self.stop = Stop.FILTER if reason == "content_filter" else Stop.LENGTH
         response_id = response.get("id")
         if isinstance(response_id, str) and not self.response_id:
             self.response_id = fix_surrogates(response_id)
@@ -84,6 +89,9 @@ class ResponsesRecord(AnswerRecord):
         elif kind == "message":
             for part in self.objects(item.get("content")):
                 self.add_text(part.get("text"))
+                self.has_other_output = self.has_other_output or bool(part.get("refusal"))
+        elif kind != "reasoning":
+            self.has_other_output = True
 
 
 def is_beginning(event: Mapping[str, Json]) -> bool:

@@ -114,8 +114,12 @@ def test_usage_counts_calls_that_were_probably_wrong(upstream: str, tmp_path: Pa
 
 
 def test_very_long_tool_name_is_stored_as_a_hash(upstream: str, tmp_path: Path) -> None:
-    """A tool name of a megabyte from an upstream is replaced by its hash."""
+    """A tool name of a megabyte from an upstream is replaced by its hash.
+
+    A provider that has tools of its own may call any name.
+    """
     tool: dict[str, Any] = {"metadata": {"tool": "x" * 1_000_000}}
+    tool["tools"] = [WEATHER, {"type": "web_search", "web_search": {}}]
     with logging_gateway(upstream, tmp_path, evidence=True, content=True) as gateway:
         talk = Talk(gateway)
         talk.turn(OSLO, **tool)
