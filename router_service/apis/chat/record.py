@@ -11,6 +11,9 @@ from router_service.apis.usage import Usage, read_counts
 MAX_CHOICES = 128
 """Most choices of a stream whose ends are awaited. OpenAI allows as many (API reference: `n`)."""
 
+CallPlace = int | str | None
+"""A call's index, its id, or a negative number without either; None before the first call."""
+
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
@@ -21,6 +24,8 @@ class ChatRecord(AnswerRecord):
         super().__init__()
         self._unfinished: set[int] = set()
         """Places of the choices that have begun and not ended."""
+        self._last_call: CallPlace = None
+        """Place of the call that was read last."""
 
     def read(self, value: Mapping[str, Json]) -> None:
         """Read a whole answer or one event."""
@@ -46,13 +51,13 @@ class ChatRecord(AnswerRecord):
             if is_kept:
                 self.add_text(delta.get("content"))
             if calls := delta.get("tool_calls"):
+                self.has_calls = True
                 for call in self.objects(calls):
-                    # A call without an index is identified by its id. A delta without index and id
-                    # continues call 0.
-                    number = call.get("index", call.get("id")) or 0
-                    self._read_call(number if isinstance(number, int | str) else 0, call, is_kept)
+                    self._last_call = place_of(call, self._last_call)
+                    self._read_call(self._last_call, call, is_kept)
             legacy = delta.get("function_call")
             if isinstance(legacy, dict):
+                self.has_calls = True
                 self._read_call("function_call", {"function": legacy}, is_kept)
 
     def text_of(self, value: Json) -> str | None:
@@ -88,6 +93,21 @@ class ChatRecord(AnswerRecord):
             call.id = call.id or self.count(fields.get("id"))
             call.name = call.name or self.count(name)
             call.arguments.write(self.count(text))
+
+
+def place_of(call: Mapping[str, Json], last: CallPlace) -> int | str:
+    """Return the place of a call, or of a part of one, given the place of the last one.
+
+    That is its index, or else its id. Without either, a name begins a call, and all else continues
+    the last one.
+    """
+    for place in (call.get("index"), call.get("id")):
+        if isinstance(place, int | str) and place != "":
+            return place
+    inner = call.get("function", call.get("custom"))
+    if last is not None and isinstance(inner, dict) and inner.get("name"):
+        return min(last, 0) - 1 if isinstance(last, int) else -1
+    return last or 0
 
 
 def read_usage(value: Json) -> Usage | None:

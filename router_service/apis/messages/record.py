@@ -34,7 +34,8 @@ class MessagesRecord(AnswerRecord):
             self.identity = AnswerIdentity.of(value.get("message"))
         elif kind == "message_delta":
             delta = value.get("delta")
-            self.has_stopped = isinstance(delta, dict) and bool(delta.get("stop_reason"))
+            if isinstance(delta, dict) and delta.get("stop_reason"):
+                self.has_stopped = True
         elif kind in self.last_types:
             self.is_done = True
         elif kind == "message":
@@ -70,11 +71,13 @@ class MessagesRecord(AnswerRecord):
             return
         if proof := _proof_of(block):
             self.note_proof(proof)
+        kind = block.get("type")
+        self.has_calls = self.has_calls or (isinstance(kind, str) and kind.endswith("tool_use"))
         if self.is_incomplete:
             return
-        if block.get("type") == "text":
+        if kind == "text":
             self.add_text(block.get("text"))
-        elif block.get("type") == "tool_use" and isinstance(index, int):
+        elif kind == "tool_use" and isinstance(index, int):
             call = self.add_call(index)
             call.id = call.id or self.count(block.get("id"))
             call.name = call.name or self.count(block.get("name"))
