@@ -27,10 +27,15 @@ BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
 _OTHER_TEXT = "another text"
 
 
-def data_of(event: bytes) -> bytes | None:
-    """Return the data of an event, or None if it has none, such as a comment."""
+def data_of(event: bytes) -> bytes:
+    """Return the data of an event; empty if it has none, such as a comment."""
     lines = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines).strip() if lines else None
+    return b"\n".join(lines).strip()
+
+
+def is_comment(event: bytes) -> bool:
+    """Return whether an event consists of comments, or of nothing."""
+    return all(line.startswith(b":") for line in event.splitlines() if line)
 
 
 def with_data(event: bytes, data: bytes) -> bytes:

@@ -462,8 +462,8 @@ class Metrics:
     attempts = _counter(
         "upstream_attempts",
         "Attempts to get an answer from a deployment, by outcome: answered, unreachable, timeout, "
-        "broken, status, error_body, malformed, refused, unfit, too_long, busy, cancelled. A "
-        "request may need several attempts.",
+        "broken, status, error_body, malformed, quota, refused, unfit, too_long, busy, cancelled. "
+        "A request may need several attempts.",
         "model",
         "deployment",
         "outcome",

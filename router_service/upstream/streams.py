@@ -11,12 +11,20 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from router_service.apis.answer_errors import ForeignAnswerError, error_fields, is_error, unwrapped
+from router_service.apis.answer_errors import (
+    ForeignAnswerError,
+    error_fields,
+    is_error,
+    read_error,
+    unwrapped,
+    write_openai_error,
+)
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
-from router_service.apis.frames import BLANK_LINE, TextFrame, data_of, with_data
+from router_service.apis.encoding import encode
+from router_service.apis.frames import BLANK_LINE, TextFrame, data_of, is_comment, with_data
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
@@ -97,6 +105,17 @@ _TOO_LONG_MESSAGE = re.compile(
 """Messages of requests that exceed the context window, for providers without a code for it:
 Anthropic and Bedrock (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini,
 Cohere."""
+
+_QUOTA_CODES = frozenset(
+    "insufficient_quota billing_error billing_hard_limit_reached billing_not_active "
+    "exceeded_current_quota_error".split()
+)
+"""Codes or types of errors about an account without credit, at OpenAI, Anthropic and Moonshot."""
+_QUOTA_MESSAGE = "credit balance is too low"
+"""What Anthropic says in an `invalid_request_error`."""
+
+_NO_RETRY = (b"x-should-retry", b"false")
+"""Header by which OpenAI's and Anthropic's clients do not repeat a request with status 429."""
 
 MAX_MESSAGE = 500
 """Characters of an error's message that are searched. Servers may quote the request after them."""
@@ -213,7 +232,7 @@ async def read_whole(
         return
     if (isinstance(started.value, dict) or expects_json) and _reports_error(started.value, api):
         problem = "answered with an error, but with a success status"
-        raise UpstreamError(answer.model, problem, failure_of_error(started.value, api))
+        raise _reported_error(answer, started.value, api, problem)
     started.body = _in_clients_api(answer, started, api, translator)
 
 
@@ -233,7 +252,10 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
     value = unwrapped(decode_json(body))
     error = value.get("error", value) if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
-    if answer.status in {400, 413, 422} and _is_too_long(error):
+    status, headers = answer.status, answer.headers
+    if _is_about_quota(error):
+        failure, status, headers = Failure.QUOTA, 429, [*headers, _NO_RETRY]
+    elif answer.status in {400, 413, 422} and _is_too_long(error):
         failure = Failure.TOO_LONG
     elif answer.status == 429 and _TOO_LARGE in body:
         failure = Failure.UNFIT
@@ -247,8 +269,8 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
         return body
     raise UpstreamRefusedError(
         answer.model,
-        answer.status,
-        headers=answer.headers,
+        status,
+        headers=headers,
         body=body,
         failure=failure,
         retry_after_s=answer.retry_after_s,
@@ -262,6 +284,35 @@ def _is_too_long(error: Json) -> bool:
     message = error.get("message")
     text = message[:MAX_MESSAGE] if isinstance(message, str) else ""
     return error.get("code") == _TOO_LONG_CODE or bool(_TOO_LONG_MESSAGE.search(text))
+
+
+def _is_about_quota(error: Json) -> bool:
+    """Return whether a decoded error says that the operator's account has no credit left."""
+    if not isinstance(error, dict):
+        return False
+    code, kind, message = (error.get(name) for name in ("code", "type", "message"))
+    has_code = any(isinstance(each, str) and each in _QUOTA_CODES for each in (code, kind))
+    return has_code or (isinstance(message, str) and _QUOTA_MESSAGE in message[:MAX_MESSAGE])
+
+
+def _reported_error(
+    answer: UpstreamAnswer, value: Json, api: UpstreamApi | None, problem: str
+) -> UpstreamError:
+    """Return the failure for an error in an answer with a success status.
+
+    Clients get the message of one about the account, as if its status had been 429.
+    """
+    failure = failure_of_error(value, api)
+    if failure is not Failure.QUOTA or answer.has_secrets:
+        return UpstreamError(answer.model, problem, failure)
+    error = read_error(value, 429) if api is None else api.read_error(value, 429)
+    return UpstreamRefusedError(
+        answer.model,
+        429,
+        headers=[*answer.headers, _NO_RETRY],
+        body=encode(write_openai_error(error)),
+        failure=failure,
+    )
 
 
 async def _read_rest(
@@ -331,6 +382,8 @@ def failure_of_error(value: Json, api: UpstreamApi | None = None) -> Failure:
     """
     error = error_fields(value) if api is None else api.error_fields(value)
     code = error.get("code") if isinstance(error, dict) else None
+    if _is_about_quota(error):
+        return Failure.QUOTA
     if _is_too_long(error):
         return Failure.TOO_LONG
     if isinstance(code, int):
@@ -496,7 +549,7 @@ class EventReader:
 
     @property
     def has_failed_at_end(self) -> bool:
-        """Whether the last event has been read, and the answer is not complete."""
+        """Whether the last event that can be read makes the answer incomplete."""
         return self._is_done and self._unreadable is not None
 
     @property
@@ -661,7 +714,7 @@ class EventReader:
         try:
             self._translated.append(step())
         except ForeignAnswerError as exc:
-            self._unreadable = _untranslatable(self._answer, exc)
+            self._is_done, self._unreadable = True, _untranslatable(self._answer, exc)
 
     def _take_translated(self) -> bytes:
         translated = b"".join(self._translated)
@@ -695,8 +748,8 @@ class EventReader:
             self.is_within_event = False
             return None
         data = data_of(event)
-        if data == b"" and self._expects_json:
-            return b""  # OpenAI's clients fail to decode it
+        if not data and self._expects_json and not is_comment(event):
+            return b""  # OpenAI's clients would fail to decode it
         if self._is_done:  # what follows the end is no part of the answer
             return None
         if not data or data == _DONE:
@@ -749,7 +802,7 @@ class EventReader:
             return None
         if _reports_error(content, api):
             problem = "sent an error within its answer"
-            self.error = UpstreamError(self._answer.model, problem, failure_of_error(content, api))
+            self.error = _reported_error(self._answer, content, api, problem)
             if self.translator is not None:
                 error = self.translator.source.read_error(content, 200)
                 self._translate(partial(self.translator.error, error))
@@ -761,12 +814,12 @@ class EventReader:
         """Record the content of an event, which is passed through or translated."""
         if self.translator is not None:
             source = self.translator.source
-            if not self.has_output:
-                self.has_output = not source.is_beginning(content)
             if source.ping_type and content.get("type") == source.ping_type:
                 self._translate(self.translator.ping)
             if not self.error:
                 self._translate(partial(self.translator.feed, content))
+            if not (self.has_output or self._unreadable or self.error):
+                self.has_output = not source.is_beginning(content)
             self._is_done = self._is_done or self.translator.record.is_done
             return None
         record = self._recognize(content)
@@ -774,7 +827,7 @@ class EventReader:
         if self._frames_left and (text := record.text_of(content)):
             self._frames_left -= 1
             self._frame = TextFrame.of(data, text, record.text_of)
-        self.has_output = self.has_output or record.has_output
+        self.has_output = self.has_output or (record.has_output and self.error is None)
         if record.is_done and not self._is_done:
             self._is_done = True
             self._check_reason()

@@ -66,7 +66,7 @@ class ResponsesKeepAlive(KeepAlive):
 
     def _continue(self, event: bytes) -> bytes:
         try:
-            value = loads_exactly(data_of(event) or b"")
+            value = loads_exactly(data_of(event))
         except ValueError:
             return event  # a comment, or what clients must be able to read without the gateway
         if not isinstance(value, dict):

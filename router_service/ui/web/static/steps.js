@@ -36,6 +36,7 @@ export const FAILURES = {
   status: "error status",
   error_body: "error in the answer",
   malformed: "unreadable answer",
+  quota: "no credit left",
   too_long: "request too long",
   unfit: "cannot serve this request",
   busy: "all connections in use",
