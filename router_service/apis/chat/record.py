@@ -24,6 +24,8 @@ class ChatRecord(AnswerRecord):
         super().__init__()
         self._unfinished: set[int] = set()
         """Places of the choices that have begun and not ended."""
+        self._finished: set[int] = set()
+        """Places of the choices that have ended."""
         self._last_call: CallPlace = None
         """Place of the call that was read last."""
 
@@ -73,11 +75,16 @@ class ChatRecord(AnswerRecord):
         return text if isinstance(text, str) else None
 
     def _read_stop(self, place: int, reason: Json) -> None:
-        """Record whether the answer has ended: some servers do not send `[DONE]`."""
+        """Record whether the answer has ended.
+
+        OpenRouter repeats a choice that has ended, without its reason, in the event with the usage.
+        """
         if reason:
             self._unfinished.discard(place)
+            if len(self._finished) < MAX_CHOICES:
+                self._finished.add(place)
             self.has_stopped = not self._unfinished
-        elif len(self._unfinished) < MAX_CHOICES:
+        elif place not in self._finished and len(self._unfinished) < MAX_CHOICES:
             self._unfinished.add(place)
             self.has_stopped = False
 

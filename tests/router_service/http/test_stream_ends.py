@@ -114,6 +114,7 @@ def chat(reason: str | None = None, **delta: object) -> dict[str, Any]:
 
 
 DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 RESPONSE: dict[str, Any] = {
     "id": "resp_1",
     "object": "response",
@@ -278,6 +279,18 @@ def test_deployment_may_never_send_reasons(client: Api, api: Api) -> None:
         assert cut.status_code == 502 or reports_error(cut.text)
 
 
+@pytest.mark.parametrize("client", APIS)
+def test_choice_may_be_repeated_after_its_reason(client: Api) -> None:
+    """OpenRouter's last event has the usage and the first choice again, without its reason."""
+    repeated = {**chat(role="assistant", content=""), "usage": USAGE}
+    upstream = Upstream(stream(data(chat(content="Hi"), chat("stop"), repeated) + DONE))
+    with upstream.serve(), gateway(at(upstream, apis.CHAT)) as http:
+        response = ask(http, client)
+        record = record_of(http, response)
+    assert not reports_error(response.text)
+    assert (record["ending"], record["prompt_tokens"]) == ("complete", 1)
+
+
 @pytest.mark.parametrize("reason", ["", None])
 @pytest.mark.parametrize("client", APIS)
 def test_empty_reason_is_none(client: Api, reason: str | None) -> None:
@@ -346,7 +359,6 @@ def test_client_that_leaves_before_the_last_event_has_left() -> None:
     assert (record["status"], record["ending"]) == (499, "client_left")
 
 
-USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 WITHOUT_CALLS: dict[tuple[Api, bool], list[bytes]] = {
     (apis.CHAT, False): [
         json.dumps(
