@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from uuid import uuid4
@@ -14,7 +14,7 @@ from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
 from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import UnwritableError, encode
-from router_service.apis.foreign import to_input, unwrap_custom, wrap_custom
+from router_service.apis.foreign import INVALID_JSON, to_input, unwrap_custom, wrap_custom
 from router_service.apis.parts import (
     Event,
     Finished,
@@ -24,6 +24,7 @@ from router_service.apis.parts import (
     PartStarted,
     Request,
     Started,
+    Stop,
     Text,
     Thinking,
     ToolUse,
@@ -36,6 +37,10 @@ MAX_CHARACTERS = 4 * 1024 * 1024
 """Longest stream that is translated, in characters of its texts and calls: a million tokens. Parts
 of it are kept in memory, and all of it for Responses, whose last event repeats the answer."""
 
+PROGRESS_CHARACTERS = 256
+"""After so many characters of arguments that are held back, an empty piece of them is written, so
+that a client which waits for a long call sees that it continues."""
+
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,50}")
 """An answer's id without its prefix. The ids of its items are longer by up to 9 characters, and
 OpenAI accepts 64 characters."""
@@ -46,8 +51,6 @@ class _HeldCall:
     """A call whose arguments are only written once they are complete, because they are changed."""
 
     convert: Callable[[str], str]
-    may_be_object: bool = False
-    """Whether the arguments are written as they arrive if they begin like an object."""
     text: StringIO = field(default_factory=StringIO)
 
 
@@ -60,8 +63,16 @@ class AnswerTranslator:
     """
 
     def __init__(
-        self, source: UpstreamApi, target: Api, request: Request, *, model: str, created_s: int
+        self,
+        source: UpstreamApi,
+        target: Api,
+        request: Request,
+        *,
+        model: str,
+        created_s: int,
+        needs_reason: bool = True,
     ) -> None:
+        """Without `needs_reason`, the last event completes an answer that gives no reason."""
         self.source = source
         self.target = target
         self.record = TranslatedRecord()
@@ -75,12 +86,17 @@ class AnswerTranslator:
         self._calls: set[int] = set()
         """Parts that are calls."""
         self._held: dict[int, _HeldCall] = {}
+        self._invalid: list[int] = []
+        """Held calls that have ended, but whose arguments are no object."""
         self._halves: dict[int, str] = {}
         """Parts whose text so far ends with the first half of a surrogate pair."""
         self._dropped: set[int] = set()
         """Parts that are not written."""
         self._characters = 0
+        self._needs_reason = needs_reason
         self._reader = source.answer_reader(request)
+        if not needs_reason:
+            self._reader.default_stop = Stop.END
         self._writer = target.answer_writer(request, model=model, created_s=created_s)
 
     def whole(self, value: Json) -> bytes:
@@ -99,7 +115,7 @@ class AnswerTranslator:
                 case ToolUse(arguments=text) as call:
                     held = self._held.get(index)
                     text = self._encodable(text, index)
-                    text = held.convert(text) if held and not held.may_be_object else text
+                    text = held.convert(text) if held else text
                     parts.append(replace(call, arguments=text))
                 case Text(text) | Thinking(text) as other:
                     parts.append(replace(other, text=fix_surrogates(text)))
@@ -112,12 +128,19 @@ class AnswerTranslator:
         """Return the target's server-sent events for one upstream event; there may be none."""
         return self._write(lambda: self._reader.feed(event))
 
-    def end(self) -> bytes:
+    def end(self, *, is_marked: bool = False) -> bytes:
         """Return the events after the upstream's last one.
 
-        Raise ForeignAnswerError if the upstream has not completed its answer.
+        `is_marked` says whether the upstream has marked the end. Raise ForeignAnswerError if it has
+        not completed its answer.
         """
+        if not (is_marked or self._needs_reason):
+            self._reader.default_stop = None
         return self._write(self._reader.end)
+
+    def ping(self) -> bytes:
+        """Return what keeps the client waiting."""
+        return self.target.ping
 
     def error(self, error: AnswerError) -> bytes:
         """Return the events that report the error of a broken stream."""
@@ -136,9 +159,8 @@ class AnswerTranslator:
             self.record.add(event)
             match event:
                 case PartGrew(index, text):
-                    text = self._grow(index, text)
-                    if text:
-                        written.append(self._writer.write(PartGrew(index, text)))
+                    if (now := self._grow(index, text)) is not None:
+                        written.append(self._writer.write(PartGrew(index, now)))
                 case PartStarted(index, part):
                     if (adapted := self._adapt(part, index)) is not None:
                         written.append(self._writer.write(PartStarted(index, adapted)))
@@ -146,39 +168,51 @@ class AnswerTranslator:
                     if index not in self._dropped:
                         written.append(self._writer.write(event))
                 case PartEnded(index):
-                    if index in self._dropped:
-                        continue
-                    if last := self._complete(index):
-                        written.append(self._writer.write(PartGrew(index, last)))
-                    written.append(self._writer.write(event))
+                    if index in self._held and self._is_invalid(self._held[index]):
+                        self._invalid.append(index)  # why the answer ended will say what to do
+                    elif index not in self._dropped:
+                        written += self._end_part(index)
                 case Started(id):
                     self._answer_id = self._translate_id(id)
                     written.append(self._writer.write(replace(event, id=self._answer_id)))
-                case Finished():
+                case Finished(stop):
+                    written += self._end_invalid(stop)
                     written.append(self._writer.write(event))
         return b"".join(written)
 
-    def _grow(self, index: int, text: str) -> str:
-        """Return the text that can be written now."""
+    def _end_part(self, index: int) -> Iterator[bytes]:
+        if last := self._complete(index):
+            yield self._writer.write(PartGrew(index, last))
+        yield self._writer.write(PartEnded(index))
+
+    def _end_invalid(self, stop: Stop) -> Iterator[bytes]:
+        for index in self._invalid:
+            if stop is Stop.LENGTH:  # as Anthropic ends a call that was cut off
+                self._held[index].convert = str
+            yield from self._end_part(index)
+
+    def _is_invalid(self, held: _HeldCall) -> bool:
+        """Return whether arguments should be an object and are none."""
+        text = held.text.getvalue()
+        return held.convert is _to_object and to_input(text).get(INVALID_JSON) == text
+
+    def _grow(self, index: int, text: str) -> str | None:
+        """Return the text that can be written now; None if there is nothing to write."""
         self._count(len(text))
         if index in self._dropped:
-            return ""
-        held = self._held.get(index)
-        if held is not None:
+            return None
+        if (held := self._held.get(index)) is not None:
+            before = held.text.tell()
             held.text.write(text)
-            text = text.lstrip()
-            if not (held.may_be_object and text.startswith("{")):
-                held.may_be_object = held.may_be_object and not text
-                return ""
-            text = held.text.getvalue()
-            del self._held[index]
+            is_shown = held.text.tell() // PROGRESS_CHARACTERS > before // PROGRESS_CHARACTERS
+            return "" if held.convert is _to_object and is_shown else None
         if self._halves or not text.isascii():
             text = self._halves.pop(index, "") + text
             if "\ud800" <= text[-1] <= "\udbff":
                 self._halves[index] = text[-1]
                 text = text[:-1]
             text = self._encodable(text, index)
-        return text
+        return text or None
 
     def _complete(self, index: int) -> str:
         """Return the text that waited for the end of a part."""
@@ -212,7 +246,7 @@ class AnswerTranslator:
             tool = self._tools.get(part.name)
             name, is_custom = part.name if tool is None else tool.name, part.is_custom
             if self.target.takes_objects:
-                self._held[index] = _HeldCall(_to_object, may_be_object=True)
+                self._held[index] = _HeldCall(_to_object)
                 if is_custom:
                     self._held[index] = _HeldCall(wrap_custom)
                 is_custom = False
@@ -269,4 +303,7 @@ class AnswerTranslator:
 
 
 def _to_object(arguments: str) -> str:
-    return encode(to_input(arguments)).decode()
+    """Return arguments as an object: as they are, or as a whole answer would have them."""
+    value = to_input(arguments)
+    is_object = arguments.lstrip().startswith("{") and value.get(INVALID_JSON) != arguments
+    return arguments if is_object else encode(value).decode()

@@ -177,6 +177,8 @@ class AnswerRecord:
         """Whether anything but the beginning of an answer has arrived."""
         self.has_stopped = False
         """Whether the answer has said why it ended. Only its usage may follow."""
+        self.has_calls = False
+        """Whether any call has begun, even one that is not kept."""
         self.is_done = False
         """Whether the last event has arrived."""
         self.stop: Stop | None = None
@@ -282,6 +284,7 @@ class AnswerRecord:
     def add_call(self, place: object) -> PartialCall:
         """Return the call at a place, which is new or still arriving."""
         call = self.calls.get(place)
+        self.has_calls = True
         if call is None:
             call = self.calls[place] = PartialCall()
             self._characters += CALL_CHARACTERS

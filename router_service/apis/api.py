@@ -18,7 +18,7 @@ from router_service.apis.answer_errors import AnswerError, error_fields, is_erro
 from router_service.apis.answers import AnswerRecord, ParsedAnswer
 from router_service.apis.conversation import ChatRequest, Json, as_list, parse_chat_request
 from router_service.apis.openapi import ErrorBody, RequestSchema
-from router_service.apis.parts import Answer, Event, Request
+from router_service.apis.parts import Answer, Event, Request, Stop
 from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
 from router_service.apis.usage import Usage
 from router_service.core.values import request_value
@@ -32,6 +32,8 @@ class AnswerReader(Protocol):
 
     usage: Usage | None
     """The usage that the answer has reported so far."""
+    default_stop: Stop | None
+    """Why an answer has ended whose last event gives no reason; if None, it is incomplete."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer."""
@@ -54,6 +56,25 @@ class AnswerWriter(Protocol):
 
     def error(self, error: AnswerError) -> bytes:
         """Return the server-sent events that report an error."""
+
+
+class KeepAlive:
+    """Beginning of a stream that keeps the client waiting until its answer is known."""
+
+    def __init__(self, ping: bytes) -> None:
+        """Send `ping` each time: a comment, or an event that may precede an answer."""
+        self._ping = ping
+
+    def ping(self) -> bytes:
+        """Return what is sent next while the client waits."""
+        return self._ping
+
+    def join(self, events: bytes, *, is_last: bool) -> bytes:
+        """Return the next events of the answer as the continuation of what was sent before.
+
+        `is_last` says that the stream ends with them.
+        """
+        return events
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +244,18 @@ class Api(UpstreamApi):
     """A proof of reasoning in a request's body. Other values may match too, such as images. If its
     group is empty, the empty text stands for all reasoning in the body."""
 
+    call_reason: ClassVar[re.Pattern[bytes] | None] = None
+    """In an answer or event, the reason which says that it calls tools, after a group with its
+    key. What a model writes cannot match, because its quotes are escaped."""
+    text_reason: ClassVar[bytes] = b""
+    """The reason of an answer that ends its turn without calls."""
+    call_mark: ClassVar[re.Pattern[bytes] | None] = None
+    """The beginning of a call in a whole answer."""
+
+    ping: ClassVar[bytes] = b": ping\n\n"
+    """What keeps the client of a translated stream waiting: a comment, or an event if clients of
+    the API know one."""
+
     error_body: ClassVar[type[BaseModel]] = ErrorBody
     """Model of an error's body, for the OpenAPI description."""
 
@@ -285,6 +318,23 @@ class Api(UpstreamApi):
         record = self.record()
         record.feed(value)
         return record.answer()
+
+    def has_calls(self, body: bytes) -> bool:
+        """Return whether a whole answer has calls."""
+        return self.call_mark is not None and self.call_mark.search(body) is not None
+
+    def without_call_reason(self, body: bytes) -> bytes:
+        """Return an answer or event without calls, which does not say that it calls tools.
+
+        Clients would wait for calls. It is the same object if nothing is to be changed.
+        """
+        if self.call_reason is None or self.call_reason.search(body) is None:
+            return body
+        return self.call_reason.sub(rb"\g<1>" + self.text_reason, body)
+
+    def keep_alive(self, model: str) -> KeepAlive:
+        """Return what begins a stream before its answer is known; `model` is what was asked for."""
+        return KeepAlive(b": keep-alive\n\n")
 
     @abstractmethod
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:

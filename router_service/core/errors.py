@@ -557,6 +557,8 @@ class Failure(StrEnum):
     """The upstream answered with a success status, but with an error in the body."""
     MALFORMED = "malformed"
     """The upstream's answer cannot be read."""
+    QUOTA = "quota"
+    """The operator's account at the upstream has no credit left, so a retry there is in vain."""
     REFUSED = "refused"
     """The upstream refused this request, perhaps because of the client. Another may accept it."""
     UNFIT = "unfit"
@@ -578,6 +580,7 @@ _REMEDIES = {
     Failure.TIMEOUT: f"{_RETRY} The operator can raise upstreams.timeouts.",
     Failure.BUSY: "Try again later, or ask the operator to raise upstreams.max_connections.",
     Failure.COOLING_DOWN: "Try again later, or name another model.",
+    Failure.QUOTA: "Name another model, or ask the operator to add credit.",
     Failure.REFUSED: _CHANGE,
     Failure.UNFIT: _CHANGE,
     Failure.TOO_LONG: "Shorten the request, or name a model with a larger context window.",

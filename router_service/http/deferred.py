@@ -1,7 +1,7 @@
 """Relay of an answer that is known only after several arms have been asked.
 
-Comments keep the client's connection alive until a candidate has been accepted. It is then sent
-unchanged.
+Keep-alives, which are comments or events that the client's API knows, precede the candidate that is
+accepted. It is then sent unchanged, except that it continues a response that has begun.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from starlette.types import Message, Send
 
+from router_service.apis.api import KeepAlive
+from router_service.apis.chat.api import CHAT
 from router_service.core.errors import Failure, UpstreamError
 from router_service.http.error_responses import ErrorFormat, error_body, status_of
 from router_service.http.relay import JSON_TYPE, AnswerRelay
@@ -19,9 +21,6 @@ from router_service.requests.candidates import Candidate
 from router_service.requests.escalation import Escalation
 from router_service.requests.exchange import Ending, Exchange
 from router_service.verifier.steps import VerificationLimits
-
-COMMENT = b": keep-alive\n\n"
-"""An event that clients ignore (WHATWG HTML, "Server-sent events")."""
 
 _NOT_CHOSEN = b"The answer is not chosen yet; GET /v1/decisions/{id} explains the choice."
 """Explanation in the headers of a stream that began before its answer was known."""
@@ -48,7 +47,7 @@ class DeferredRelay:
         relay, exchange = self._relay, self._relay.exchange
         comments: asyncio.Task[None] | None = None
         if exchange.plan.request.chat.stream:
-            comments = asyncio.create_task(self._head.send_comments())
+            comments = asyncio.create_task(self._head.send_keep_alives())
         escalation = Escalation(
             exchange, relay.upstreams, relay.request, relay.gateway, self._limits, self._deliver
         )
@@ -97,65 +96,71 @@ class DeferredRelay:
 
 
 class DeferredHead:
-    """Sender that may begin an event stream with comments before its answer is known.
+    """Sender that may begin an event stream with keep-alives before its answer is known.
 
-    Until the first comment, the response's status and headers are those of the answer. Afterwards,
+    Until the first one, the response's status and headers are those of the answer. Afterwards,
     they have been sent, so an error becomes the last event of the stream.
     """
 
     def __init__(
         self, send: Send, exchange: Exchange, error_format: ErrorFormat, interval_s: float
     ) -> None:
-        """Send a comment each `interval_s`, for the first time after that time."""
+        """Send a keep-alive each `interval_s`, for the first time after that time."""
         self._send = send
         self._exchange = exchange
         self._error_format = error_format
         self._interval_s = interval_s
         self._lock = asyncio.Lock()
-        self._has_begun = False
+        self._keep_alive: KeepAlive | None = None
+        """What the stream has begun with; None if nothing has been sent."""
         self._is_answering = False
         self._error: bytes | None = None
         """The body so far of an error that is sent as an event."""
 
     @property
     def waits(self) -> bool:
-        """Whether comments have been sent, and nothing of the answer."""
-        return self._has_begun and not self._is_answering
+        """Whether keep-alives have been sent, and nothing of the answer."""
+        return self._keep_alive is not None and not self._is_answering
 
     @property
     def sends_error(self) -> bool:
         """Whether the stream ends with an error event instead of the answer."""
         return self._error is not None
 
-    async def send_comments(self) -> None:
-        """Send comments until the answer begins."""
+    async def send_keep_alives(self) -> None:
+        """Send keep-alives until the answer begins."""
         while True:
             await asyncio.sleep(self._interval_s)
             async with self._lock:
                 if self._is_answering:
                     return
-                if not self._has_begun:
-                    self._has_begun = True
+                if self._keep_alive is None:
+                    request = self._exchange.plan.request
+                    api = request.endpoint.api or CHAT
+                    self._keep_alive = api.keep_alive(request.chat.model)
                     await start(self._send, 200, self._early_headers())
-                await send_part(self._send, COMMENT, more=True)
+                await send_part(self._send, self._keep_alive.ping(), more=True)
 
     async def send(self, message: Message) -> None:
         """Send a message of the answer."""
         async with self._lock:
             if message["type"] == "http.response.start":
                 self._is_answering = True
-                if self._has_begun:
+                if self._keep_alive is not None:
                     headers: RawHeaders = message["headers"]
                     content_type = dict(headers).get(b"content-type", b"")
                     if not content_type.startswith(b"text/event-stream"):
                         self._error = b""
                     return
-            elif self._error is not None:
-                self._error += message["body"]
-                if message.get("more_body"):
-                    return
-                event = self._error_event(self._error)
-                message = {"type": "http.response.body", "body": event, "more_body": False}
+            elif self._keep_alive is not None:
+                body, more = message["body"], message.get("more_body", False)
+                if self._error is not None:
+                    self._error += body
+                    if more:
+                        return
+                    body = self._error_event(self._error)
+                body = self._keep_alive.join(body, is_last=not more)
+                message = {"type": "http.response.body", "body": body, "more_body": more}
             await self._send(message)
 
     def _early_headers(self) -> RawHeaders:

@@ -96,7 +96,12 @@ _CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
 )
 """Code by class, for errors that have none of their own; the first class that matches counts."""
 
-_UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503, Failure.BUSY: 503}
+_UPSTREAM_STATUSES = {
+    Failure.TIMEOUT: 504,
+    Failure.COOLING_DOWN: 503,
+    Failure.BUSY: 503,
+    Failure.QUOTA: 429,
+}
 
 
 def status_of(exc: Exception) -> int:

@@ -257,33 +257,42 @@ class AnswerRelay:
         exchange, writer = self.exchange, self.writer
         await start(self.send, opened.status, [*opened.headers, *exchange.headers()])
         error: UpstreamError | OverloadedError | None = None
-        last = b""
+        last, is_whole = b"", False
 
         def write(events: bytes) -> None:
+            nonlocal is_whole
             self._remember_response(opened, reader.response_id)
             if writer is not None:
                 writer.write_part(events)
+                is_whole = reader.has_ended
+
+        async def relay(events: bytes) -> None:
+            nonlocal last, is_whole
+            self._remember_response(opened, reader.response_id)
+            if reader.has_arrived:
+                last += events
+            else:
+                await send_part(self.send, events, more=True)
+                is_whole = reader.has_ended
 
         try:
-            if reader.has_arrived:
-                last = opened.body
-            else:
-                await send_part(self.send, opened.body, more=True)
-            opened.body = b""
+            first, opened.body = opened.body, b""
+            await relay(first)
+            del first
             if writer is not None:
                 reader.pass_on(lambda: writer.is_ready, write)
             async for events in reader.events:
-                self._remember_response(opened, reader.response_id)
-                if reader.has_arrived:
-                    last += events
-                else:
-                    await send_part(self.send, events, more=True)
+                await relay(events)
         except UpstreamError as exc:
-            error = exc
+            error = None if is_whole else exc
         except asyncio.CancelledError:
-            error = self._note_cut_off(opened.status)
-            if error is None:
-                raise
+            # OpenAI's clients leave at the last event, before the upstream has ended its body.
+            if not is_whole:
+                error = self._note_cut_off(opened.status)
+                if error is None:
+                    raise
+            elif self.gateway.drain.cut_off_error() is None:
+                await reader.leave()
         if error is not None:
             last += self._error_event(reader, error)
         await send_part(self.send, last, more=False)

@@ -359,6 +359,7 @@ class _Place:
             raise self._error("", str(exc)) from exc
         return {
             "supports_reasoning": self.entry.model_info.supports_reasoning is True,
+            "sends_finish_reason": self.entry.model_info.sends_finish_reason is not False,
             "weight": weight,
             "timeouts": override(timeouts, params.timeout, params.stream_timeout).model_copy(
                 update={str(name): seconds for name, seconds in params.timeouts.items()}

@@ -49,7 +49,9 @@ from router_service.settings.values import (
     UsageSettings,
 )
 
-TimeoutName = Literal["connect_s", "first_byte_s", "idle_s", "total_s", "write_s", "pool_s"]
+TimeoutName = Literal[
+    "connect_s", "first_byte_s", "idle_s", "total_s", "write_s", "pool_s", "hold_s"
+]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ListPrice = Annotated[float, Field(ge=0, le=1000)]
 """USD per token or second. The limit keeps the price per million tokens, or per hour, finite."""
@@ -316,6 +318,10 @@ class ModelInfo(Costs):
     """Whether the model honours a JSON schema in `response_format`."""
     supports_logprobs: bool | None = None
     """Whether the model returns log probabilities (not a LiteLLM setting)."""
+    sends_finish_reason: bool | None = None
+    """`false` for a server whose streams never say why they end (`finish_reason`, `stop_reason`):
+    then the last event completes an answer. Without it, a stream that ends without a reason counts
+    as broken, because it may have been cut off (not a LiteLLM setting)."""
     max_tools: Annotated[int, Field(ge=0)] | None = None
     """Largest number of tools in a request (not a LiteLLM setting)."""
 

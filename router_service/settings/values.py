@@ -138,6 +138,11 @@ class Timeouts(Frozen):
     """Longest time in seconds that sending the request may stall."""
     pool_s: Seconds = 5.0
     """Longest time in seconds to wait for a free connection to the deployment."""
+    hold_s: Seconds = 1.0
+    """Longest silence in seconds during which the beginning of a stream is held back while it
+    contains nothing of the answer. If it breaks meanwhile, another deployment answers. Afterwards,
+    the client gets the beginning, and a break becomes an error event. A longer time saves more
+    answers of models that reason silently, and lets clients wait longer for the first byte."""
 
 
 class Deployment(Frozen):
@@ -166,6 +171,8 @@ class Deployment(Frozen):
     supports_reasoning: bool = False
     """Whether the model accepts a reasoning effort. Other models get translated requests without
     it."""
+    sends_finish_reason: bool = True
+    """Whether streams say why they ended. If not, their last event completes the answer."""
     platform: Platform | None = Field(default=None, repr=False)
     """How requests are addressed and authenticated, if that takes more than `base_url` and a
     key."""

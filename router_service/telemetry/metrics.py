@@ -462,7 +462,7 @@ class Metrics:
     attempts = _counter(
         "upstream_attempts",
         "Attempts to get an answer from a deployment, by outcome: answered, unreachable, timeout, "
-        "broken, status, error_body, malformed, unusable, refused, unfit, too_long, busy, "
+        "broken, status, error_body, malformed, unusable, quota, refused, unfit, too_long, busy, "
         "cancelled. A request may need several attempts.",
         "model",
         "deployment",

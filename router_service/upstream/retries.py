@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import re
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -55,7 +56,14 @@ CLOCK_SLACK_S = 0.005
 """Time that is added to waits, because a sleep may end a little too early."""
 
 OPTION_REFUSAL_TTL_S = 300.0
-"""How long a deployment's refusal of `stream_options` is remembered. A further refusal is cheap."""
+"""How long a deployment's refusal of `stream_options` or of a beta is remembered. A further refusal
+is cheap."""
+
+BETA_HEADER = "anthropic-beta"
+"""Names of Anthropic's betas that a client asks for, separated by commas."""
+
+_BETA_REFUSAL = re.compile(rb"invalid beta flag|anthropic[-_]beta", re.IGNORECASE)
+"""What errors about a beta say, at Bedrock, which does not name it, and at Anthropic."""
 
 BUDGET_SAVINGS_S = 10.0
 """Seconds for which the retry budget can save up its floor, the retries per second that are always
@@ -78,6 +86,7 @@ _FREE = {
     Failure.BUSY,
     Failure.UNFIT,
     Failure.TOO_LONG,
+    Failure.QUOTA,
     Failure.REFUSED,
     Failure.UNUSABLE,
 }
@@ -187,7 +196,8 @@ class RetryingClient:
         self._settings = settings
         self._proofs = ProofMemory()
         self._option_refusals = ExpiringSet(OPTION_REFUSAL_TTL_S, time.monotonic)
-        """Deployment, path and client of requests whose `stream_options` were refused."""
+        """Deployment, path and client of requests whose `stream_options` were refused, and
+        deployment, beta and client of refused betas."""
 
     async def start(self, request: UpstreamRequest, attempts: list[Attempt]) -> StartedAnswer:
         """Return the first answer that starts well, and append each attempt to `attempts`.
@@ -335,16 +345,25 @@ class RetryingClient:
     ) -> StartedAnswer:
         """Send a request; if the upstream seems to refuse a part of it, repeat it without it.
 
-        These are `stream_options`, by which many clients ask for usage, and reasoning that another
-        provider signed. The answer matters more. An error that names one of them may have another
-        cause: for example, it may quote the request. So a refusal is remembered only if the request
-        succeeds without it: of `stream_options` for the same client, of reasoning for its proofs.
+        These are `stream_options`, by which many clients ask for usage, Anthropic's betas, and
+        reasoning that another provider signed. The answer matters more. An error that names one of
+        them may have another cause: for example, it may quote the request. So a refusal is
+        remembered only if the request succeeds without it: of `stream_options` and betas for the
+        same client, of reasoning for its proofs.
         """
         translation = request.translation
         target = None if translation is None else translation.target_of(deployment)
         is_native = translation is None or target is translation.client
         path = request.path if is_native or target is None else target.path
         refusal = (deployment.id, path, request.client)
+        headers = request.client_headers
+        if BETA_HEADER in headers:
+            known = [
+                beta
+                for beta in _betas_of(headers)
+                if (deployment.id, beta, request.client) in self._option_refusals
+            ]
+            headers = _without_betas(headers, known)
 
         async def write(*, has_thinking: bool = True) -> bytes:
             if translation is None:
@@ -366,7 +385,7 @@ class RetryingClient:
                 model.name,
                 path,
                 body,
-                request.client_headers,
+                headers,
                 request.deadline_s,
                 request.client,
                 started_s=request.started_s,
@@ -380,25 +399,33 @@ class RetryingClient:
             attempt.status = answer.status
             started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", answer)
             started.is_translated = not is_native
-            other = body
+            other, other_headers = body, headers
             try:
                 await self._read(answer, started, request, target)
                 if remember is None and started.status in {400, 422}:
                     if b"stream_options" in started.body and asks_for_usage(body):
                         other = without_field("stream_options", body)
-                        remember = partial(self._option_refusals.add, refusal)
+                        remember = partial(self._remember_refusals, [refusal])
+                    elif refused := _refused_betas(started.body, headers):
+                        other_headers = _without_betas(headers, refused)
+                        found = [(deployment.id, beta, request.client) for beta in refused]
+                        remember = partial(self._remember_refusals, found)
                     elif translation is not None and may_refuse_thinking(started.body):
                         other = await write(has_thinking=False)
                         remember = partial(translation.refuse_proofs, deployment, self._proofs)
             except BaseException as exc:
                 started.close(exc)
                 raise
-            if other == body:
+            if other == body and other_headers is headers:
                 if remember is not None and started.status < 400:
                     remember()
                 return started
             started.close()
-            body = other
+            body, headers = other, other_headers
+
+    def _remember_refusals(self, refusals: Iterable[Hashable]) -> None:
+        for refusal in refusals:
+            self._option_refusals.add(refusal)
 
     async def _read(
         self,
@@ -476,7 +503,8 @@ class RetryingClient:
             wait_s = max(backoff_s, min(waits_s.values(), default=0.0)) + CLOCK_SLACK_S
         if failures > settings.max_retries or not waits_s:
             return None
-        if isinstance(failure, DeadlineError) or failure.failure in _NEVER_RETRIED:
+        is_spent = failure.failure is Failure.QUOTA and not has_another
+        if is_spent or isinstance(failure, DeadlineError) or failure.failure in _NEVER_RETRIED:
             return None
         now_s = asyncio.get_running_loop().time()
         if wait_s > settings.max_backoff_s or now_s + wait_s > request.latest_end_s(model):
@@ -487,7 +515,7 @@ class RetryingClient:
             if not (settings.idempotency_keys and len(model.deployments) == 1 and has_key):
                 return None
         if has_another:
-            is_free = failure.failure is Failure.REFUSED
+            is_free = failure.failure in {Failure.REFUSED, Failure.QUOTA}
             return wait_s if is_free or self._budget.spend(client) else None
         # Do not retry the same deployment if it hung, because it would hang again; if it was busy,
         # because it was waited for already; or if it refused the request, because it would again.
@@ -497,6 +525,23 @@ class RetryingClient:
             lasting = {Failure.TIMEOUT, Failure.BUSY, Failure.REFUSED}
             may_recover = failure.failure not in lasting
         return wait_s if may_recover and self._budget.spend(client) else None
+
+
+def _betas_of(headers: Mapping[str, str]) -> Sequence[str]:
+    names = (name.strip() for name in headers.get(BETA_HEADER, "").split(","))
+    return [name for name in names if name]
+
+
+def _refused_betas(error: bytes, headers: Mapping[str, str]) -> Sequence[str]:
+    """Return the betas that an error is about: those that it names, or else all."""
+    betas = _betas_of(headers) if _BETA_REFUSAL.search(error) else ()
+    return [beta for beta in betas if beta.encode() in error] or betas
+
+
+def _without_betas(headers: Mapping[str, str], refused: Collection[str]) -> Mapping[str, str]:
+    kept = [beta for beta in _betas_of(headers) if beta not in refused]
+    others = {name: value for name, value in headers.items() if name != BETA_HEADER}
+    return {**others, BETA_HEADER: ",".join(kept)} if kept else others
 
 
 def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from router_service.apis.answer_errors import ForeignAnswerError, error_fields, is_error, unwrapped
+from router_service.apis.answer_errors import (
+    ForeignAnswerError,
+    error_fields,
+    is_error,
+    read_error,
+    unwrapped,
+    write_openai_error,
+)
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
-from router_service.apis.frames import TextFrame
+from router_service.apis.encoding import encode
+from router_service.apis.frames import BLANK_LINE, TextFrame, data_of, is_comment, with_data
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
@@ -59,22 +67,15 @@ KEEP_ALIVE_HOLD_S = 5.0
 """How long comments before an answer's first event are held back, so that another deployment may
 still answer. Clients wait longer than this for the first bytes."""
 
-BEGINNING_HOLD_S = 1.0
-"""How long the first events of an answer are held back while they contain nothing of it, so that
-another deployment may still answer. Providers report overload at once, but a model that reasons
-may be silent for minutes, and clients want to know that their request is being answered."""
-
 KEEP_ALIVE_HOLD_BYTES = 64 * 1024
 """Most bytes of comments before an answer's first event that are held back."""
 
 ANOTHER_API = "answered in another API than it was asked in"
 
 MAX_END_WAIT_S = 1.0
-"""How long the end of a translated stream may come after its last event. Most upstreams send both
-together, and then the connection can be used again."""
-
-PING = b": ping\n\n"
-"""Comment that clients of every API ignore, in place of an event that only keeps the connection."""
+"""How long the end of a stream may come after its last event, if only the connection's reuse
+depends on it: after a translated stream, and if the client leaves at the last event. Most upstreams
+send both together."""
 
 _UPSTREAMS_FAULT = {401, 407, 408, 429}
 """Statuses below 500 after which another deployment or model may succeed, because the cause is the
@@ -105,6 +106,17 @@ _TOO_LONG_MESSAGE = re.compile(
 Anthropic and Bedrock (first two), vLLM and Mistral, OpenAI's Responses and llama.cpp, Gemini,
 Cohere."""
 
+_QUOTA_CODES = frozenset(
+    "insufficient_quota billing_error billing_hard_limit_reached billing_not_active "
+    "exceeded_current_quota_error".split()
+)
+"""Codes or types of errors about an account without credit, at OpenAI, Anthropic and Moonshot."""
+_QUOTA_MESSAGE = "credit balance is too low"
+"""What Anthropic says in an `invalid_request_error`."""
+
+_NO_RETRY = (b"x-should-retry", b"false")
+"""Header by which OpenAI's and Anthropic's clients do not repeat a request with status 429."""
+
 MAX_MESSAGE = 500
 """Characters of an error's message that are searched. Servers may quote the request after them."""
 
@@ -123,9 +135,6 @@ response object", error)."""
 
 _NOT_CLIENTS_STATUSES = frozenset({401, 408, 429})
 
-# Matches all consecutive blank lines at once. If each of them were an event of its own, 64 KB would
-# take 0.1 s.
-_BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
 # Matches the events of most upstreams if their lines do not end with a carriage return. Finding the
 # data in this way takes a fifth of the time that any event takes.
 _PLAIN_EVENT = re.compile(rb"(?:event: .*+\n)?data: (\{.*+)\n\n\n*+")
@@ -223,7 +232,7 @@ async def read_whole(
         return
     if (isinstance(started.value, dict) or expects_json) and _reports_error(started.value, api):
         problem = "answered with an error, but with a success status"
-        raise UpstreamError(answer.model, problem, failure_of_error(started.value, api))
+        raise _reported_error(answer, started.value, api, problem)
     started.body = _in_clients_api(answer, started, api, translator)
 
 
@@ -243,7 +252,10 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
     value = unwrapped(decode_json(body))
     error = value.get("error", value) if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
-    if answer.status in {400, 413, 422} and _is_too_long(error):
+    status, headers = answer.status, answer.headers
+    if _is_about_quota(error):
+        failure, status, headers = Failure.QUOTA, 429, [*headers, _NO_RETRY]
+    elif answer.status in {400, 413, 422} and _is_too_long(error):
         failure = Failure.TOO_LONG
     elif answer.status == 429 and _TOO_LARGE in body:
         failure = Failure.UNFIT
@@ -257,8 +269,8 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
         return body
     raise UpstreamRefusedError(
         answer.model,
-        answer.status,
-        headers=answer.headers,
+        status,
+        headers=headers,
         body=body,
         failure=failure,
         retry_after_s=answer.retry_after_s,
@@ -272,6 +284,35 @@ def _is_too_long(error: Json) -> bool:
     message = error.get("message")
     text = message[:MAX_MESSAGE] if isinstance(message, str) else ""
     return error.get("code") == _TOO_LONG_CODE or bool(_TOO_LONG_MESSAGE.search(text))
+
+
+def _is_about_quota(error: Json) -> bool:
+    """Return whether a decoded error says that the operator's account has no credit left."""
+    if not isinstance(error, dict):
+        return False
+    code, kind, message = (error.get(name) for name in ("code", "type", "message"))
+    has_code = any(isinstance(each, str) and each in _QUOTA_CODES for each in (code, kind))
+    return has_code or (isinstance(message, str) and _QUOTA_MESSAGE in message[:MAX_MESSAGE])
+
+
+def _reported_error(
+    answer: UpstreamAnswer, value: Json, api: UpstreamApi | None, problem: str
+) -> UpstreamError:
+    """Return the failure for an error in an answer with a success status.
+
+    Clients get the message of one about the account, as if its status had been 429.
+    """
+    failure = failure_of_error(value, api)
+    if failure is not Failure.QUOTA or answer.has_secrets:
+        return UpstreamError(answer.model, problem, failure)
+    error = read_error(value, 429) if api is None else api.read_error(value, 429)
+    return UpstreamRefusedError(
+        answer.model,
+        429,
+        headers=[*answer.headers, _NO_RETRY],
+        body=encode(write_openai_error(error)),
+        failure=failure,
+    )
 
 
 async def _read_rest(
@@ -313,7 +354,8 @@ def _in_clients_api(
     if is_of_another_api(started.value, api):
         raise UpstreamError(answer.model, ANOTHER_API, Failure.MALFORMED)
     if translator is None:
-        return started.body
+        is_answer = isinstance(api, Api) and not api.has_calls(started.body)
+        return api.without_call_reason(started.body) if is_answer else started.body
     try:
         return translator.whole(started.value)
     except ForeignAnswerError as exc:
@@ -340,6 +382,8 @@ def failure_of_error(value: Json, api: UpstreamApi | None = None) -> Failure:
     """
     error = error_fields(value) if api is None else api.error_fields(value)
     code = error.get("code") if isinstance(error, dict) else None
+    if _is_about_quota(error):
+        return Failure.QUOTA
     if _is_too_long(error):
         return Failure.TOO_LONG
     if isinstance(code, int):
@@ -365,24 +409,28 @@ async def start_stream(
     """Read events into `started` until the first output.
 
     Stop earlier if there are only comments for `KEEP_ALIVE_HOLD_S` or `KEEP_ALIVE_HOLD_BYTES`, or
-    if nothing follows the beginning of an answer for `BEGINNING_HOLD_S`. Raise UpstreamError if an
-    error comes before the output, or if there is no output.
+    if nothing follows the beginning of an answer for the deployment's `hold_s`. Raise UpstreamError
+    if an error comes before the output, if there is no output, or if the whole stream has arrived
+    and does not say why it ended.
     """
+    deployment = started.deployment
     reader = started.reader = EventReader(
         answer,
         expects_json=expects_json,
         api=api,
         translator=translator,
         on_proof=on_proof,
+        needs_reason=deployment.sends_finish_reason,
     )
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
+    loop, hold_s = asyncio.get_running_loop(), deployment.timeouts.hold_s
+    latest_s = loop.time() + max(KEEP_ALIVE_HOLD_S, hold_s)
     events = reader.events
     part = await anext(events, None)
     while part is not None:
         started.body += part
         is_long = len(started.body) > KEEP_ALIVE_HOLD_BYTES
-        if reader.has_output or is_long or loop.time() > began_s + KEEP_ALIVE_HOLD_S:
+        is_held = not (reader.has_output or is_long or loop.time() > latest_s)
+        if not (is_held or reader.has_failed_at_end):
             return
         if reader.error:
             raise reader.error
@@ -391,7 +439,7 @@ async def start_stream(
             continue
         pending = asyncio.ensure_future(anext(events, None))
         try:
-            await asyncio.wait({pending}, timeout=BEGINNING_HOLD_S)
+            await asyncio.wait({pending}, timeout=hold_s)
         except asyncio.CancelledError as exc:
             pending.cancel()
             with suppress(asyncio.CancelledError):
@@ -416,25 +464,31 @@ class EventReader:
         api: UpstreamApi | None = None,
         translator: AnswerTranslator | None = None,
         on_proof: Callable[[str], None] | None = None,
+        needs_reason: bool = True,
     ) -> None:
         """Read an answer. Without `expects_json`, its events may contain anything.
 
         `api` is the API that was asked. An event of another one is a failure, and so is an end
         before the answer says that it is complete. With a translator, its events are translated.
-        `on_proof` is called with each proof of the model's reasoning.
+        `on_proof` is called with each proof of the model's reasoning. Without `needs_reason`, the
+        last event completes an answer that does not say why it ended.
         """
         self._answer = answer
         self.translator = translator
         self._translated: list[bytes] = []
         self._expects_json = expects_json
         self._api = api
+        self._client_api = api if isinstance(api, Api) else None
+        self._needs_reason = needs_reason
+        self._has_unread = False
+        """Whether an event was not read, which may have said why the answer ended."""
         self._has_begun = False
         self._held = bytearray()
         self._tail = b""
         self.is_within_event = False
         """Whether the last forwarded bytes were not the end of an event."""
         self._is_done = False
-        self.accumulator = api.record() if isinstance(api, Api) else AnswerRecord()
+        self.accumulator = AnswerRecord() if self._client_api is None else self._client_api.record()
         """What the answer contains so far."""
         if translator is not None:
             self.accumulator = translator.record
@@ -450,7 +504,8 @@ class EventReader:
         self.events: AsyncIterator[bytes] = self._read_events()
         """The stream's bytes, cut only between events; iterate over them once.
 
-        Without a translator they are unchanged.
+        Without a translator they are unchanged, except that events without data are left out, and
+        that an answer without calls does not say that it calls tools.
         Because of the cuts, a client never gets half an event before the error that reports a
         broken stream. The iterator raises UpstreamError if the stream breaks, if an event before
         the first output cannot be read, or if a later event is cut off.
@@ -488,6 +543,16 @@ class EventReader:
         return -(-self.accumulator.written_characters // CHARACTERS_PER_TOKEN)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the last event has been read, and the answer is complete."""
+        return self._is_done and self._unreadable is None and self.error is None
+
+    @property
+    def has_failed_at_end(self) -> bool:
+        """Whether the last event that can be read makes the answer incomplete."""
+        return self._is_done and self._unreadable is not None
+
+    @property
     def has_arrived(self) -> bool:
         """Whether the whole stream has arrived, so that `events` does not wait any more."""
         return self._answer.has_arrived and not self._is_cut
@@ -513,8 +578,7 @@ class EventReader:
             self._answer.pass_on(is_short, take)
 
     async def _read_events(self) -> AsyncIterator[bytes]:
-        chunks = self._answer.chunks()
-        async for chunk in chunks:
+        async for chunk in self._answer.chunks():
             for start in range(0, len(chunk), MAX_READ_BYTES):
                 if start:
                     await asyncio.sleep(0)
@@ -525,7 +589,7 @@ class EventReader:
                 if self._unreadable:
                     raise self._unreadable
                 if self.translator is not None and (self._is_done or self.error):
-                    await self._leave(chunks)
+                    await self.leave()
                     return
                 self._keep_if_possible()
         for rest in self._last_parts():
@@ -533,26 +597,26 @@ class EventReader:
         if self._expects_json and not (self._is_done or self.error):
             self._check_end()
 
-    async def _leave(self, chunks: AsyncIterator[bytes]) -> None:
+    async def leave(self) -> None:
         """Wait for the end of the upstream's answer, so that its connection can be used again.
 
         An upstream that sends more is not read on, and the connection is closed.
         """
         with suppress(TimeoutError, UpstreamError):
             async with asyncio.timeout(MAX_END_WAIT_S):
-                await anext(chunks, None)
+                await anext(self._answer.chunks(), None)
 
     def _last_parts(self) -> Iterator[bytes]:
         """Yield what follows the last complete event."""
         if rest := bytes(self._held):
-            self._read_event(rest)
+            instead = self._read_event(rest)
             if self._unreadable:
                 raise self._unreadable
-            if self.translator is None:
-                yield rest
-                self.is_within_event = True  # no blank line ended it
+            if self.translator is None and instead != b"":
+                yield rest if instead is None else instead
+                self.is_within_event = instead is None  # no blank line ended it
         if self.translator is not None and not self.error:
-            self._translate(self.translator.end)
+            self._translate(partial(self.translator.end, is_marked=self._is_done))
             if self._unreadable:  # the answer is not complete
                 raise self._unreadable
         if rest := self._take_translated():
@@ -592,32 +656,40 @@ class EventReader:
         """
         seam = self._tail + chunk
         self._tail = seam[-_SEAM_BYTES:]
-        if b"\n\n" not in seam and not (b"\r" in seam and _BLANK_LINE.search(seam)):
+        if b"\n\n" not in seam and not (b"\r" in seam and BLANK_LINE.search(seam)):
             return self._hold(chunk)
         data = bytes(self._held) + chunk if self._held else chunk
         self._held.clear()
         end, is_joined = 0, False
+        changes: list[tuple[int, int, bytes]] = []
+        """Start and end of events, and what is forwarded instead of them."""
         if b"\r" not in data and not self.is_within_event:
             while not self._is_done and (event := _PLAIN_EVENT.match(data, end)):
                 self._has_begun = True
-                self._read_data(event[1])
+                instead = self._read_data(event[1])
                 if self._unreadable:
                     break
+                if instead is not None:
+                    changes.append((end, event.end(), with_data(event[0], instead)))
                 end = event.end()
                 if self._frame is not None and not is_joined:
                     is_joined = True  # tried only once, because it may search all that follows
                     text, end = self._frame.texts_in(data, end)
                     self.accumulator.add_delta(text)
         if not self._unreadable:
-            for blank in _BLANK_LINE.finditer(data, end):
-                self._read_event(data[end : blank.end()])
+            for blank in BLANK_LINE.finditer(data, end):
+                instead = self._read_event(data[end : blank.end()])
                 if self._unreadable:
                     break
+                if instead is not None:
+                    changes.append((end, blank.end(), instead))
                 end = blank.end()
             else:
                 self._held += data[end:]
                 self._tail = data[end:][-_SEAM_BYTES:]
-        return data[:end] if self.translator is None else self._take_translated()
+        if self.translator is not None:
+            return self._take_translated()
+        return _changed(data[:end], changes) if changes else data[:end]
 
     def _hold(self, chunk: bytes) -> bytes:
         """Buffer an incomplete event if it is short, or if memory for it can be reserved.
@@ -634,7 +706,7 @@ class EventReader:
             self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
             return b""
         self.is_within_event = self.has_output = True  # no comment is so long
-        self.accumulator.is_incomplete = True
+        self.accumulator.is_incomplete = self._has_unread = True
         return data
 
     def _translate(self, step: Callable[[], bytes]) -> None:
@@ -642,7 +714,7 @@ class EventReader:
         try:
             self._translated.append(step())
         except ForeignAnswerError as exc:
-            self._unreadable = _untranslatable(self._answer, exc)
+            self._is_done, self._unreadable = True, _untranslatable(self._answer, exc)
 
     def _take_translated(self) -> bytes:
         translated = b"".join(self._translated)
@@ -664,74 +736,106 @@ class EventReader:
         if not self._reserve():
             self.accumulator.give_up()
 
-    def _read_event(self, event: bytes) -> None:
-        """Record one event (WHATWG HTML, "Interpreting an event stream")."""
+    def _read_event(self, event: bytes) -> bytes | None:
+        """Record one event (WHATWG HTML, "Interpreting an event stream").
+
+        Return what is forwarded instead of it, or None if it is forwarded as it is.
+        """
         if not self._has_begun:
             self._has_begun = True
             event = event.removeprefix(BYTE_ORDER_MARK)
-        if self.is_within_event or self._is_done:  # what follows the end is no part of the answer
+        if self.is_within_event:
             self.is_within_event = False
-            return
-        fields = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
-        data = b"\n".join(fields).strip()
+            return None
+        data = data_of(event)
+        if not data and self._expects_json and not is_comment(event):
+            return b""  # OpenAI's clients would fail to decode it
+        if self._is_done:  # what follows the end is no part of the answer
+            return None
         if not data or data == _DONE:
             if data:
                 self._is_done = True
                 # An answer that ends without content is an empty answer.
                 self.has_output = self.has_output or self.has_started
-            if self.translator is not None and not self.error:
-                comment = PING if event.startswith(b":") else b""
-                self._translate(self.translator.end if data else lambda: comment)
-            return
-        self._read_data(data)
+            if self.translator is None:
+                self._check_reason()
+            elif not self.error:
+                step = self.translator.ping if event.startswith(b":") else bytes
+                self._translate(partial(self.translator.end, is_marked=True) if data else step)
+            return None
+        instead = self._read_data(data)
+        return None if instead is None else with_data(event, instead)
 
-    def _read_data(self, data: bytes) -> None:
-        """Record the data of an event that is neither empty nor the mark of the end."""
+    def _check_reason(self) -> None:
+        """Record a failure if the answer has ended without saying why."""
+        is_known = self._api is not None and self._needs_reason and not self._has_unread
+        if self._is_done and is_known and not (self.accumulator.has_stopped or self.error):
+            problem = "ended its answer without a reason, so it may be incomplete"
+            remedy = (
+                "Try again, or name another model. If the server never sends a reason, the operator"
+                " can set model_info.sends_finish_reason: false."
+            )
+            self._unreadable = UpstreamError(
+                self._answer.model, problem, Failure.BROKEN, remedy=remedy
+            )
+
+    def _read_data(self, data: bytes) -> bytes | None:
+        """Record the data of an event that is neither empty nor the mark of the end.
+
+        Return the data that is forwarded instead of it, or None if it is forwarded as it is.
+        """
         if self._frame is not None and (text := self._frame.text_in(data)) is not None:
             self.accumulator.add_delta(text)
-            return
+            return None
         try:
             content = read_json(data, is_exact=self.translator is not None)
         except UnreadableError as exc:
             self._skip_unreadable(data, exc)
-            return
+            return None
         if not (self._expects_json or isinstance(content, dict)):
             self.has_output = self.accumulator.is_incomplete = True
-            return
+            return None
         api = self._api
         is_recognized = api is not None and isinstance(content, dict) and api.recognizes(content)
         if not is_recognized and is_of_another_api(content, api):
             self._unreadable = UpstreamError(self._answer.model, ANOTHER_API, Failure.MALFORMED)
-            return
+            return None
         if _reports_error(content, api):
             problem = "sent an error within its answer"
-            self.error = UpstreamError(self._answer.model, problem, failure_of_error(content, api))
+            self.error = _reported_error(self._answer, content, api, problem)
             if self.translator is not None:
                 error = self.translator.source.read_error(content, 200)
                 self._translate(partial(self.translator.error, error))
-        else:
-            self.has_started = True
-            self._read_content(data, content)
+            return None
+        self.has_started = True
+        return self._read_content(data, content)
 
-    def _read_content(self, data: bytes, content: dict[str, Json]) -> None:
+    def _read_content(self, data: bytes, content: dict[str, Json]) -> bytes | None:
         """Record the content of an event, which is passed through or translated."""
         if self.translator is not None:
             source = self.translator.source
-            if not self.has_output:
-                self.has_output = not source.is_beginning(content)
             if source.ping_type and content.get("type") == source.ping_type:
-                self._translated.append(PING)
+                self._translate(self.translator.ping)
             if not self.error:
                 self._translate(partial(self.translator.feed, content))
+            if not (self.has_output or self._unreadable or self.error):
+                self.has_output = not source.is_beginning(content)
             self._is_done = self._is_done or self.translator.record.is_done
-            return
+            return None
         record = self._recognize(content)
         record.feed(content)
         if self._frames_left and (text := record.text_of(content)):
             self._frames_left -= 1
             self._frame = TextFrame.of(data, text, record.text_of)
-        self.has_output = self.has_output or record.has_output
-        self._is_done = self._is_done or record.is_done
+        self.has_output = self.has_output or (record.has_output and self.error is None)
+        if record.is_done and not self._is_done:
+            self._is_done = True
+            self._check_reason()
+        if record.has_stopped and not (record.has_calls or self._has_unread):
+            api = self._client_api
+            changed = data if api is None else api.without_call_reason(data)
+            return None if changed is data else changed
+        return None
 
     def _recognize(self, content: dict[str, Json]) -> AnswerRecord:
         """Return the record of the answer, whose API its first event shows if it is not known."""
@@ -757,8 +861,17 @@ class EventReader:
             # would keep the event in memory.
             self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
             return
-        self.has_output = self.accumulator.is_incomplete = True
+        self.has_output = self.accumulator.is_incomplete = self._has_unread = True
         if exc.is_too_much:
             found = skim(data)
             self._recognize(found).note_skimmed(found)
             self._is_done = self._is_done or self.accumulator.is_done
+
+
+def _changed(events: bytes, changes: Sequence[tuple[int, int, bytes]]) -> bytes:
+    """Return events of which some are replaced, given their starts and ends in order."""
+    parts, last = [], 0
+    for start, end, instead in changes:
+        parts += [events[last:start], instead]
+        last = end
+    return b"".join([*parts, events[last:]])

@@ -182,7 +182,14 @@ class Translation:
         if source is None or source is self.client:
             return None
         name, now_s = deployment.upstream_model, int(time.time())
-        return AnswerTranslator(source, self.client, self.request, model=name, created_s=now_s)
+        return AnswerTranslator(
+            source,
+            self.client,
+            self.request,
+            model=name,
+            created_s=now_s,
+            needs_reason=deployment.sends_finish_reason,
+        )
 
 
 def may_refuse_thinking(error: bytes) -> bool:

@@ -14,7 +14,7 @@ from router_service.apis.answer_errors import (
 )
 from router_service.apis.building import build
 from router_service.apis.chat import NAME
-from router_service.apis.chat.record import STOPS, read_usage
+from router_service.apis.chat.record import STOPS, CallPlace, place_of, read_usage
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import read_text
@@ -78,6 +78,8 @@ class ChatReader:
         """The text or thinking that has not ended."""
         self._calls: dict[int | str, _Call] = {}
         """The latest call at each place."""
+        self._last_place: CallPlace = None
+        """The place of the call that was read last."""
         self._open_calls: list[_Call] = []
         """The calls since the last end, of which some may have ended."""
         self._last: _Call | None = None
@@ -89,6 +91,8 @@ class ChatReader:
         self._stop_text: str | None = None
         self.usage: Usage | None = None
         """The usage that the answer has reported so far."""
+        self.default_stop: Stop | None = None
+        """Why an answer has ended that gives no reason; if None, it is incomplete."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer as if it was one event; raise ForeignAnswerError."""
@@ -106,7 +110,7 @@ class ChatReader:
             message = {**message, "tool_calls": numbered}
         event = {**fields, "choices": [{**choice, "index": 0, "delta": message}]}
         events = self.feed(event)
-        self._stop = self._stop or Stop.END  # some servers give no reason
+        self.default_stop = Stop.END  # some servers give no reason
         return build([*events, *self.end()])
 
     def feed(self, event: Json) -> Sequence[Event]:
@@ -128,7 +132,7 @@ class ChatReader:
             delta = choice.get("delta")
             if isinstance(delta, dict):
                 self._read_delta(delta)
-            if isinstance(reason := choice.get("finish_reason"), str):
+            if isinstance(reason := choice.get("finish_reason"), str) and reason:
                 self._read_stop(reason, choice.get("stop_reason"))
         return self._events
 
@@ -136,15 +140,15 @@ class ChatReader:
         """Return the events that complete the answer; raise ForeignAnswerError."""
         if self._has_finished:
             return ()
-        if self._stop is None:
+        stop = self._stop or self.default_stop
+        if stop is None or not self._has_started:
             raise _foreign("ended before it was complete")
         self._has_finished = True
         self._events = []
         self._end_parts()
-        stop = self._stop
-        if stop is Stop.END and self._calls:
-            stop = Stop.CALLS  # some servers write `stop` in spite of calls
-        elif stop is Stop.END and self._has_refused:
+        if stop in {Stop.END, Stop.CALLS}:  # some servers write `stop` in spite of calls
+            stop = Stop.CALLS if self._calls else Stop.END
+        if stop is Stop.END and self._has_refused:
             stop = Stop.REFUSAL
         return [*self._events, Finished(stop, self._stop_text, self.usage)]
 
@@ -161,8 +165,8 @@ class ChatReader:
         calls, legacy = delta.get("tool_calls"), delta.get("function_call")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
-                place = call.get("index", call.get("id")) or 0
-                self._read_call(place if isinstance(place, int | str) else 0, call)
+                self._last_place = place_of(call, self._last_place)
+                self._read_call(self._last_place, call)
         if isinstance(legacy, dict):
             self._read_call("function_call", {"function": legacy})
 

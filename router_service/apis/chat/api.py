@@ -49,6 +49,9 @@ class ChatApi(Api):
     max_call_id_characters = 40
     answer_id_prefix = "chatcmpl-"
     proof_pattern = re.compile(rb'"reasoning(?:_content|_details)?"()')
+    call_reason = re.compile(rb'("finish_reason"\s*:\s*)"(?:tool_calls|function_call)"')
+    text_reason = b'"stop"'
+    call_mark = re.compile(rb'"tool_calls"\s*:\s*\[\s*\{|"function_call"\s*:\s*\{')
 
     def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
         """Return the schema of a request."""

@@ -20,6 +20,8 @@ STOPS = {
     "function_call": Stop.CALLS,
     "content_filter": Stop.FILTER,
 }
+CallPlace = int | str | None
+"""A call's index, its id, or a negative number without either; None before the first call."""
 
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _OTHER_OUTPUT = ("refusal", "audio", "images")
@@ -32,6 +34,10 @@ class ChatRecord(AnswerRecord):
         super().__init__()
         self._unfinished: set[int] = set()
         """Places of the choices that have begun and not ended."""
+        self._finished: set[int] = set()
+        """Places of the choices that have ended."""
+        self._last_call: CallPlace = None
+        """Place of the call that was read last."""
 
     def read(self, value: Mapping[str, Json]) -> None:
         """Read a whole answer or one event."""
@@ -56,16 +62,21 @@ class ChatRecord(AnswerRecord):
             is_kept = place == 0 and not self.is_incomplete
             if is_kept:
                 self._read_content(delta)
-            if calls := delta.get("tool_calls"):
-                for position, call in enumerate(self.objects(calls)):
-                    # A call without an index is identified by its id. A delta without index and id
-                    # continues call 0. A message has whole calls, some without ids.
-                    is_part = "delta" in choice
-                    number = (call.get("index", call.get("id")) or 0) if is_part else position
-                    self._read_call(number if isinstance(number, int | str) else 0, call, is_kept)
-            legacy = delta.get("function_call")
-            if isinstance(legacy, dict):
-                self._read_call("function_call", {"function": legacy}, is_kept)
+            self._read_calls(delta, is_kept, is_part="delta" in choice)
+
+    def _read_calls(self, message: Mapping[str, Json], is_kept: bool, *, is_part: bool) -> None:
+        """Read the calls of a message, or of a part of one."""
+        calls = message.get("tool_calls")
+        self.has_calls = self.has_calls or bool(calls)
+        for position, call in enumerate(self.objects(calls)):
+            place: int | str = position  # a message has whole calls, some without ids
+            if is_part:
+                place = self._last_call = place_of(call, self._last_call)
+            self._read_call(place, call, is_kept)
+        legacy = message.get("function_call")
+        if isinstance(legacy, dict):
+            self.has_calls = True
+            self._read_call("function_call", {"function": legacy}, is_kept)
 
     def text_of(self, value: Json) -> str | None:
         """Return the text that an event adds to the first choice, or None if it does more."""
@@ -82,13 +93,18 @@ class ChatRecord(AnswerRecord):
         return text if isinstance(text, str) else None
 
     def _read_stop(self, place: int, reason: Json) -> None:
-        """Record whether the answer has ended: some servers do not send `[DONE]`."""
+        """Record whether the answer has ended.
+
+        OpenRouter repeats a choice that has ended, without its reason, in the event with the usage.
+        """
         if place == 0 and isinstance(reason, str):
             self.stop = STOPS.get(reason, Stop.END)
         if reason:
             self._unfinished.discard(place)
+            if len(self._finished) < MAX_CHOICES:
+                self._finished.add(place)
             self.has_stopped = not self._unfinished
-        elif len(self._unfinished) < MAX_CHOICES:
+        elif place not in self._finished and len(self._unfinished) < MAX_CHOICES:
             self._unfinished.add(place)
             self.has_stopped = False
 
@@ -126,6 +142,21 @@ class ChatRecord(AnswerRecord):
             call.id = call.id or self.count(fields.get("id"))
             call.name = call.name or self.count(name)
             call.arguments.write(self.count(text))
+
+
+def place_of(call: Mapping[str, Json], last: CallPlace) -> int | str:
+    """Return the place of a call, or of a part of one, given the place of the last one.
+
+    That is its index, or else its id. Without either, a name begins a call, and all else continues
+    the last one.
+    """
+    for place in (call.get("index"), call.get("id")):
+        if isinstance(place, int | str) and place != "":
+            return place
+    inner = call.get("function", call.get("custom"))
+    if last is not None and isinstance(inner, dict) and inner.get("name"):
+        return min(last, 0) - 1 if isinstance(last, int) else -1
+    return last or 0
 
 
 def read_usage(value: Json) -> Usage | None:

@@ -166,10 +166,14 @@ class ConverseReader:
         self._has_call = False
         self._has_started = False
         self._has_finished = False
+        self._has_stopped = False
+        """Whether the event that gives the reason has arrived."""
         self._stop: Stop | None = None
         self._stop_text: str | None = None
         self.usage: Usage | None = None
         """The usage that the answer has reported so far."""
+        self.default_stop: Stop | None = None
+        """Why an answer has ended that gives no reason; if None, it is incomplete."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer; raise ForeignAnswerError."""
@@ -212,6 +216,7 @@ class ConverseReader:
                         )
             yield from self._end_block(number)
         self._read_stop(value)
+        self.default_stop = Stop.END  # a whole answer is complete
         self.usage = read_usage(value)
         yield from self.end()
 
@@ -236,7 +241,7 @@ class ConverseReader:
                 self._read_stop(fields)
             case "metadata":
                 self.usage = read_usage(event) or self.usage
-                if self._stop is not None:  # the usage comes last
+                if self._has_stopped:  # the usage comes last
                     events = self.end()
             case _:
                 # AWS may add types of events, which clients must ignore.
@@ -250,11 +255,11 @@ class ConverseReader:
         """Return the events that complete the answer; raise ForeignAnswerError."""
         if self._has_finished:
             return ()
-        if self._stop is None or not self._has_started:
+        stop = self._stop or (self.default_stop if self._has_stopped else None)
+        if stop is None or not self._has_started:
             raise _foreign("ended before it was complete")
         self._has_finished = True
         events = [event for number in [*self._blocks] for event in self._end_block(number)]
-        stop = self._stop
         if stop in {Stop.END, Stop.CALLS}:  # some models end their turn in spite of calls
             stop = Stop.CALLS if self._has_call else Stop.END
         return [*events, Finished(stop, self._stop_text, self.usage)]
@@ -357,8 +362,9 @@ class ConverseReader:
             yield PartEnded(index)
 
     def _read_stop(self, fields: Mapping[str, Json]) -> None:
-        reason = fields.get("stopReason")
-        reason = reason if isinstance(reason, str) else ""
+        self._has_stopped, reason = True, fields.get("stopReason")
+        if not isinstance(reason, str) or not reason:
+            return
         if reason in _BROKEN:
             raise _foreign(f"ended with the reason {reason!r}")
         self._stop = _STOPS.get(reason, Stop.END)

@@ -49,6 +49,7 @@ class MessagesReader:
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}  # the blocks that have not ended
         self._next = 0
+        self._has_calls = False
         self._has_started = False
         self._has_finished = False
         self._stop: Stop | None = None
@@ -56,6 +57,8 @@ class MessagesReader:
         self._explanation = ""
         self.usage: Usage | None = None
         """The usage that the answer has reported so far."""
+        self.default_stop: Stop | None = None
+        """Why an answer has ended whose last event gives no reason; if None, it is incomplete."""
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer; raise ForeignAnswerError."""
@@ -69,8 +72,9 @@ class MessagesReader:
         if self._explanation:
             parts.append(Text(self._explanation, is_refusal=True))
         head = read_text(value.get("id")), read_text(value.get("model"))
-        has_calls = any(isinstance(part, ToolUse) for part in parts)
-        stop = self._stop or (Stop.CALLS if has_calls else Stop.END)
+        stop = self._stop or Stop.END
+        if stop in {Stop.END, Stop.CALLS}:
+            stop = Stop.CALLS if any(isinstance(part, ToolUse) for part in parts) else Stop.END
         return Answer(*head, tuple(parts), stop, self._stop_text, read_usage(value))
 
     def feed(self, event: Json) -> Sequence[Event]:
@@ -112,9 +116,12 @@ class MessagesReader:
         """Return the events that complete the answer; raise ForeignAnswerError."""
         if self._has_finished:
             return ()
-        if self._stop is None or not self._has_started:
+        stop = self._stop or self.default_stop
+        if stop is None or not self._has_started:
             raise _foreign("ended before it was complete")
         self._has_finished = True
+        if stop in {Stop.END, Stop.CALLS}:
+            stop = Stop.CALLS if self._has_calls else Stop.END
         events: list[Event] = []
         for index in list(self._blocks):
             events += self._end_block(index)
@@ -125,7 +132,7 @@ class MessagesReader:
                 PartGrew(self._next, self._explanation),
                 PartEnded(self._next),
             ]
-        return [*events, Finished(self._stop, self._stop_text, self.usage)]
+        return [*events, Finished(stop, self._stop_text, self.usage)]
 
     def _start_block(self, event: dict[str, Json]) -> Sequence[Event]:
         index = event.get("index")
@@ -136,6 +143,7 @@ class MessagesReader:
         # have put the whole input here.
         self._blocks[index] = _Block(part)
         self._next = index + 1
+        self._has_calls = self._has_calls or isinstance(part, ToolUse)
         if isinstance(part, ToolUse):
             return (PartStarted(index, replace(part, arguments="")),)
         if isinstance(part, Thinking):
@@ -181,7 +189,7 @@ class MessagesReader:
     def _read_stop(self, fields: dict[str, Json]) -> None:
         reason, stop_text = fields.get("stop_reason"), fields.get("stop_sequence")
         details = fields.get("stop_details")
-        if isinstance(reason, str):
+        if isinstance(reason, str) and reason:
             self._stop = STOPS.get(reason, Stop.END)
         if isinstance(stop_text, str):
             self._stop_text = fix_surrogates(stop_text)

@@ -10,7 +10,15 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
-from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
+from router_service.apis.api import (
+    AnswerReader,
+    AnswerWriter,
+    Api,
+    FieldNames,
+    IsForeign,
+    KeepAlive,
+    Target,
+)
 from router_service.apis.conversation import ChatRequest, Json
 from router_service.apis.messages import NAME
 from router_service.apis.messages.answer_reader import MessagesReader
@@ -85,6 +93,10 @@ class MessagesApi(Api):
     ping_type = "ping"
     has_proofs = True
     proof_marks = (b'"signature"', b'"redacted_thinking"')
+    call_reason = re.compile(rb'("stop_reason"\s*:\s*)"tool_use"')
+    text_reason = b'"end_turn"'
+    call_mark = re.compile(rb'"type"\s*:\s*"[a-z_]*tool_use"')
+    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
     proof_pattern = re.compile(rb'"(?:signature|data)"\s*:\s*"([^"\\]{8,})"')
     forwarded_headers = frozenset({"anthropic-version", "anthropic-beta"})
     default_headers = {"anthropic-version": "2023-06-01"}  # noqa: RUF012 - never changed
@@ -170,6 +182,10 @@ class MessagesApi(Api):
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
         """Return a writer of the answer to a request."""
         return MessagesWriter(model)
+
+    def keep_alive(self, model: str) -> KeepAlive:
+        """Return pings, which may come at any place ("Streaming messages", ping events)."""
+        return KeepAlive(self.ping)
 
     def find_proofs(self, value: Mapping[str, Json]) -> Iterator[str]:
         """Yield the proofs of reasoning in a whole answer."""

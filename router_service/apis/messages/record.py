@@ -47,7 +47,8 @@ class MessagesRecord(AnswerRecord):
             self.identity = AnswerIdentity.of(value.get("message"))
         elif kind == "message_delta":
             delta = value.get("delta")
-            self.has_stopped = isinstance(delta, dict) and self._read_stop(delta)
+            if isinstance(delta, dict) and self._read_stop(delta):
+                self.has_stopped = True
         elif kind in self.last_types:
             self.is_done = True
         elif kind == "message":
@@ -91,9 +92,10 @@ class MessagesRecord(AnswerRecord):
             return
         if proof := _proof_of(block):
             self.note_proof(proof)
+        kind = block.get("type")
+        self.has_calls = self.has_calls or (isinstance(kind, str) and kind.endswith("tool_use"))
         if self.is_incomplete:
             return
-        kind = block.get("type")
         if kind == "text":
             self.add_text(block.get("text"))
         elif kind == "tool_use" and isinstance(index, int):

@@ -66,6 +66,8 @@ class ResponsesReader:
     def __init__(self) -> None:
         self.usage: Usage | None = None
         """The usage that the answer has reported so far."""
+        self.default_stop: Stop | None = None
+        """If it is set, an answer without its last event is complete."""
         self._events: list[Event] = []
         self._next = 0
         """The place of the next part."""
@@ -125,10 +127,14 @@ class ResponsesReader:
         return self._events
 
     def end(self) -> Sequence[Event]:
-        """Raise ForeignAnswerError if the answer is not complete."""
-        if not self._has_finished:
+        """Return the events that complete the answer; raise ForeignAnswerError."""
+        if self._has_finished:
+            return ()
+        if self.default_stop is None or not self._has_started:
             raise _foreign("ended before it was complete")
-        return ()
+        self._events = []
+        self._finish({})
+        return self._events
 
     def _finish(self, response: dict[str, Json]) -> None:
         output = response.get("output")

@@ -9,7 +9,15 @@ from typing import Any
 import orjson
 
 from router_service.apis.answer_errors import AnswerError, is_openai_error, write_openai_error
-from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
+from router_service.apis.api import (
+    AnswerReader,
+    AnswerWriter,
+    Api,
+    FieldNames,
+    IsForeign,
+    KeepAlive,
+    Target,
+)
 from router_service.apis.conversation import ChatRequest, Json
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
@@ -17,6 +25,7 @@ from router_service.apis.responses import NAME
 from router_service.apis.responses.answer_reader import ResponsesReader
 from router_service.apis.responses.answer_writer import ResponsesWriter
 from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
+from router_service.apis.responses.keep_alive import ResponsesKeepAlive
 from router_service.apis.responses.record import (
     ResponsesRecord,
     find_proofs,
@@ -134,6 +143,10 @@ class ResponsesApi(Api):
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
         """Return a writer of the answer to a request."""
         return ResponsesWriter(model, created_s, request)
+
+    def keep_alive(self, model: str) -> KeepAlive:
+        """Return the beginning of a response whose answer follows."""
+        return ResponsesKeepAlive(model)
 
     def find_proofs(self, value: Mapping[str, Json]) -> Iterator[str]:
         """Yield the proofs of reasoning in a whole answer."""

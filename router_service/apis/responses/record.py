@@ -40,7 +40,8 @@ class ResponsesRecord(AnswerRecord):
             if kind == "response.output_text.delta" and not self.has_text_delta:
                 self.has_text_delta = bool(delta) and not delta.isspace()
             return
-        self.is_done = self.is_done or kind in self.last_types
+        if kind in self.last_types:
+            self.is_done = self.has_stopped = True
         response = value.get("response")
         if isinstance(response, dict):
             self._read_response(response)

@@ -10,7 +10,11 @@ import orjson
 import pytest
 
 from router_service.apis.answer_errors import ForeignAnswerError
-from router_service.apis.answer_translation import MAX_CHARACTERS, AnswerTranslator
+from router_service.apis.answer_translation import (
+    MAX_CHARACTERS,
+    PROGRESS_CHARACTERS,
+    AnswerTranslator,
+)
 from router_service.apis.foreign import from_input, unseal
 from router_service.apis.parts import Message, OfferedTool, Request, Thinking, ToolUse
 from router_service.apis.surrogates import fix_surrogates
@@ -123,6 +127,7 @@ def test_a_complete_call_is_not_held_back_by_the_next() -> None:
     translator.feed(piece(0, '{"city":"Oslo"}', "get_weather"))
     written = translator.feed(piece(1, "", "get_weather"))
     assert [event["type"] for event in decode(written)] == [
+        "content_block_delta",
         "content_block_stop",
         "content_block_start",
     ]
@@ -173,21 +178,43 @@ def test_long_integers_of_arguments_keep_their_digits() -> None:
     assert f'"input":{text}'.encode() in translator.whole(value)
 
 
-@pytest.mark.parametrize("text", ['["a"]', "city=Oslo", ' \n"{}"'])
+@pytest.mark.parametrize(
+    "text", ['["a"]', "city=Oslo", ' \n"{}"', '{"city":"Os', '{"a":1,"a":2}', '{"a":1}}']
+)
 @pytest.mark.parametrize("size", [1, 100])
 def test_streamed_arguments_that_are_no_object(text: str, size: int) -> None:
-    """Arguments that do not begin like an object are held back until they are complete."""
+    """They become the same object as in a whole answer, and later calls follow."""
     pieces = [piece(0, text[i : i + size]) for i in range(0, len(text), size)]
-    sent = [piece(0, "", "f"), *pieces, chunk("tool_calls")]
-    [block] = blocks(translate(sent, CHAT, MESSAGES))
+    later = piece(1, '{"city":"Bergen"}', "f")
+    sent = [piece(0, "", "f"), *pieces, later, chunk("tool_calls")]
+    [block, other] = blocks(translate(sent, CHAT, MESSAGES))
     assert orjson.loads(block["json"]) == {"INVALID_JSON": text}
+    assert other["json"] == '{"city":"Bergen"}'
+    calls = [
+        {"id": "1", "function": {"name": "f", "arguments": text}},
+        {"id": "2", "function": {"name": "f", "arguments": '{"city":"Bergen"}'}},
+    ]
+    choice = {"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}
+    whole_answer = translate_whole({"id": "1", "choices": [choice]}, CHAT, MESSAGES)
+    assert [each["input"] for each in whole_answer["content"]] == [
+        orjson.loads(each["json"]) for each in (block, other)
+    ]
 
 
-def test_cut_off_arguments_are_streamed_as_they_are() -> None:
-    """Arguments that begin like an object are written at once, as Anthropic does."""
+def test_arguments_that_the_limit_cuts_off_are_streamed_as_they_are() -> None:
+    """The reason of the answer says that they are cut off, as Anthropic's does."""
     sent = [piece(0, '  {"city": "Os', "f"), chunk("length")]
     [block] = blocks(translate(sent, CHAT, MESSAGES))
     assert block["json"] == '  {"city": "Os'
+
+
+def test_a_long_call_shows_its_progress() -> None:
+    """A client of Messages gets empty pieces while the arguments of a call are held back."""
+    translator = AnswerTranslator(CHAT, MESSAGES, REQUEST, model="m", created_s=1)
+    translator.feed(piece(0, '{"city":"', "f"))
+    written = b"".join(translator.feed(piece(0, "x" * 10)) for _ in range(100))
+    deltas = [event["delta"]["partial_json"] for event in decode(written)]
+    assert deltas == [""] * (1009 // PROGRESS_CHARACTERS)
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "null"])
@@ -397,12 +424,12 @@ def test_reasoning_events_of_responses() -> None:
         ("model_context_window_exceeded", "length"),
         ("refusal", "content_filter"),
         ("stop_sequence", "stop"),
-        ("tool_use", "tool_calls"),
+        ("tool_use", "stop"),
         ("a_new_reason", "stop"),
     ],
 )
 def test_stop_reasons_of_messages(reason: str, expected: str) -> None:
-    """Every stop reason has an equivalent in Chat Completions."""
+    """Every stop reason of a text has an equivalent in Chat Completions."""
     value = whole(CASES["text"], MESSAGES) | {"stop_reason": reason}
     assert translate_whole(value, MESSAGES, CHAT)["choices"][0]["finish_reason"] == expected
     sent = events(CASES["text"], MESSAGES)

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import (
     MAX_ANSWER_CHARACTERS,
     MAX_PARTS,
     ParsedAnswer,
     WrittenCall,
 )
+from router_service.apis.parts import Request
 from router_service.apis.registry import parse_answer, read_usage
 from router_service.apis.usage import MAX_TOKENS, Usage
 from router_service.requests.feedback import answer_content
@@ -451,3 +453,66 @@ def test_parts_never_exceed_the_whole(
     assert usage.uncached_tokens >= 0
     assert usage.cached_tokens + usage.cache_write_tokens + usage.uncached_tokens == prompt
     assert usage.reasoning_tokens <= completion
+
+
+def nameless(*calls: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with parts of calls that have no index."""
+    return {"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": list(calls)}}]}
+
+
+NEXT = {"id": "call_2", "function": {"name": "f", "arguments": "{}"}}
+WITHOUT_INDEX: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
+    "later parts without an id": (
+        [
+            nameless({"id": "call_1", "function": {"name": "g", "arguments": ""}}),
+            nameless({"function": {"arguments": '{"city":'}}),
+            nameless({"id": "", "function": {"name": "", "arguments": '"Oslo"}'}}),
+        ],
+        [("g", '{"city":"Oslo"}')],
+    ),
+    "later parts with null": (
+        [
+            nameless({"index": None, "id": "call_1", "function": {"name": "g", "arguments": "{"}}),
+            nameless({"index": None, "id": None, "function": {"name": None, "arguments": "}"}}),
+        ],
+        [("g", "{}")],
+    ),
+    "two calls one after the other": (
+        [
+            nameless({"id": "call_1", "function": {"name": "g", "arguments": '{"a":'}}),
+            nameless({"function": {"arguments": "1}"}}, NEXT),
+            nameless({"function": {"arguments": " "}}),
+        ],
+        [("g", '{"a":1}'), ("f", "{} ")],
+    ),
+    "whole calls without ids": (
+        [
+            nameless(
+                {"function": {"name": "g", "arguments": '{"a":1}'}},
+                {"function": {"name": "g", "arguments": '{"a":2}'}},
+            ),
+            nameless({"function": {"name": "g", "arguments": '{"a":3}'}}),
+        ],
+        [("g", '{"a":1}'), ("g", '{"a":2}'), ("g", '{"a":3}')],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_INDEX)
+def test_parts_of_calls_without_an_index(name: str) -> None:
+    """A part without index and id continues the last call, unless its name begins another one."""
+    sent, calls = WITHOUT_INDEX[name]
+    sent = [*sent, {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}]
+    passing = apis.CHAT.record()
+    translator = AnswerTranslator(
+        apis.CHAT, apis.RESPONSES, Request("m", ()), model="m", created_s=1
+    )
+    for event in sent:
+        passing.feed(event)
+        translator.feed(event)
+    for record in (passing, translator.record):
+        answer = record.answer()
+        assert answer is not None
+        assert [(call.name, call.arguments.strip()) for call in answer.calls] == [
+            (name, arguments.strip()) for name, arguments in calls
+        ]

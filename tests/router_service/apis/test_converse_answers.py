@@ -265,6 +265,8 @@ def test_tools_of_the_provider_are_left_out() -> None:
         ([START, delta(0, text="It"), delta(0, reasoningContent={"text": "Hm"})], "different"),
         ([START, {"contentBlockDelta": {"delta": {"text": "It"}}}], "place of its block"),
         ([START, {"messageStop": "now"}], "unexpected event"),
+        ([START, delta(0, text="It"), {"messageStop": {}}, END[1]], "before it was complete"),
+        ([START, {"messageStop": {"stopReason": ""}}], "before it was complete"),
         ([START, {"throttlingException": {"message": "Slow."}}], "unexpected event"),
         ([{"newEvent": {}}], "unexpected event"),
         ([START, {"id": "1", "choices": []}], "unexpected event"),

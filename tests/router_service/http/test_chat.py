@@ -50,7 +50,8 @@ def test_client_reads_a_stream(client: openai.OpenAI) -> None:
 
 def test_stream_is_relayed_byte_for_byte() -> None:
     """Streamed bytes, including the usage event, are unchanged; the header shows no cost."""
-    body = b'data: {"a" : 1e3}\r\n\r\n: ping\n\ndata: [DONE]\n\n'
+    choice = b'"choices":[ {"delta":{"content":"hi"},"finish_reason" : "stop"}]'
+    body = b'data: {"a" : 1e3,%b}\r\n\r\n: ping\n\ndata: [DONE]\n\n' % choice
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nset-cookie: a=b\r\n"
     with scripted(head + b"content-length: %d\r\n\r\n" % len(body) + body) as url:
         settings = Settings.sandbox(url, list(FakeRouter().probabilities))

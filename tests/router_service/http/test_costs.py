@@ -43,7 +43,8 @@ def answer(stream: bool) -> bytes:
     kind = b"application/json"
     if stream:
         start = orjson.dumps({"id": "c", "choices": [{"index": 0, "delta": {"content": "a"}}]})
-        data = b"data: " + start + b"\n\ndata: " + data + b"\n\ndata: [DONE]\n\n"
+        end = b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+        data = b"\n\ndata: ".join((b"data: " + start, end, data, b"[DONE]\n\n"))
         kind = b"text/event-stream"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
     return head % (kind, len(data)) + data

@@ -12,8 +12,10 @@ import httpx
 import openai
 import orjson
 import pytest
+from openai.types.responses import ResponseCreatedEvent
 
 from router_service.serving.app import create_app
+from router_service.settings import VerificationSettings
 from tests import apis
 from tests.answering import settings_of
 from tests.apis import APIS, Api
@@ -352,5 +354,63 @@ def test_comments_keep_translated_streams_alive(
     path, body = BODIES[client]
     faults = {"x-sandbox": "keep_alives,multi_line"}
     response = http.post(path, json=body | {"model": model, "stream": True}, headers=faults)
-    assert response.text.count(": ping\n\n") > 3
+    assert response.content.count(client.ping) > 3
     assert record_of(http, response)["calls"] == 1
+
+
+@pytest.fixture(scope="module", params=APIS)
+def slow(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[str]:
+    """Serve a gateway that waits for verified answers; yield its address.
+
+    It asks `small`, which is slow, and then `large`, which speaks one of the APIs.
+    """
+    speakers = {"small": apis.CHAT, "medium": apis.CHAT, "large": request.param}
+    settings = settings_of(sandbox.base_url, speakers)
+    verification = VerificationSettings(keep_alive_s=0.05)
+    router = settings.router.model_copy(update={"verification": verification})
+    settings = settings.model_copy(update={"router": router})
+    sandbox.set_faults("small", "delay_s=0.3")
+    asking = VerifyingRouter(groups=(("small",), ("large",)))
+    with served(create_app(settings, asking)) as url:
+        yield url
+    sandbox.set_faults("small", "")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_responses_client_sees_that_it_must_wait(slow: str, fails: bool) -> None:
+    """A verified stream begins with one `response.created`, whose id and numbers are continued."""
+    path, body = BODIES[apis.RESPONSES]
+    headers = VERIFIED | ({"x-sandbox": "delay_s=0.3,status=500"} if fails else {})
+    response = httpx.post(slow + path, json=body | {"stream": True}, headers=headers, timeout=20)
+    sent = [orjson.loads(line[6:]) for line in response.text.splitlines() if line[:5] == "data:"]
+    kinds = [event["type"] for event in sent]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.in_progress"]
+    assert kinds.count("response.created") == 1
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
+    ids = {event["response"]["id"] for event in sent if "response" in event}
+    assert ids == {sent[0]["response"]["id"]}
+    assert kinds[-1] == ("error" if fails else "response.completed")
+    client = openai.OpenAI(base_url=f"{slow}/v1", api_key="k", max_retries=0)
+    with client.responses.stream(**body, extra_headers=headers) as events:
+        if fails:
+            with pytest.raises(openai.APIError):
+                events.get_final_response()
+            return
+        seen = list(events)
+        final = events.get_final_response()
+    assert isinstance(seen[0], ResponseCreatedEvent)
+    assert final.id == seen[0].response.id
+    assert json.loads(final.output[0].arguments) == {"city": "Oslo"}
+
+
+def test_messages_client_sees_that_it_must_wait(slow: str) -> None:
+    """A verified stream begins with pings, which Anthropic's client accepts at any place."""
+    path, body = BODIES[apis.MESSAGES]
+    response = httpx.post(slow + path, json=body | {"stream": True}, headers=VERIFIED, timeout=20)
+    ping = 'event: ping\ndata: {"type":"ping"}\n\n'
+    assert response.text.startswith(f"{ping}{ping}")
+    assert response.text.count("message_start") == 2  # the event's name and its type
+    client = anthropic.Anthropic(base_url=slow, api_key="k", max_retries=0)
+    with client.messages.stream(**body, extra_headers=VERIFIED) as events:
+        (block,) = events.get_final_message().content
+    assert block.input == {"city": "Oslo"}

@@ -5,7 +5,9 @@ The servers check signatures, assertions and bodies with the vendors' own librar
 
 from __future__ import annotations
 
+import base64
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,11 +25,19 @@ from router_service.settings import load_settings
 from router_service.upstream.bodies import may_be_repeated
 from router_service.upstream.platforms.registry import client_of
 from tests.clouds import azure, google
-from tests.clouds.aws import API_KEY, KEY, REGION, Aws, AwsError, exception_message
+from tests.clouds.aws import (
+    API_KEY,
+    KEY,
+    REGION,
+    Aws,
+    AwsError,
+    event_message,
+    exception_message,
+)
 from tests.clouds.azure import Azure, served_over_tls
 from tests.clouds.google import Google, service_account
 from tests.fakes import FakeRouter
-from tests.serving import served, wait_for
+from tests.serving import WAIT_S, served, wait_for
 
 CALL = ToolUse("toolu_01", "get_weather", '{"city": "Vienna"}')
 TOOL: Any = {
@@ -394,6 +404,91 @@ def test_broken_event_stream_is_a_failure(tmp_path: Path, aws: Aws) -> None:
                 response = asked(url, stream=True)
                 assert '"error"' in response.text
                 assert "[DONE]" not in response.text
+
+
+def inner(data: str) -> bytes:
+    """Return the payload of a chunk of InvokeModel."""
+    return json.dumps({"bytes": base64.b64encode(data.encode()).decode()}).encode()
+
+
+def unreadable(event_type: str) -> dict[str, bytes]:
+    """Return messages of an event stream that cannot be read."""
+    event: dict[str, str | int] = {":message-type": "event", ":event-type": event_type}
+    exception: dict[str, str | int] = {
+        ":message-type": "exception",
+        ":exception-type": "throttlingException",
+    }
+    payloads = [b"null", b"[]", b"5", b'"text"', b'{"bytes":5}', b"{}", b"\xff{", b""]
+    inners = ["null", "[1]", '"message_stop"', "5", "{}", '{"type":["a"]}', '{"type":"a\\nb"}', "{"]
+    return {
+        **{f"payload {payload!r}": event_message(event, payload) for payload in payloads},
+        **{f"inner {data}": event_message(event, inner(data)) for data in inners},
+        "event type that is no text": event_message({**event, ":event-type": 7}, b"{}"),
+        "no event type": event_message({":message-type": "event"}, b"{}"),
+        "no head": event_message({}, b"{}"),
+        "message type that is no text": event_message({":message-type": 1}, b"{}"),
+        "exception type that is no text": event_message({**exception, ":exception-type": 3}, b"{}"),
+        "exception without a type": event_message({":message-type": "exception"}, b"{}"),
+        "error without a code": event_message({":message-type": "error"}, b""),
+        **{
+            f"exception with {payload!r}": event_message(exception, payload)
+            for payload in (b"null", b"[]", b'{"message":{"a":1}}', b"{}", b"")
+        },
+        **{
+            f"head without its last {cut} bytes": event_message(event, b"{}", cut_bytes=cut)
+            for cut in (3, len(event_type) + 1, len(event_type) + 5, 20, 30)
+        },
+        "lengths that contradict each other": b"\0\0\0\x10\xff\xff\xff\xff" + bytes(8),
+        "no lengths": bytes(64),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "event_type"),
+    [
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "chunk"),
+        ("us.amazon.nova-pro-v1:0", "contentBlockDelta"),
+    ],
+)
+def test_unreadable_message_is_a_failure_of_the_upstream(
+    tmp_path: Path, aws: Aws, model: str, event_type: str
+) -> None:
+    """Before the output, another attempt answers; after it, the stream ends with an error event."""
+    bad, place, is_read = b"", 1, threading.Event()
+
+    def spoil(messages: list[bytes]) -> Iterator[bytes]:
+        nonlocal bad
+        once, bad = bad, b""
+        yield from messages[:place]
+        if once:
+            assert place == 1 or is_read.wait(WAIT_S)
+            yield once
+        yield from messages[place:]
+
+    aws.events = spoil
+    body = {"model": "m", "messages": ASK, "stream": True}
+    with served(aws) as endpoint:
+        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}", model=model)
+        settings = "router_settings: {num_retries: 1, allowed_fails: 100000}\n"
+        settings += "upstreams: {retries: {budget_floor_per_s: 1000, backoff_s: 0.001}}"
+        with gateway(tmp_path / "config.yaml", f"{text}\n{settings}", {}) as url:
+            for name, message in unreadable(event_type).items():
+                bad, place = message, 1
+                response = asked(url, stream=True)
+                assert (response.status_code, "error" in response.text) == (200, False), (
+                    name,
+                    response.text,
+                )
+                assert "[DONE]" in response.text, name
+                bad, place = message, 4
+                is_read.clear()
+                received = b""
+                with httpx.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
+                    for part in answer.iter_raw():
+                        received += part
+                        is_read.set()
+                assert b'"error"' in received, (name, received)
+                assert b"[DONE]" not in received, name
 
 
 def test_session_tokens_are_removed_from_answers(tmp_path: Path, aws: Aws) -> None:

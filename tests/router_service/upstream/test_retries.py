@@ -31,7 +31,7 @@ from router_service.upstream.retries import (
     RetryingClient,
     UpstreamRequest,
 )
-from router_service.upstream.streams import BEGINNING_HOLD_S, StartedAnswer
+from router_service.upstream.streams import StartedAnswer
 from tests.router_service.upstream.test_breaker import Clock
 
 
@@ -474,7 +474,8 @@ BEGINNING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
 CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
 
 
-def test_beginning_without_content_is_held_for_a_second_at_most() -> None:
+@pytest.mark.parametrize("hold_s", [0.05, Timeouts().hold_s])
+def test_beginning_without_content_is_held_as_long_as_the_deployment_says(hold_s: float) -> None:
     """Then the client gets it, and later what follows, or the error of an upstream that is silent.
 
     A silent upstream whose timeout is shorter than the hold is a failure before any output.
@@ -497,7 +498,7 @@ def test_beginning_without_content_is_held_for_a_second_at_most() -> None:
         place = Deployment(upstream_model="m", base_url=f"http://{host}:{port}")
 
         async def parts(idle_s: float, *, is_released: bool) -> list[bytes]:
-            timeouts = Timeouts(idle_s=idle_s)
+            timeouts = Timeouts(idle_s=idle_s, hold_s=hold_s)
             deployment = place.model_copy(update={"timeouts": timeouts})
             chosen = Model(name="a", deployments=(deployment,))
             request = UpstreamRequest(
@@ -512,9 +513,9 @@ def test_beginning_without_content_is_held_for_a_second_at_most() -> None:
                 return [part async for part in answer.reader.events]
 
         with pytest.raises(UpstreamError) as early:
-            await parts(BEGINNING_HOLD_S / 10, is_released=False)
+            await parts(hold_s / 10, is_released=False)
         with pytest.raises(UpstreamError) as late:
-            await parts(BEGINNING_HOLD_S * 1.2, is_released=False)
+            await parts(hold_s * 1.2, is_released=False)
         assert {early.value.failure, late.value.failure} == {Failure.TIMEOUT}
         assert b"".join(await parts(60, is_released=True)).startswith(CONTENT)
         server.close()

@@ -37,6 +37,7 @@ export const FAILURES = {
   error_body: "error in the answer",
   malformed: "unreadable answer",
   unusable: "answer that nobody can use",
+  quota: "no credit left",
   too_long: "request too long",
   unfit: "cannot serve this request",
   busy: "all connections in use",
