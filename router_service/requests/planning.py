@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -62,6 +63,9 @@ from router_service.verifier.steps import (
 _log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
+
+_MARKER = re.compile(r"(?<=.)\[[^\[\]]*\]$")
+"""What clients append for themselves, such as Claude Code's `[1m]` for a long context window."""
 
 MAX_LISTS = 200
 """Largest number of keys' lists of models for which pools are kept."""
@@ -371,7 +375,12 @@ class Planner:
         return plan(candidates=candidates, reason=reason, policy=choosing, arms=arms)
 
     def unalias(self, model: str) -> str:
-        """Return the name that a client's model name stands for, which may be the same."""
+        """Return the name that a client's model name stands for, which may be the same.
+
+        A client's marker is not a part of the name, unless the configuration has it too.
+        """
+        if model.endswith("]") and model not in self.names and model not in self._aliases:
+            model = _MARKER.sub("", model)
         is_known = model in self._pool.models or model.partition(":")[0] == self.model_name
         if not is_known:
             for pattern, target in self._aliases.items():

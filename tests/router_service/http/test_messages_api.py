@@ -95,6 +95,11 @@ def test_messages_and_chat_get_the_same_decision(http: httpx.Client, router: Fak
         ({"model": "large"}, "large", "pinned"),
         ({"model": "claude-sonnet-4-5"}, "medium", "threshold"),
         ({"tools": []}, "small", "chat"),
+        # Claude Code marks a model whose long context window it wants to use.
+        ({"model": "large[1m]"}, "large", "pinned"),
+        ({"model": "switchcraft[1m]"}, "medium", "threshold"),
+        ({"model": "switchcraft:quality[1m]"}, "large", "threshold"),
+        ({"model": "claude-sonnet-4-5[1m]"}, "medium", "threshold"),
     ],
 )
 def test_model_names_work_as_in_chat(
@@ -250,7 +255,8 @@ def test_models_are_listed_in_the_clients_format(
     """Anthropic's client lists the names, and finds an alias; OpenAI's format stays the default."""
     names = [model.id for model in claude.models.list()]
     assert names == [card["id"] for card in http.get("/v1/models").json()["data"]]
-    assert claude.models.retrieve("claude-opus-4").id == "claude-opus-4"
+    for name in ("claude-opus-4", "large[1m]"):
+        assert claude.models.retrieve(name).id == name
     with pytest.raises(anthropic.NotFoundError):
         claude.models.retrieve("unknown")
 
@@ -330,8 +336,10 @@ def test_upstream_counts_tokens(claude: anthropic.Anthropic, sandbox: Sandbox) -
     raw = claude.messages.with_raw_response.count_tokens(**fields, model="large")
     assert "x-switchcraft-estimated" not in raw.headers
     assert json.loads(sandbox.last_body())["model"] == "large"
-    routed = claude.messages.count_tokens(**fields, model="claude-sonnet-4-5")
-    assert routed.input_tokens == raw.parse().input_tokens > 10
+    for model in ("claude-sonnet-4-5", "large[1m]", "switchcraft[1m]"):
+        routed = claude.messages.count_tokens(**fields, model=model)
+        assert routed.input_tokens == raw.parse().input_tokens > 10
+    assert json.loads(sandbox.last_body())["model"] == "small"
 
 
 def test_tokens_are_estimated_without_such_an_upstream(sandbox: Sandbox) -> None:
