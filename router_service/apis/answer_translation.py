@@ -228,7 +228,7 @@ class AnswerTranslator:
     def _call_id(self, call_id: str, index: int) -> str:
         """Return an id that the target accepts and that no other call of the conversation has.
 
-        Some servers give none, or count from 0 in each answer.
+        Some servers give none, or count from 0 in each answer, even if all answers have one id.
         """
         if not self._call_ids:
             self._call_ids.update(
@@ -238,8 +238,8 @@ class AnswerTranslator:
                 if isinstance(part, ToolUse)
             )
         fitting = self.target.fit_call_id(call_id)
-        if not fitting or fitting in self._call_ids:
-            seed = f"{self._answer_id} {index} {call_id}".encode()
+        while not fitting or fitting in self._call_ids:
+            seed = f"{self._answer_id} {index} {call_id} {fitting}".encode()
             fitting = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
         self._call_ids.add(fitting)
         return fitting

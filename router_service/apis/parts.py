@@ -139,6 +139,8 @@ class Request:
     messages: tuple[Message, ...]
     lost: tuple[str, ...] = ()
     """Paths of what only the client's API can express, so that a translation would lose it."""
+    blank_end: str = ""
+    """Path of the last message's content, if it is not the assistant's and has only white space."""
     stream: bool = False
     tools: tuple[OfferedTool, ...] = ()
     tool_choice: ToolChoice | None = None

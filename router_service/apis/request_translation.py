@@ -35,6 +35,12 @@ def read_request(body: Mapping[str, Json], client: Api) -> Request:
     be written.
     """
     request = client.read_request(body)
+    last = request.messages[-1] if request.messages else None
+    if last is not None and last.role != "assistant" and not has_content(last):
+        field = client.fields.messages
+        items = body.get(field)
+        place = f"[{len(items) - 1}].content" if isinstance(items, list) else ""
+        request = replace(request, blank_end=f"{field}{place}")
     schemas = [tool.parameters for tool in request.tools]
     if not fits_inside([*schemas, request.output_format and request.output_format.schema]):
         raise InvalidRequestError(
@@ -126,5 +132,6 @@ def obstacles(request: Request, client: Api, target: UpstreamApi) -> tuple[str, 
     is_answered = last is not None and last.role == "assistant"
     # Some APIs continue a last message of the assistant. The others answer it with a new one.
     if is_answered and (client.continues_answers or target.continues_answers):
-        found.append(f"{where}[-1].role")
+        blank = request.blank_end
+        found.append(f"{blank} (empty)" if blank else f"{where}[-1].role")
     return tuple(found)

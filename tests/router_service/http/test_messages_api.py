@@ -29,7 +29,7 @@ from tests.gateways import (
     sandbox_settings,
     verifying,
 )
-from tests.serving import ONE_TRY, Sandbox, served
+from tests.serving import ONE_TRY, Sandbox, scripted, served
 
 MESSAGES = "/v1/messages"
 TOOL: Any = {
@@ -340,6 +340,42 @@ def test_upstream_counts_tokens(claude: anthropic.Anthropic, sandbox: Sandbox) -
         routed = claude.messages.count_tokens(**fields, model=model)
         assert routed.input_tokens == raw.parse().input_tokens > 10
     assert json.loads(sandbox.last_body())["model"] == "small"
+
+
+REFUSED: Any = {"type": "error", "error": {"type": "not_found_error", "message": "Not found"}}
+IMAGE: Any = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal"),
+    [
+        (404, REFUSED),
+        (404, {"detail": "Not Found"}),
+        (405, REFUSED),
+        (400, REFUSED | {"error": {"type": "invalid_request_error", "message": "no counting"}}),
+        (200, {"input_tokens": 0}),
+        (200, {"type": "message"}),
+    ],
+)
+def test_tokens_are_estimated_if_the_upstream_refuses(status: int, refusal: object) -> None:
+    """Many servers with this API cannot count. Every image and document counts, too."""
+    body = json.dumps(refusal).encode()
+    head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\nconnection: close\r\n" % status
+    with (
+        scripted(head + b"content-length: %d\r\n\r\n%b" % (len(body), body)) as url,
+        gateway_client(Settings.sandbox(url, ["small"]), FakeRouter()) as http,
+    ):
+        counts = []
+        for content in ("Hi", [IMAGE], [IMAGE, IMAGE]):
+            sent = {"model": "small", "messages": [{"role": "user", "content": content}]}
+            answer = http.post(f"{MESSAGES}/count_tokens", json=sent)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-switchcraft-estimated"] == "true"
+            counts.append(answer.json()["input_tokens"])
+    assert 0 < counts[0] < 100 < counts[1] < counts[2]
 
 
 def test_tokens_are_estimated_without_such_an_upstream(sandbox: Sandbox) -> None:
