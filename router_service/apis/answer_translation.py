@@ -14,7 +14,7 @@ from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
 from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import UnwritableError, encode
-from router_service.apis.foreign import to_input, unwrap_custom, wrap_custom
+from router_service.apis.foreign import carry_attached, to_input, unwrap_custom, wrap_custom
 from router_service.apis.parts import (
     Event,
     Finished,
@@ -54,14 +54,23 @@ class _HeldCall:
 class AnswerTranslator:
     """Translator of one answer.
 
-    `request` is the request as the client sent it, `model` the model's name for the client, and
-    `created_s` the Unix time of the answer. All methods raise ForeignAnswerError if the upstream's
-    answer is not one of `source`, or if `target` cannot express it.
+    `request` is the request as the client sent it, `model` the model's name for the client,
+    `created_s` the Unix time of the answer, and `provider` who gives it. All methods raise
+    ForeignAnswerError if the upstream's answer is not one of `source`, or if `target` cannot
+    express it.
     """
 
     def __init__(
-        self, source: UpstreamApi, target: Api, request: Request, *, model: str, created_s: int
+        self,
+        source: UpstreamApi,
+        target: Api,
+        request: Request,
+        *,
+        model: str,
+        created_s: int,
+        provider: str = "",
     ) -> None:
+        self._provider = provider
         self.source = source
         self.target = target
         self.record = TranslatedRecord()
@@ -219,7 +228,9 @@ class AnswerTranslator:
             elif tool is not None and tool.is_custom and not is_custom:
                 self._held[index] = _HeldCall(unwrap_custom)
                 is_custom = True
-            return ToolUse(self._call_id(part.id, index), name, part.arguments, is_custom=is_custom)
+            call = replace(part, id=self._call_id(part.id, index), provider=self._provider)
+            self._count(len(part.attached))
+            return ToolUse(carry_attached(call), name, part.arguments, is_custom)
         if isinstance(part, Thinking) and self._drops_thinking:
             self._dropped.add(index)
             return None

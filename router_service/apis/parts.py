@@ -66,6 +66,11 @@ class ToolUse:
     arguments: str
     """JSON text, or free text for a custom tool."""
     is_custom: bool = False
+    attached: str = ""
+    """JSON object of what the provider added to the call and wants back, such as the signature of
+    the thought before it."""
+    provider: str = ""
+    """Who attached it, in LiteLLM's name; empty for an unknown server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,9 @@ class ChatApi(Api):
     fields = FieldNames("messages", stop="stop", output_format="response_format")
     max_call_id_characters = 40
     answer_id_prefix = "chatcmpl-"
-    proof_pattern = re.compile(rb'"reasoning(?:_content|_details)?"()')
+    proof_pattern = re.compile(
+        rb'"(?:reasoning(?:_content|_details)?|extra_content|provider_specific_fields)"()'
+    )
 
     def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
         """Return the schema of a request."""
@@ -62,7 +64,7 @@ class ChatApi(Api):
         self, request: Request, target: Target, is_foreign: IsForeign | None = None
     ) -> dict[str, Json]:
         """Return the body for a target, without proofs of reasoning."""
-        return write_request(request, target)
+        return write_request(request, target, is_foreign)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""
