@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from router_service.apis import writing
+from router_service.apis import schemas, writing
 from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json, as_list
 from router_service.apis.foreign import ATTACHED, wrap_custom
@@ -67,11 +67,12 @@ def write_request(
     if form is not None and form.schema is None:
         fields["response_format"] = {"type": "json_object"}
     elif form is not None:
+        accepted, is_strict = target.fit_schema(form.schema, form.is_strict)
         schema = {
             "name": form.name,
             "description": form.description,
-            "schema": form.schema,
-            "strict": target.is_strict(form.schema, form.is_strict),
+            "schema": accepted,
+            "strict": is_strict,
         }
         schema = {name: value for name, value in schema.items() if value is not None}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -223,11 +224,12 @@ def _write_tool(tool: OfferedTool, target: Target) -> Json:
             custom["format"] = {"type": "grammar", "grammar": tool.grammar}
         return {"type": "custom", "custom": custom}
     tool = writing.as_function(tool)
-    function: dict[str, Json] = {"name": name, "parameters": writing.object_schema(tool.parameters)}
+    schema, is_strict = target.fit_schema(schemas.object_schema(tool.parameters), tool.is_strict)
+    function: dict[str, Json] = {"name": name, "parameters": schema}
     if tool.description:
         function["description"] = tool.description
-    if tool.is_strict is not None:
-        function["strict"] = target.is_strict(tool.parameters, tool.is_strict)
+    if is_strict is not None:
+        function["strict"] = is_strict
     return {"type": "function", "function": function}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from router_service.apis import writing
+from router_service.apis import schemas, writing
 from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json
 from router_service.apis.foreign import SEAL
@@ -146,12 +146,15 @@ def write_format(form: OutputFormat, target: Target | None = None) -> Json:
     """Return the format of an answer's text, as it is or as a target accepts it."""
     if form.schema is None:
         return {"type": "json_object"}
+    accepted, is_strict = form.schema, form.is_strict
+    if target is not None:
+        accepted, is_strict = target.fit_schema(accepted, is_strict)
     schema = {
         "type": "json_schema",
         "name": form.name,
         "description": form.description,
-        "schema": form.schema,
-        "strict": _is_strict(form.schema, form.is_strict, target),
+        "schema": accepted,
+        "strict": bool(is_strict),
     }
     return {name: value for name, value in schema.items() if value is not None}
 
@@ -166,16 +169,11 @@ def write_tool(tool: OfferedTool, target: Target | None = None) -> Json:
         if tool.grammar is not None:
             written["format"] = {"type": "grammar", **tool.grammar}
         return written
+    schema, is_strict = schemas.object_schema(tool.parameters), tool.is_strict
+    if target is not None:
+        schema, is_strict = target.fit_schema(schema, is_strict)
     # Without `strict`, Responses makes functions strict, which the other APIs do not.
-    return {
-        **written,
-        "parameters": writing.object_schema(tool.parameters),
-        "strict": _is_strict(tool.parameters, tool.is_strict, target),
-    }
-
-
-def _is_strict(schema: Json, is_strict: bool | None, target: Target | None) -> bool:
-    return bool(is_strict if target is None else target.is_strict(schema, is_strict))
+    return {**written, "parameters": schema, "strict": bool(is_strict)}
 
 
 def without_foreign_thinking(
