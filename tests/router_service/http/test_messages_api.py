@@ -10,6 +10,7 @@ import anthropic
 import httpx
 import pytest
 
+from router_service.apis.capabilities import Capabilities
 from router_service.core.errors import ConfigError
 from router_service.serving.app import create_app
 from router_service.settings import (
@@ -253,12 +254,73 @@ def test_models_are_listed_in_the_clients_format(
     claude: anthropic.Anthropic, http: httpx.Client
 ) -> None:
     """Anthropic's client lists the names, and finds an alias; OpenAI's format stays the default."""
-    names = [model.id for model in claude.models.list()]
-    assert names == [card["id"] for card in http.get("/v1/models").json()["data"]]
+    names = [card["id"] for card in http.get("/v1/models").json()["data"]]
+    routers = [name for name in names if name.startswith("switchcraft")]
+    listed = [model.id for model in claude.models.list()]
+    assert listed == [*(f"claude-{name}" for name in routers), *names]
     for name in ("claude-opus-4", "large[1m]"):
         assert claude.models.retrieve(name).id == name
     with pytest.raises(anthropic.NotFoundError):
         claude.models.retrieve("unknown")
+
+
+def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbox) -> None:
+    """Claude Code lists ids that begin with `claude-`, which work; Codex reads its own format."""
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY)
+    limits = {"small": (100_000, 8_000), "medium": (200_000, 32_000), "large": (None, None)}
+    settings = settings.model_copy(
+        update={
+            "models": tuple(
+                model.model_copy(
+                    update={
+                        "capabilities": Capabilities(
+                            context_window_tokens=limits[model.name][0],
+                            max_output_tokens=limits[model.name][1],
+                        )
+                    }
+                )
+                for model in settings.models
+            )
+        }
+    )
+    with gateway_client(settings, FakeRouter()) as http:
+        agent = {"user-agent": "claude-code/2.1.330"}
+        claudes = http.get("/v1/models?limit=1000", headers=agent).json()
+        codex = http.get("/v1/models?client_version=0.169.0").json()
+        chosen = http.post(MESSAGES, json=ASKED | {"model": "claude-switchcraft:quality"})
+        single = http.get("/v1/models/claude-switchcraft:quality", headers=agent).json()
+    shown = {each["id"]: (each["max_input_tokens"], each["max_tokens"]) for each in claudes["data"]}
+    assert {name: shown[name] for name in limits} == limits
+    assert shown["claude-switchcraft"] == shown["claude-switchcraft:quality"] == (200_000, 32_000)
+    assert (claudes["first_id"], claudes["has_more"]) == ("claude-switchcraft", False)
+    assert single["max_input_tokens"] == 200_000
+    assert chosen.headers["x-switchcraft-model"] == "large"
+    assert [each["id"] for each in codex["data"]] == [each["slug"] for each in codex["models"]]
+    first = codex["models"][0]
+    assert (first["slug"], first["visibility"], first["supported_in_api"]) == (
+        "switchcraft",
+        "list",
+        True,
+    )
+    assert {each["slug"]: each["context_window"] for each in codex["models"]}["small"] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("aliases", "expected"),
+    [
+        ({}, []),
+        ({"claude-*": "small"}, ["claude-small"]),
+        ({"claude-x": "small", "claude-small": "small"}, ["claude-small"]),
+    ],
+)
+def test_only_names_that_aliases_lead_to_are_listed_for_claude_code(
+    sandbox: Sandbox, aliases: dict[str, str], expected: list[str]
+) -> None:
+    """Without an alias for the router, no id promises it."""
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
+    with gateway_client(settings, FakeRouter()) as http:
+        listed = http.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["data"]
+    assert [each["id"] for each in listed if each["id"].startswith("claude-")] == expected
 
 
 def test_probes_of_the_root_are_answered(http: httpx.Client) -> None:
