@@ -27,6 +27,7 @@ from router_service.apis.parts import (
     Text,
     Thinking,
     ToolUse,
+    summary_of,
 )
 from router_service.apis.registry import APIS
 from router_service.apis.surrogates import fix_surrogates, has_surrogates, join_surrogates
@@ -78,6 +79,7 @@ class AnswerTranslator:
         self._answer_id = ""
         self._drops_thinking = target.omits_unasked_thinking and not request.accepts_thinking
         self._messages = request.messages
+        self._compacts = request.compacts is not None
         self._call_ids: set[str] = set()
         self._tools = written_tools(request)
         """The client's tools by the names that the upstream knows."""
@@ -114,6 +116,8 @@ class AnswerTranslator:
                     parts.append(replace(other, text=fix_surrogates(text)))
                 case None:
                     pass
+        if self._compacts and not summary_of(parts):
+            raise self._foreign("has no summary")
         written = self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
         return encode(written)
 
@@ -134,9 +138,14 @@ class AnswerTranslator:
 
     def _write(self, read: Callable[[], Sequence[Event]]) -> bytes:
         try:
-            return self._written(read())
+            written = self._written(read())
         except UnwritableError as exc:
             raise self._foreign(exc.problem) from exc
+        if self._compacts and self.record.has_stopped:
+            kept = self.record.answer()
+            if kept is not None and not kept.text.strip():
+                raise self._foreign("has no summary")
+        return written
 
     def _written(self, events: Sequence[Event]) -> bytes:
         written = []

@@ -204,6 +204,9 @@ class Api(UpstreamApi):
 
     counting_path: ClassVar[str] = ""
     """Path below `/v1` at which a request's tokens are counted; empty if the API cannot do that."""
+    compacting_path: ClassVar[str] = ""
+    """Path below `/v1` at which a conversation is summarized for the client; empty if there is
+    none."""
     operation: ClassVar[str]
     """Name of the endpoint's operation in the OpenAPI description."""
     summary: ClassVar[str]
@@ -256,6 +259,10 @@ class Api(UpstreamApi):
     @abstractmethod
     def read_request(self, body: Mapping[str, Json]) -> Request:
         """Read a request that has to be translated. Raises InvalidRequestError."""
+
+    def compacting(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the request for an answer that asks the same as a body at `compacting_path`."""
+        return body
 
     def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
         """Return where a message of a body has a call, or its result; empty if it has not."""

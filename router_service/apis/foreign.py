@@ -43,6 +43,8 @@ _ATTACHMENTS = re.compile(rb'_switchcraft_([a-zA-Z0-9_-]+)(?=")')
 MAX_ATTACHED_BYTES = 1024 * 1024
 """Most bytes that an attachment unpacks to. Clients can send any id."""
 
+_SUMMARY = f"{SEAL}summary."
+
 _SAFE_LEVELS = 200
 """Levels of arguments that can be written within an answer without a check."""
 
@@ -67,6 +69,24 @@ def unseal(text: str, carried: str, carrier: str, *, is_hidden: bool = False) ->
     if sealed is None:
         return Thinking(text, carried, is_hidden=is_hidden, origin=carrier)
     return Thinking(text, sealed[3], is_hidden=bool(sealed[2]), origin=sealed[1] or None)
+
+
+def seal_summary(text: str) -> str:
+    """Return a summary of a conversation as a client of Responses keeps it.
+
+    OpenAI's is encrypted. This one is not, so that every model of the pool can go on from it.
+    """
+    return f"{_SUMMARY}{urlsafe_b64encode(text.encode()).decode()}"
+
+
+def unseal_summary(carried: Json) -> str | None:
+    """Return the summary that `seal_summary` has sealed, or None if it is a provider's."""
+    if not isinstance(carried, str) or not carried.startswith(_SUMMARY):
+        return None
+    try:
+        return urlsafe_b64decode(carried.removeprefix(_SUMMARY)).decode()
+    except (Base64Error, UnicodeDecodeError):
+        return None
 
 
 def carry_attached(call: ToolUse) -> str:

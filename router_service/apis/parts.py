@@ -8,7 +8,7 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -173,6 +173,9 @@ class Request:
     cache_key: str | None = None
     """OpenAI's `prompt_cache_key`."""
     service_tier: str | None = None
+    compacts: Literal["turn", "conversation"] | None = None
+    """Whether the answer is a summary, with which the client replaces the conversation: as a turn
+    of it (`compaction_trigger` of Responses), or asked for at an endpoint of its own."""
     wants_usage: bool = False
     """Whether a chat stream ends with an event that has the usage."""
 
@@ -184,6 +187,11 @@ def media_of(request: Request) -> Iterator[Media]:
             for part in outer.content if isinstance(outer, Result) else (outer,):
                 if isinstance(part, Media):
                     yield part
+
+
+def summary_of(parts: Iterable[Part]) -> str:
+    """Return the texts of an answer, without its refusals, reasoning and calls."""
+    return "".join(p.text for p in parts if isinstance(p, Text) and not p.is_refusal).strip()
 
 
 def has_content(message: Message) -> bool:

@@ -24,8 +24,8 @@ from router_service.apis.parts import (
 from router_service.core.errors import InvalidRequestError
 
 
-def read_request(body: Mapping[str, Json], client: Api) -> Request:
-    """Read a request that has to be translated.
+def read_request(body: Mapping[str, Json], client: Api, *, compacts: bool = False) -> Request:
+    """Read a request that has to be translated, or with `compacts` one to compact a conversation.
 
     Every call of the result has exactly one result, directly after the message with the calls, and
     no two calls have the same id. What only `client`, the API of the body, can express is listed in
@@ -35,7 +35,11 @@ def read_request(body: Mapping[str, Json], client: Api) -> Request:
     without a result, all of which every API rejects, and for a schema that is nested too deeply to
     be written.
     """
+    if compacts:
+        body = client.compacting(body)
     request = client.read_request(body)
+    if compacts:
+        request = replace(request, compacts="conversation", stream=False)
     last = request.messages[-1] if request.messages else None
     if last is not None and last.role != "assistant" and not has_content(last):
         field = client.fields.messages

@@ -98,6 +98,8 @@ class Translation:
     reserve_memory: ReserveMemory
     run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     """Runs what takes long, in a thread of the client's share; raises OverloadedError."""
+    compacts: bool = False
+    """Whether the request is for the endpoint that compacts a conversation."""
     _request: Request | None = None
     _bodies: dict[tuple[Target, Account, bool], bytes] = field(default_factory=dict)
     _proofs: list[str] | None = None
@@ -154,7 +156,7 @@ class Translation:
         """The request, read from its body at the first use."""
         if self._request is None:
             body = loads_exactly(self.body.with_model("-"))
-            self._request = read_request(body, self.client)
+            self._request = read_request(body, self.client, compacts=self.compacts)
         return self._request
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from router_service.apis import schemas, writing
 from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json
-from router_service.apis.foreign import SEAL
+from router_service.apis.foreign import SEAL, unseal_summary
 from router_service.apis.parts import (
     Media,
     Message,
@@ -20,6 +20,8 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
+from router_service.apis.responses import COMPACTIONS
+from router_service.apis.responses.request_reader import SUMMARY
 
 
 def write_request(
@@ -179,7 +181,10 @@ def write_tool(tool: OfferedTool, target: Target | None = None) -> Json:
 def without_foreign_thinking(
     body: Mapping[str, Json], is_foreign: IsForeign
 ) -> dict[str, Json] | None:
-    """Return a body without reasoning that its upstream would reject, or None if it has none."""
+    """Return a body without reasoning that its upstream would reject, or None if it has none.
+
+    Summaries of the gateway become messages.
+    """
     items = body.get("input")
     if not isinstance(items, list):
         return None
@@ -190,8 +195,8 @@ def without_foreign_thinking(
         proof = item.get("encrypted_content") or ""
         return isinstance(proof, str) and (proof.startswith(SEAL) or is_foreign(proof))
 
-    kept = [item for item in items if not is_rejected(item)]
-    if len(kept) == len(items):
+    kept = [_with_summary(item) for item in items if not is_rejected(item)]
+    if kept == items:
         return None
     # An item whose id the provider knows is rejected without the reasoning that led to it.
     without_ids: list[Any] = [
@@ -201,3 +206,13 @@ def without_foreign_thinking(
         for item in kept
     ]
     return {**body, "input": without_ids}
+
+
+def _with_summary(item: Json) -> Json:
+    """Return an item as it is, or a message with the summary of the gateway that it has."""
+    is_summary = isinstance(item, dict) and item.get("type") in COMPACTIONS
+    summary = unseal_summary(item.get("encrypted_content")) if is_summary else None
+    if summary is None:
+        return item
+    content = [{"type": "input_text", "text": f"{SUMMARY}\n\n{summary}"}]
+    return {"type": "message", "role": "user", "content": content}
