@@ -26,12 +26,16 @@ PATHS = {dialect: f"/v1{dialect.path}" for dialect in APIS}
 
 
 class Answering:
-    """ASGI app of the upstream. `answer` is the next body, `bodies` are those of the requests."""
+    """ASGI app of the upstream. `answer` is the next body, `bodies` are those of the requests.
+
+    `paths` are the requests' paths.
+    """
 
     def __init__(self) -> None:
         self.answer = b"{}"
         self.is_stream = False
         self.bodies: list[bytes] = []
+        self.paths: list[str] = []
         self.connections: list[object] = []
         """The client's address and port, for each request."""
 
@@ -48,6 +52,7 @@ class Answering:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         self.bodies.append(bytes(body))
+        self.paths.append(scope["path"])
         self.connections.append(scope["client"])
         kind = b"text/event-stream" if self.is_stream else b"application/json"
         head = [(b"content-type", kind), (b"content-length", b"%d" % len(self.answer))]

@@ -14,7 +14,13 @@ from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
 from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import UnwritableError, encode
-from router_service.apis.foreign import INVALID_JSON, to_input, unwrap_custom, wrap_custom
+from router_service.apis.foreign import (
+    INVALID_JSON,
+    carry_attached,
+    to_input,
+    unwrap_custom,
+    wrap_custom,
+)
 from router_service.apis.parts import (
     Event,
     Finished,
@@ -28,6 +34,7 @@ from router_service.apis.parts import (
     Text,
     Thinking,
     ToolUse,
+    summary_of,
 )
 from router_service.apis.registry import APIS
 from router_service.apis.surrogates import fix_surrogates, has_surrogates, join_surrogates
@@ -57,12 +64,13 @@ class _HeldCall:
 class AnswerTranslator:
     """Translator of one answer.
 
-    `request` is the request as the client sent it, `model` the model's name for the client, and
-    `created_s` the Unix time of the answer. All methods raise ForeignAnswerError if the upstream's
-    answer is not one of `source`, or if `target` cannot express it.
+    `request` is the request as the client sent it, `model` the model's name for the client,
+    `created_s` the Unix time of the answer, and `provider` who gives it. All methods raise
+    ForeignAnswerError if the upstream's answer is not one of `source`, or if `target` cannot
+    express it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         source: UpstreamApi,
         target: Api,
@@ -71,8 +79,10 @@ class AnswerTranslator:
         model: str,
         created_s: int,
         needs_reason: bool = True,
+        provider: str = "",
     ) -> None:
         """Without `needs_reason`, the last event completes an answer that gives no reason."""
+        self._provider = provider
         self.source = source
         self.target = target
         self.record = TranslatedRecord()
@@ -80,6 +90,7 @@ class AnswerTranslator:
         self._answer_id = ""
         self._drops_thinking = target.omits_unasked_thinking and not request.accepts_thinking
         self._messages = request.messages
+        self._compacts = request.compacts is not None
         self._call_ids: set[str] = set()
         self._tools = written_tools(request)
         """The client's tools by the names that the upstream knows."""
@@ -121,6 +132,8 @@ class AnswerTranslator:
                     parts.append(replace(other, text=fix_surrogates(text)))
                 case None:
                     pass
+        if self._compacts and not summary_of(parts):
+            raise self._foreign("has no summary")
         written = self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
         return encode(written)
 
@@ -148,9 +161,14 @@ class AnswerTranslator:
 
     def _write(self, read: Callable[[], Sequence[Event]]) -> bytes:
         try:
-            return self._written(read())
+            written = self._written(read())
         except UnwritableError as exc:
             raise self._foreign(exc.problem) from exc
+        if self._compacts and self.record.has_stopped:
+            kept = self.record.answer()
+            if kept is not None and not kept.text.strip():
+                raise self._foreign("has no summary")
+        return written
 
     def _written(self, events: Sequence[Event]) -> bytes:
         written = []
@@ -253,7 +271,9 @@ class AnswerTranslator:
             elif tool is not None and tool.is_custom and not is_custom:
                 self._held[index] = _HeldCall(unwrap_custom)
                 is_custom = True
-            return ToolUse(self._call_id(part.id, index), name, part.arguments, is_custom=is_custom)
+            call = replace(part, id=self._call_id(part.id, index), provider=self._provider)
+            self._count(len(part.attached))
+            return ToolUse(carry_attached(call), name, part.arguments, is_custom)
         if isinstance(part, Thinking) and self._drops_thinking:
             self._dropped.add(index)
             return None
@@ -262,7 +282,7 @@ class AnswerTranslator:
     def _call_id(self, call_id: str, index: int) -> str:
         """Return an id that the target accepts and that no other call of the conversation has.
 
-        Some servers give none, or count from 0 in each answer.
+        Some servers give none, or count from 0 in each answer, even if all answers have one id.
         """
         if not self._call_ids:
             self._call_ids.update(
@@ -272,8 +292,8 @@ class AnswerTranslator:
                 if isinstance(part, ToolUse)
             )
         fitting = self.target.fit_call_id(call_id)
-        if not fitting or fitting in self._call_ids:
-            seed = f"{self._answer_id} {index} {call_id}".encode()
+        while not fitting or fitting in self._call_ids:
+            seed = f"{self._answer_id} {index} {call_id} {fitting}".encode()
             fitting = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
         self._call_ids.add(fitting)
         return fitting

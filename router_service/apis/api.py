@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 
 from pydantic import BaseModel
 
+from router_service.apis import schemas
 from router_service.apis.answer_errors import AnswerError, error_fields, is_error, read_error
 from router_service.apis.answers import AnswerRecord, ParsedAnswer
 from router_service.apis.conversation import ChatRequest, Json, as_list, parse_chat_request
@@ -224,6 +225,9 @@ class Api(UpstreamApi):
 
     counting_path: ClassVar[str] = ""
     """Path below `/v1` at which a request's tokens are counted; empty if the API cannot do that."""
+    compacting_path: ClassVar[str] = ""
+    """Path below `/v1` at which a conversation is summarized for the client; empty if there is
+    none."""
     operation: ClassVar[str]
     """Name of the endpoint's operation in the OpenAPI description."""
     summary: ClassVar[str]
@@ -288,6 +292,10 @@ class Api(UpstreamApi):
     @abstractmethod
     def read_request(self, body: Mapping[str, Json]) -> Request:
         """Read a request that has to be translated. Raises InvalidRequestError."""
+
+    def compacting(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the request for an answer that asks the same as a body at `compacting_path`."""
+        return body
 
     def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
         """Return where a message of a body has a call, or its result; empty if it has not."""
@@ -420,13 +428,21 @@ class Target:
         levels = {"minimal": "low", "xhigh": "high", "max": "high", "none": None}
         return levels.get(request.effort, request.effort)
 
-    def is_strict(self, schema: Json, is_strict: bool | None) -> bool | None:
-        """Return whether to ask for arguments or answers that match a schema exactly.
+    def fit_schema(self, schema: Json, is_strict: bool | None) -> tuple[Json, bool | None]:
+        """Return a schema that OpenAI accepts, and whether arguments or answers match it exactly.
 
-        OpenAI accepts this only for schemas without optional properties, Anthropic for others too.
-        The nearest that OpenAI offers for those is an answer that mostly matches.
+        OpenAI wants an object on top. It accepts strict schemas only without optional properties,
+        Anthropic others too. The nearest that OpenAI offers for those is an answer that mostly
+        matches. Nothing is known about other targets, so they get the schema as it is.
         """
-        return False if is_strict and self.is_openai and not _is_closed(schema) else is_strict
+        if not self.is_openai:
+            return schema, is_strict
+        fitting = schemas.object_schema(schema)
+        if not is_strict:
+            return fitting, is_strict
+        if not _is_closed(fitting):
+            return fitting, False
+        return schemas.structured(fitting, schemas.OPENAIS), True
 
     def temperature(self, request: Request) -> float | None:
         """Return the temperature; 1 is the default at OpenAI, whose reasoning models reject it."""

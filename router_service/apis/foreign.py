@@ -8,12 +8,15 @@ values back.
 from __future__ import annotations
 
 import re
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
 
 import orjson
 
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import encode, fits_inside
-from router_service.apis.parts import Thinking
+from router_service.apis.parts import Thinking, ToolUse
 from router_service.apis.surrogates import fix_surrogates
 from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
@@ -28,6 +31,19 @@ streaming", handling invalid JSON)."""
 
 CUSTOM_INPUT = "input"
 """The only parameter of a function that stands for a custom tool, whose input is free text."""
+
+ATTACHED = ("extra_content", "provider_specific_fields")
+"""What providers add to a call of Chat Completions: Gemini's compatible API and LiteLLM. Gemini 3
+refuses a call without the signature of the thought that led to it."""
+
+_ATTACHMENT = re.compile(r"_switchcraft_([a-zA-Z0-9_-]+)\Z")
+_ATTACHMENTS = re.compile(rb'_switchcraft_([a-zA-Z0-9_-]+)(?=")')
+"""The attachment at the end of a call's id, in an id and in a body."""
+
+MAX_ATTACHED_BYTES = 1024 * 1024
+"""Most bytes that an attachment unpacks to. Clients can send any id."""
+
+_SUMMARY = f"{SEAL}summary."
 
 _SAFE_LEVELS = 200
 """Levels of arguments that can be written within an answer without a check."""
@@ -53,6 +69,66 @@ def unseal(text: str, carried: str, carrier: str, *, is_hidden: bool = False) ->
     if sealed is None:
         return Thinking(text, carried, is_hidden=is_hidden, origin=carrier)
     return Thinking(text, sealed[3], is_hidden=bool(sealed[2]), origin=sealed[1] or None)
+
+
+def seal_summary(text: str) -> str:
+    """Return a summary of a conversation as a client of Responses keeps it.
+
+    OpenAI's is encrypted. This one is not, so that every model of the pool can go on from it.
+    """
+    return f"{_SUMMARY}{urlsafe_b64encode(text.encode()).decode()}"
+
+
+def unseal_summary(carried: Json) -> str | None:
+    """Return the summary that `seal_summary` has sealed, or None if it is a provider's."""
+    if not isinstance(carried, str) or not carried.startswith(_SUMMARY):
+        return None
+    try:
+        return urlsafe_b64decode(carried.removeprefix(_SUMMARY)).decode()
+    except (Base64Error, UnicodeDecodeError):
+        return None
+
+
+def carry_attached(call: ToolUse) -> str:
+    """Return the id of a call, with what its provider attached to it.
+
+    Every client sends the ids of calls back, and nothing else of a call that is not its API's.
+    LiteLLM does the same. The id is then longer than providers accept, so they get it without.
+    """
+    if not call.attached:
+        return call.id
+    packed = zlib.compress(encode([call.provider, orjson.Fragment(call.attached)]), 9)
+    return f"{call.id}_switchcraft_{urlsafe_b64encode(packed).decode().rstrip('=')}"
+
+
+def read_attached(call_id: str) -> ToolUse:
+    """Return a call with the id and the attachment of an id; the inverse of `carry_attached`."""
+    found = _ATTACHMENT.search(call_id)
+    attached = _unpack(found[1]) if found else None
+    if found is None or attached is None:
+        return ToolUse(call_id, "", "")
+    provider, fields = attached
+    text = encode({name: fields[name] for name in ATTACHED if name in fields}).decode()
+    return ToolUse(call_id[: found.start()], "", "", attached=text, provider=provider)
+
+
+def without_attached(body: bytes) -> bytes:
+    """Return a body whose ids of calls have no attachments."""
+    if b"_switchcraft_" not in body:
+        return body
+    return _ATTACHMENTS.sub(lambda found: b"" if _unpack(found[1].decode()) else found[0], body)
+
+
+def _unpack(text: str) -> tuple[str, dict[str, Json]] | None:
+    try:
+        packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        value = orjson.loads(zlib.decompressobj().decompress(packed, MAX_ATTACHED_BYTES))
+    except (Base64Error, zlib.error, orjson.JSONDecodeError):
+        return None
+    match value:
+        case [str(provider), dict(fields)]:
+            return provider, fields
+    return None
 
 
 def to_input(arguments: str) -> dict[str, Json]:

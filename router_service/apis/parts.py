@@ -8,7 +8,7 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -66,6 +66,11 @@ class ToolUse:
     arguments: str
     """JSON text, or free text for a custom tool."""
     is_custom: bool = False
+    attached: str = ""
+    """JSON object of what the provider added to the call and wants back, such as the signature of
+    the thought before it."""
+    provider: str = ""
+    """Who attached it, in LiteLLM's name; empty for an unknown server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,8 @@ class Request:
     messages: tuple[Message, ...]
     lost: tuple[str, ...] = ()
     """Paths of what only the client's API can express, so that a translation would lose it."""
+    blank_end: str = ""
+    """Path of the last message's content, if it is not the assistant's and has only white space."""
     stream: bool = False
     tools: tuple[OfferedTool, ...] = ()
     tool_choice: ToolChoice | None = None
@@ -166,6 +173,9 @@ class Request:
     cache_key: str | None = None
     """OpenAI's `prompt_cache_key`."""
     service_tier: str | None = None
+    compacts: Literal["turn", "conversation"] | None = None
+    """Whether the answer is a summary, with which the client replaces the conversation: as a turn
+    of it (`compaction_trigger` of Responses), or asked for at an endpoint of its own."""
     wants_usage: bool = False
     """Whether a chat stream ends with an event that has the usage."""
 
@@ -177,6 +187,11 @@ def media_of(request: Request) -> Iterator[Media]:
             for part in outer.content if isinstance(outer, Result) else (outer,):
                 if isinstance(part, Media):
                     yield part
+
+
+def summary_of(parts: Iterable[Part]) -> str:
+    """Return the texts of an answer, without its refusals, reasoning and calls."""
+    return "".join(p.text for p in parts if isinstance(p, Text) and not p.is_refusal).strip()
 
 
 def has_content(message: Message) -> bool:

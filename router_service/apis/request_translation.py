@@ -11,6 +11,7 @@ from dataclasses import replace
 from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import fits_inside
+from router_service.apis.foreign import read_attached
 from router_service.apis.parts import (
     Media,
     Message,
@@ -23,8 +24,8 @@ from router_service.apis.parts import (
 from router_service.core.errors import InvalidRequestError
 
 
-def read_request(body: Mapping[str, Json], client: Api) -> Request:
-    """Read a request that has to be translated.
+def read_request(body: Mapping[str, Json], client: Api, *, compacts: bool = False) -> Request:
+    """Read a request that has to be translated, or with `compacts` one to compact a conversation.
 
     Every call of the result has exactly one result, directly after the message with the calls, and
     no two calls have the same id. What only `client`, the API of the body, can express is listed in
@@ -34,7 +35,17 @@ def read_request(body: Mapping[str, Json], client: Api) -> Request:
     without a result, all of which every API rejects, and for a schema that is nested too deeply to
     be written.
     """
+    if compacts:
+        body = client.compacting(body)
     request = client.read_request(body)
+    if compacts:
+        request = replace(request, compacts="conversation", stream=False)
+    last = request.messages[-1] if request.messages else None
+    if last is not None and last.role != "assistant" and not has_content(last):
+        field = client.fields.messages
+        items = body.get(field)
+        place = f"[{len(items) - 1}].content" if isinstance(items, list) else ""
+        request = replace(request, blank_end=f"{field}{place}")
     schemas = [tool.parameters for tool in request.tools]
     if not fits_inside([*schemas, request.output_format and request.output_format.schema]):
         raise InvalidRequestError(
@@ -52,7 +63,10 @@ def read_request(body: Mapping[str, Json], client: Api) -> Request:
 
 
 def _pair(request: Request, body: Mapping[str, Json], client: Api) -> Iterator[Message]:
-    """Yield the messages with every call's result directly after the message with the call."""
+    """Yield the messages with every call's result directly after the message with the call.
+
+    What a provider attached to a call is taken out of the call's id.
+    """
     renamed: list[tuple[Part, ...]] = []
     answers: dict[int, dict[str, Result]] = {}
     open_calls: dict[str, tuple[int, str]] = {}
@@ -64,15 +78,18 @@ def _pair(request: Request, body: Mapping[str, Json], client: Api) -> Iterator[M
                 if part.id in open_calls:
                     problem = "has the same id as another call that has no result yet"
                     raise _unpaired(client, body, part, problem, "duplicate_tool_call")
+                call = read_attached(part.id)
                 # Some servers number the calls of each answer anew.
-                uses[part.id] = count = uses.get(part.id, 0) + 1
-                new_id = part.id if count == 1 else f"{part.id}-{count}"
+                uses[call.id] = count = uses.get(call.id, 0) + 1
+                new_id = call.id if count == 1 else f"{call.id}-{count}"
                 open_calls[part.id] = index, new_id
                 answers.setdefault(index, {})[new_id] = Result(new_id, ())
-                parts.append(part if count == 1 else replace(part, id=new_id))
+                attached, provider = call.attached, call.provider
+                new = replace(part, id=new_id, attached=attached, provider=provider)
+                parts.append(part if new_id == part.id else new)
             elif isinstance(part, Result):
                 if part.call_id not in open_calls:
-                    is_second = part.call_id in uses
+                    is_second = read_attached(part.call_id).id in uses
                     problem = "has a result already" if is_second else "is not in the conversation"
                     code = "duplicate_tool_result" if is_second else "orphaned_tool_result"
                     raise _unpaired(client, body, part, f"belongs to a call that {problem}", code)
@@ -126,5 +143,6 @@ def obstacles(request: Request, client: Api, target: UpstreamApi) -> tuple[str, 
     is_answered = last is not None and last.role == "assistant"
     # Some APIs continue a last message of the assistant. The others answer it with a new one.
     if is_answered and (client.continues_answers or target.continues_answers):
-        found.append(f"{where}[-1].role")
+        blank = request.blank_end
+        found.append(f"{blank} (empty)" if blank else f"{where}[-1].role")
     return tuple(found)

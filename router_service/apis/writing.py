@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from router_service.apis.api import IsForeign, Target
-from router_service.apis.conversation import Json
 from router_service.apis.foreign import CUSTOM_INPUT
 from router_service.apis.parts import (
     Media,
@@ -54,14 +53,6 @@ def offered_tools(request: Request) -> tuple[Sequence[OfferedTool], ToolChoice |
         tools = tuple(tool for tool in tools if tool.name in names)
         choice = replace(choice, names=())
     return tools, choice if tools else None
-
-
-def object_schema(parameters: Json) -> dict[str, Json]:
-    """Return a function's schema with the two fields that some APIs require."""
-    schema = parameters if isinstance(parameters, dict) else {}
-    if "type" in schema and "properties" in schema:
-        return schema
-    return {"type": "object", "properties": {}, **schema}
 
 
 def as_function(tool: OfferedTool) -> OfferedTool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import orjson
 from fastapi import APIRouter
@@ -14,7 +15,7 @@ from router_service.apis.conversation import decode_object
 from router_service.apis.references import find_references
 from router_service.apis.registry import APIS
 from router_service.core.errors import SwitchcraftError, UpstreamError
-from router_service.http.error_responses import ErrorFormat, refuse
+from router_service.http.error_responses import refuse
 from router_service.http.schemas import ANSWERS, COUNT, ERRORS, counted_request, errors
 from router_service.http.transfer import (
     RawHeaders,
@@ -39,6 +40,10 @@ ESTIMATED: RawHeaders = [
     (b"x-switchcraft-estimated", b"true"),
 ]
 """Headers of a count that no upstream has made."""
+
+ATTACHMENT_TOKENS = 1_500
+"""Tokens that each image or document counts in an estimate. Claude reads an image as one token for
+750 pixels, after scaling it down to about 1,600 tokens, and a page of a PDF as 1,500 to 3,000."""
 
 
 def routes_of_apis() -> APIRouter:
@@ -104,8 +109,7 @@ class CountedTokens(Response):
                     trace=info.trace,
                     reserve_memory=info.hold_memory,
                 )
-                form = ErrorFormat.of(scope)
-                counted = self._count(engine, upstream_request, parsed, form)
+                counted = self._count(engine, upstream_request, parsed)
                 name, status, headers, answer = await unless_client_leaves(receive, counted)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, scope, exc)(scope, receive, send)
@@ -114,20 +118,23 @@ class CountedTokens(Response):
             gateway.recorder.passed(info, name or models[0].name, status, Ending.COMPLETE)
 
     async def _count(
-        self, engine: Engine, request: UpstreamRequest, parsed: ParsedRequest, form: ErrorFormat
+        self, engine: Engine, request: UpstreamRequest, parsed: ParsedRequest
     ) -> tuple[str | None, int, RawHeaders, bytes]:
-        """Return the model whose upstream has counted, if any, and the answer."""
+        """Return the model whose upstream has counted, if any, and the answer.
+
+        An estimate is more useful than an error: many servers with this API cannot count, and
+        refuse with any status.
+        """
         if request.candidates:
-            try:
-                with await engine.attempts.start(request, []) as opened:
-                    if _is_count(opened) or form.accepts(opened.body):
-                        return opened.model.name, opened.status, opened.headers, opened.body
-            except UpstreamError:
-                pass  # an estimate is more useful than an error
-        tokens = max(1, parsed.requirements.input_tokens)
-        return None, 200, ESTIMATED, orjson.dumps({"input_tokens": tokens})
+            with suppress(UpstreamError), await engine.attempts.start(request, []) as opened:
+                if _is_count(opened):
+                    return opened.model.name, opened.status, opened.headers, opened.body
+        attachments = sum(turn.attachments for turn in parsed.chat.conversation.turns)
+        tokens = parsed.requirements.input_tokens + attachments * ATTACHMENT_TOKENS
+        return None, 200, ESTIMATED, orjson.dumps({"input_tokens": max(1, tokens)})
 
 
 def _is_count(opened: StartedAnswer) -> bool:
     value = opened.value
-    return opened.status < 400 and isinstance(value, dict) and "input_tokens" in value
+    tokens = value.get("input_tokens") if isinstance(value, dict) else None
+    return opened.status < 400 and isinstance(tokens, int) and tokens > 0

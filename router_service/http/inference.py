@@ -65,6 +65,18 @@ def routes_of_apis() -> APIRouter:
     """Return a route for each API of the registry."""
     router = APIRouter(tags=[ANSWERS], responses=ERRORS)
     for api in APIS:
+        if api.compacting_path:
+            router.add_api_route(
+                f"/v1{api.compacting_path}",
+                _answerer(Endpoint.compacting(api)),
+                methods=["POST"],
+                name="compact",
+                response_class=Response,
+                responses={**ROUTED, **errors(api.error_body)},
+                openapi_extra=routed_request(api),
+                summary="Compact a conversation",
+                description="Summarize a conversation, so that the client can go on from that.",
+            )
         router.add_api_route(
             f"/v1{api.path}",
             _answerer(Endpoint.of(api)),
@@ -178,6 +190,7 @@ class RoutedAnswer(Response):
                     parsed.target_of,
                     info.hold_memory,
                     partial(gateway.decisions.run, info.key, len(body)),
+                    endpoint.compacts,
                 )
             upstream_request = UpstreamRequest(
                 plan.candidates,

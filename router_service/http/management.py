@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from router_service.access.key import Key
 from router_service.apis.conversation import decode_object
 from router_service.artifact import FrontierPoint
 from router_service.core.decision_record import LoggedCall, Verdict
@@ -26,6 +27,8 @@ from router_service.policies.names import DEFAULT
 from router_service.policies.registry import controls
 from router_service.predictor.model import Execution
 from router_service.requests.feedback import ClientFeedback
+from router_service.requests.planning import CLAUDE_PREFIX
+from router_service.requests.trials import Releases
 from router_service.runtime.gateway import Gateway
 from router_service.runtime.reloading import ReloadFailure, ReloadReport
 from router_service.telemetry.metrics import CONTENT_TYPE
@@ -64,6 +67,10 @@ class AnthropicModel(BaseModel):
     display_name: str
     created_at: Literal["1970-01-01T00:00:00Z"] = "1970-01-01T00:00:00Z"
     lifecycle: Literal["active"] = "active"
+    max_input_tokens: int | None = None
+    """The context window, if it is known."""
+    max_tokens: int | None = None
+    """Longest answer, if it is known."""
 
 
 class AnthropicModelList(BaseModel):
@@ -73,6 +80,52 @@ class AnthropicModelList(BaseModel):
     has_more: bool = False
     first_id: str | None
     last_id: str | None
+
+
+class CodexTruncation(BaseModel):
+    """Limit on the output of a tool that Codex keeps."""
+
+    mode: Literal["tokens"] = "tokens"
+    limit: int = 10_000
+
+
+class CodexModel(BaseModel):
+    """A model in the format of Codex, which does not list a model without one of these fields."""
+
+    slug: str
+    display_name: str
+    description: None = None
+    supported_reasoning_levels: tuple[()] = ()
+    shell_type: Literal["shell_command"] = "shell_command"
+    visibility: Literal["list"] = "list"
+    supported_in_api: Literal[True] = True
+    priority: int
+    """Place in the list; the first model is the default."""
+    availability_nux: None = None
+    upgrade: None = None
+    base_instructions: str = (
+        "You are a coding agent in the Codex CLI. You work in the user's workspace with the tools "
+        "that you have. Follow the user's instructions and the AGENTS.md files, change files with "
+        "apply_patch, test what you change, and report briefly what you have done."
+    )
+    """System prompt, which only older versions of Codex read."""
+    supports_reasoning_summaries: Literal[False] = False
+    support_verbosity: Literal[False] = False
+    default_verbosity: None = None
+    apply_patch_tool_type: Literal["freeform"] = "freeform"
+    truncation_policy: CodexTruncation = CodexTruncation()
+    supports_parallel_tool_calls: Literal[True] = True
+    context_window: int | None
+    max_context_window: int | None
+    experimental_supported_tools: tuple[()] = ()
+
+
+class CodexModelList(BaseModel):
+    """A list of models in the formats of Codex and of OpenAI."""
+
+    object: str = "list"
+    data: list[ModelCard]
+    models: list[CodexModel]
 
 
 class PolicyCard(BaseModel):
@@ -123,17 +176,56 @@ async def docs() -> RedirectResponse:
 
 
 @routes.get("/v1/models", tags=[DECISIONS], summary="List the models")
-async def list_models(request: Request) -> ModelList | AnthropicModelList:
+async def list_models(request: Request) -> CodexModelList | ModelList | AnthropicModelList:
     """List every name that a request with this key may have in its field `model`.
 
-    The format is Anthropic's if the request has the header `anthropic-version`.
+    The format is Anthropic's if the request has the header `anthropic-version`, and Codex's if the
+    query has `client_version`.
     """
-    names = gateway_of(request).engine.releases.names_for(info_of(request).api_key)
-    if "anthropic-version" not in request.headers:
-        return ModelList(data=[ModelCard(id=name) for name in names])
-    models = [AnthropicModel(id=name, display_name=name) for name in names]
+    releases, key = gateway_of(request).engine.releases, info_of(request).api_key
+    names = releases.names_for(key)
+    if not _speaks_messages(request):
+        cards = [ModelCard(id=name) for name in names]
+        if "client_version" not in request.query_params:
+            return ModelList(data=cards)
+        models = []
+        for place, name in enumerate(names):
+            window = releases.limits_for(name, key).context_window_tokens
+            models.append(
+                CodexModel(
+                    slug=name,
+                    display_name=name,
+                    priority=place,
+                    context_window=window,
+                    max_context_window=window,
+                )
+            )
+        return CodexModelList(data=cards, models=models)
+    aliases = {f"{CLAUDE_PREFIX}{name}": name for name in names}
+    aliases = {alias: name for alias, name in aliases.items() if releases.unalias(alias) == name}
+    listed = [
+        _anthropic_model(releases, key, shown, name)
+        for shown, name in (*aliases.items(), *zip(names, names, strict=True))
+    ]
+    ids = [model.id for model in listed]
     return AnthropicModelList(
-        data=models, first_id=names[0] if names else None, last_id=names[-1] if names else None
+        data=listed, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None
+    )
+
+
+def _speaks_messages(request: Request) -> bool:
+    """Return whether a client reads Anthropic's format, as Claude Code does in all requests."""
+    agent = request.headers.get("user-agent", "")
+    return "anthropic-version" in request.headers or agent.startswith(("claude-code", "claude-cli"))
+
+
+def _anthropic_model(releases: Releases, key: Key, shown: str, name: str) -> AnthropicModel:
+    limits = releases.limits_for(name, key)
+    return AnthropicModel(
+        id=shown,
+        display_name=name,
+        max_input_tokens=limits.context_window_tokens,
+        max_tokens=limits.max_output_tokens,
     )
 
 
@@ -147,8 +239,8 @@ async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
         raise ModelNotFoundError(model[:200], (*allowed, *patterns))
     if not releases.may_name(key, name):
         raise ModelNotAllowedError(model[:200], allowed)
-    if "anthropic-version" in request.headers:
-        return AnthropicModel(id=model, display_name=model)
+    if _speaks_messages(request):
+        return _anthropic_model(releases, key, model, name)
     return ModelCard(id=model)
 
 

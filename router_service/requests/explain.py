@@ -180,7 +180,8 @@ class Explainer:
         is_known = self._router.cached(conversation) is not None
         prediction = self._router.predict(conversation, timer)
         is_pinned = plan.reason is Reason.PINNED
-        suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
+        wanted = self._planner.unalias(request.chat.model)
+        suffix = None if is_pinned else wanted.partition(":")[2] or None
         asked = self._planner.policy(suffix, headers, plan.risk)
         if plan.arms:
             adapted = self._planner.adapt(plan, prediction)

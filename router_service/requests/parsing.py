@@ -109,6 +109,16 @@ class Endpoint:
         """Return the endpoint at which an API counts the tokens of requests."""
         return cls(api.counting_path, api)
 
+    @classmethod
+    def compacting(cls, api: Api) -> Endpoint:
+        """Return the endpoint at which an API summarizes conversations for its clients."""
+        return cls(api.compacting_path, api)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the answer is a summary of the conversation."""
+        return self.api is not None and self.path == self.api.compacting_path
+
     @property
     def is_routed(self) -> bool:
         """True if a request may ask for the router; otherwise it must name a model of the pool."""
@@ -116,7 +126,9 @@ class Endpoint:
 
     def read(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
         """Return a decoded body in the form that the router reads; raises InvalidRequestError."""
-        return body if self.api is None else self.api.to_chat(body)
+        if self.api is None:
+            return body
+        return self.api.to_chat(self.api.compacting(body) if self.compacts else body)
 
     def parse(self, body: Mapping[str, Json]) -> ChatRequest:
         """Parse a body that `read` returned; raises InvalidRequestError.
@@ -198,7 +210,7 @@ class ParsedRequest:
         """Return the fields that an API cannot express; reads the whole body at the first use."""
         if not self._obstacles:
             body = loads_exactly(self.body.with_model("-"))
-            request = read_request(body, client)
+            request = read_request(body, client, compacts=self.endpoint.compacts)
             if "thread" in request.lost:  # Anthropic's clients then send the whole conversation
                 raise InvalidRequestError(
                     "Not every model that may answer keeps conversations ('thread'). Send the whole"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,9 +15,8 @@ from typing import Any, Protocol
 from router_service.access.allowance import Allowance
 from router_service.access.hooks import ExpectedCost
 from router_service.access.key import NO_KEY, Key
-from router_service.apis.conversation import (
-    Conversation,
-)
+from router_service.apis.capabilities import Capabilities
+from router_service.apis.conversation import Conversation
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.artifact import Artifact
 from router_service.core.decision_record import BudgetChange
@@ -62,6 +62,11 @@ from router_service.verifier.steps import (
 _log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
+
+_MARKER = re.compile(r"(?<=.)\[[^\[\]]*\]$")
+"""What clients append for themselves, such as Claude Code's `[1m]` for a long context window."""
+
+CLAUDE_PREFIX = "claude-"
 
 MAX_LISTS = 200
 """Largest number of keys' lists of models for which pools are kept."""
@@ -376,12 +381,22 @@ class Planner:
         return plan(candidates=candidates, reason=reason, policy=choosing, arms=arms)
 
     def unalias(self, model: str) -> str:
-        """Return the name that a client's model name stands for, which may be the same."""
+        """Return the name that a client's model name stands for, which may be the same.
+
+        A client's marker is not a part of the name, unless the configuration has it too. Claude
+        Code lists only names that begin with `claude-`. So each of the router's has such a one too,
+        if an alias leads from there to the router.
+        """
+        if model.endswith("]") and model not in self.names and model not in self._aliases:
+            model = _MARKER.sub("", model)
         is_known = model in self._pool.models or model.partition(":")[0] == self.model_name
         if not is_known:
             for pattern, target in self._aliases.items():
                 if fnmatchcase(model, pattern):
-                    return target
+                    own = model.removeprefix(CLAUDE_PREFIX)
+                    routers = {each.partition(":")[0] for each in (own, target)}
+                    names_policy = routers == {self.model_name} and ":" in own
+                    return own if names_policy else target
         return model
 
     def models_for(self, name: str, key: Key = NO_KEY) -> tuple[Model, ...]:
@@ -403,6 +418,23 @@ class Planner:
         if not key.is_restricted:
             return self.names
         return tuple(name for name in self.names if self.may_name(key, name))
+
+    def limits_for(self, name: str, key: Key) -> Capabilities:
+        """Return the longest input and answer that a name allows; `name` is no alias.
+
+        The router's are those of its largest model, because longer requests go to larger models.
+        """
+        pool = self.pool_for(key)
+        named = pool.models.get(name)
+        models = (pool.arm_models or pool.chat_models) if named is None else (named,)
+
+        def largest(limits: Iterable[int | None]) -> int | None:
+            return max(filter(None, limits), default=None)
+
+        return Capabilities(
+            context_window_tokens=largest(m.capabilities.context_window_tokens for m in models),
+            max_output_tokens=largest(m.capabilities.max_output_tokens for m in models),
+        )
 
     def has_name(self, name: str) -> bool:
         """Return whether requests may have a model name, which is no alias."""

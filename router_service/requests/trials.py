@@ -92,6 +92,7 @@ class Releases:
         self.may_name = stable.may_name
         self.check_model = stable.check_model
         self.unalias = stable.unalias
+        self.limits_for = stable.limits_for
         self.models_for = stable.models_for
         self.pool_for = stable.pool_for
 

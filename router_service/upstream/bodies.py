@@ -153,7 +153,7 @@ def may_be_repeated(path: str) -> bool:
     """
     if APIS.at(path) is not None or path in _REPEATABLE_PATHS:
         return True
-    return any(path == api.counting_path for api in APIS)
+    return any(path in (api.counting_path, api.compacting_path) for api in APIS)
 
 
 def is_repeatable(path: str, body: BodyTemplate) -> bool:

@@ -16,7 +16,7 @@ import orjson
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.api import Api, Target, UpstreamApi
 from router_service.apis.encoding import encode
-from router_service.apis.foreign import SEAL, unseal
+from router_service.apis.foreign import ATTACHED, SEAL, unseal, without_attached
 from router_service.apis.parts import Request
 from router_service.apis.request_translation import read_request
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
@@ -35,8 +35,9 @@ translated in a thread."""
 TRANSLATION_COPIES = 3
 """Copies of a body in memory while it is translated: decoded, read and written."""
 
-_NAMES = (b"signature", b"thinking", b"encrypted", b"reasoning")
-"""Words in errors about a proof. An error that contains one may have another cause."""
+_NAMES = (b"signature", b"thinking", b"encrypted", b"reasoning", *map(str.encode, ATTACHED))
+"""Words in errors about a proof, or about what another provider has attached to a call. An error
+that contains one may have another cause."""
 
 Account = tuple[str, str]
 """Where a proof is valid: the address, and for the Responses API the account's key."""
@@ -97,6 +98,8 @@ class Translation:
     reserve_memory: ReserveMemory
     run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     """Runs what takes long, in a thread of the client's share; raises OverloadedError."""
+    compacts: bool = False
+    """Whether the request is for the endpoint that compacts a conversation."""
     _request: Request | None = None
     _bodies: dict[tuple[Target, Account, bool], bytes] = field(default_factory=dict)
     _proofs: list[str] | None = None
@@ -119,7 +122,7 @@ class Translation:
         name, can_reason = deployment.upstream_model, deployment.supports_reasoning
         target = Target(api, name, deployment.provider, limit_tokens, can_reason)
         if api is self.client:
-            body = self.body.with_model(deployment.upstream_model)
+            body = without_attached(self.body.with_model(deployment.upstream_model))
             body = api.with_fitting_call_ids(body, target)
             proofs = self.proofs if has_thinking else ()
             if has_thinking and not any(p.startswith(SEAL) or is_foreign(p) for p in proofs):
@@ -153,7 +156,7 @@ class Translation:
         """The request, read from its body at the first use."""
         if self._request is None:
             body = loads_exactly(self.body.with_model("-"))
-            self._request = read_request(body, self.client)
+            self._request = read_request(body, self.client, compacts=self.compacts)
         return self._request
 
     @property
@@ -171,9 +174,12 @@ class Translation:
         return self._proofs
 
     def refuse_proofs(self, deployment: Deployment, memory: ProofMemory) -> None:
-        """Remember that a deployment refuses the proofs in the client's body."""
+        """Remember that a deployment refuses the proofs in the client's body.
+
+        Without any, what it refuses has no proof: reasoning, or what is attached to calls.
+        """
         account = account_of(deployment, self.target_of(deployment) or self.client)
-        for proof in self.proofs:
+        for proof in self.proofs or ("",):
             memory.refuse(unseal("", proof, self.client.name).proof, account)
 
     def answer_translator(self, deployment: Deployment) -> AnswerTranslator | None:
@@ -181,14 +187,14 @@ class Translation:
         source = self.target_of(deployment)
         if source is None or source is self.client:
             return None
-        name, now_s = deployment.upstream_model, int(time.time())
         return AnswerTranslator(
             source,
             self.client,
             self.request,
-            model=name,
-            created_s=now_s,
+            model=deployment.upstream_model,
+            created_s=int(time.time()),
             needs_reason=deployment.sends_finish_reason,
+            provider=deployment.provider,
         )
 
 

@@ -17,7 +17,7 @@ from router_service.apis.chat import NAME
 from router_service.apis.chat.record import STOPS, CallPlace, place_of, read_usage
 from router_service.apis.conversation import Json, as_text
 from router_service.apis.encoding import encode
-from router_service.apis.foreign import read_text
+from router_service.apis.foreign import ATTACHED, read_text
 from router_service.apis.parts import (
     Answer,
     Event,
@@ -52,6 +52,7 @@ class _Call:
     id: str = ""
     name: str = ""
     is_custom: bool = False
+    attached: dict[str, Json] = field(default_factory=dict)
     arguments: StringIO = field(default_factory=StringIO)
     has_ended: bool = False
 
@@ -244,6 +245,7 @@ class ChatReader:
             self._open_calls.append(call)
         call.id, call.name = call.id or call_id, call.name or name
         call.is_custom = call.is_custom or "custom" in fields
+        call.attached |= {name: fields[name] for name in ATTACHED if fields.get(name)}
         text = inner.get("arguments", inner.get("input"))
         if isinstance(text, dict):  # some servers send the object instead of its text
             text = encode(text).decode()
@@ -255,7 +257,8 @@ class ChatReader:
             if last is not None and last.is_complete():
                 self._end_call(last)
             call.index, self._next = self._next, self._next + 1
-            start = ToolUse(call.id, call.name, "", is_custom=call.is_custom)
+            attached = encode(call.attached).decode() if call.attached else ""
+            start = ToolUse(call.id, call.name, "", call.is_custom, attached)
             self._events.append(PartStarted(call.index, start))
             if early := call.arguments.getvalue():
                 self._events.append(PartGrew(call.index, early))

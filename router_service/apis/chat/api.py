@@ -48,7 +48,9 @@ class ChatApi(Api):
     fields = FieldNames("messages", stop="stop", output_format="response_format")
     max_call_id_characters = 40
     answer_id_prefix = "chatcmpl-"
-    proof_pattern = re.compile(rb'"reasoning(?:_content|_details)?"()')
+    proof_pattern = re.compile(
+        rb'"(?:reasoning(?:_content|_details)?|extra_content|provider_specific_fields)"()'
+    )
     call_reason = re.compile(rb'("finish_reason"\s*:\s*)"(?:tool_calls|function_call)"')
     text_reason = b'"stop"'
     call_mark = re.compile(rb'"tool_calls"\s*:\s*\[\s*\{|"function_call"\s*:\s*\{')
@@ -65,7 +67,7 @@ class ChatApi(Api):
         self, request: Request, target: Target, is_foreign: IsForeign | None = None
     ) -> dict[str, Json]:
         """Return the body for a target, without proofs of reasoning."""
-        return write_request(request, target)
+        return write_request(request, target, is_foreign)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from router_service.apis import writing
-from router_service.apis.api import Target
+from router_service.apis import schemas, writing
+from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json, as_list
-from router_service.apis.foreign import wrap_custom
+from router_service.apis.foreign import ATTACHED, wrap_custom
 from router_service.apis.parts import (
     Media,
     Message,
@@ -33,14 +33,17 @@ _RESULT_ID = re.compile(rb'"tool_call_id"\s*:\s*"([^"]*)"')
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 
 
-def write_request(request: Request, target: Target) -> dict[str, Json]:
+def write_request(
+    request: Request, target: Target, is_foreign: IsForeign | None = None
+) -> dict[str, Json]:
     """Return the body for a target that speaks Chat Completions."""
+    takes_attached = is_foreign is None or not is_foreign("")
     tools, choice = writing.offered_tools(request)
     limit = "max_completion_tokens" if target.is_openai else "max_tokens"
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     fields: dict[str, Json] = {
         "model": target.model,
-        "messages": _write_messages(request, target),
+        "messages": _write_messages(request, target, takes_attached=takes_attached),
         **(stream if request.stream else {}),
         limit: target.max_tokens(request),
         "temperature": target.temperature(request),
@@ -64,11 +67,12 @@ def write_request(request: Request, target: Target) -> dict[str, Json]:
     if form is not None and form.schema is None:
         fields["response_format"] = {"type": "json_object"}
     elif form is not None:
+        accepted, is_strict = target.fit_schema(form.schema, form.is_strict)
         schema = {
             "name": form.name,
             "description": form.description,
-            "schema": form.schema,
-            "strict": target.is_strict(form.schema, form.is_strict),
+            "schema": accepted,
+            "strict": is_strict,
         }
         schema = {name: value for name, value in schema.items() if value is not None}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -82,14 +86,16 @@ def write_request(request: Request, target: Target) -> dict[str, Json]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _write_messages(request: Request, target: Target) -> list[dict[str, Json]]:
+def _write_messages(
+    request: Request, target: Target, *, takes_attached: bool
+) -> list[dict[str, Json]]:
     written: list[dict[str, Json]] = []
     system, messages = writing.split_system(request.messages)
     if system:
         written.append({"role": "system", "content": writing.join_texts(system)})
     for message in messages:
         if message.role == "assistant":
-            assistant = _write_assistant(message, target)
+            assistant = _write_assistant(message, target, takes_attached=takes_attached)
             if assistant is not None:
                 written.append(assistant)
             continue
@@ -137,7 +143,9 @@ def _write_results(
     return others
 
 
-def _write_assistant(message: Message, target: Target) -> dict[str, Json] | None:
+def _write_assistant(
+    message: Message, target: Target, *, takes_attached: bool
+) -> dict[str, Json] | None:
     content = writing.join_texts(writing.texts_of(message.parts))
     written: dict[str, Json] = {"role": "assistant", "content": content or None}
     if target.reads_reasoning:
@@ -155,9 +163,16 @@ def _write_assistant(message: Message, target: Target) -> dict[str, Json] | None
                 arguments = wrap_custom(part.arguments) if part.is_custom else part.arguments
                 function = {"name": name, "arguments": arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
+            if part.attached and takes_attached and _is_same(part.provider, target.provider):
+                calls[-1] |= orjson.loads(part.attached)
     if calls:
         written["tool_calls"] = calls
     return written if calls or content else None
+
+
+def _is_same(maker: str, provider: str) -> bool:
+    """Return whether two providers run the same models; Google has two names."""
+    return maker == provider or {maker, provider} == {"gemini", "vertex_ai"}
 
 
 def _add_user(
@@ -209,11 +224,12 @@ def _write_tool(tool: OfferedTool, target: Target) -> Json:
             custom["format"] = {"type": "grammar", "grammar": tool.grammar}
         return {"type": "custom", "custom": custom}
     tool = writing.as_function(tool)
-    function: dict[str, Json] = {"name": name, "parameters": writing.object_schema(tool.parameters)}
+    schema, is_strict = target.fit_schema(schemas.object_schema(tool.parameters), tool.is_strict)
+    function: dict[str, Json] = {"name": name, "parameters": schema}
     if tool.description:
         function["description"] = tool.description
-    if tool.is_strict is not None:
-        function["strict"] = target.is_strict(tool.parameters, tool.is_strict)
+    if is_strict is not None:
+        function["strict"] = is_strict
     return {"type": "function", "function": function}
 
 
@@ -242,7 +258,10 @@ def with_fitting_call_ids(body: bytes, target: Target) -> bytes:
 
 
 def without_reasoning(body: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Return a body without reasoning, which has no proof here, or None if it has none."""
+    """Return a body without reasoning, which has no proof here, or None if it has none.
+
+    What providers attach to calls is removed, too.
+    """
     messages = body.get("messages")
     has_reasoning = False
     kept: list[Any] = []
@@ -252,5 +271,15 @@ def without_reasoning(body: Mapping[str, Json]) -> dict[str, Json] | None:
         if is_assistants and any(message.get(name) for name in _REASONING_FIELDS):
             has_reasoning = True
             new = {name: v for name, v in message.items() if name not in _REASONING_FIELDS}
+        calls = as_list(new.get("tool_calls")) if is_assistants else ()
+        if any(name in call for call in calls if isinstance(call, dict) for name in ATTACHED):
+            has_reasoning = True
+            plain = [
+                {name: v for name, v in call.items() if name not in ATTACHED}
+                if isinstance(call, dict)
+                else call
+                for call in calls
+            ]
+            new = {**new, "tool_calls": plain}
         kept.append(new)
     return {**body, "messages": kept} if has_reasoning else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from router_service.apis import claude, writing
+from router_service.apis import claude, schemas, writing
 from router_service.apis.api import Api, IsForeign, Target
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import encode
@@ -163,7 +163,8 @@ def write_request(
 
 
 def _write_format(form: OutputFormat) -> dict[str, Json]:
-    schema = {"schema": encode(form.schema).decode(), "name": form.name}
+    accepted = schemas.structured(form.schema, schemas.CLAUDES)
+    schema = {"schema": encode(accepted).decode(), "name": form.name}
     if form.description:
         schema["description"] = form.description
     return {"type": "json_schema", "structure": {"jsonSchema": schema}}
@@ -205,13 +206,17 @@ def _write_tools(
 
 def _write_tool(tool: OfferedTool, model: str) -> dict[str, Json]:
     tool = writing.as_function(tool)
+    is_strict = tool.is_strict and _IS_STRICT.search(model) is not None
+    schema = schemas.object_schema(tool.parameters)
+    if is_strict:
+        schema = schemas.structured(schema, schemas.CLAUDES)
     spec: dict[str, Json] = {
         "name": writing.portable_name(tool.name),
-        "inputSchema": {"json": writing.object_schema(tool.parameters)},
+        "inputSchema": {"json": schema},
     }
     if tool.description:
         spec["description"] = tool.description
-    if tool.is_strict and _IS_STRICT.search(model):
+    if is_strict:
         spec["strict"] = True
     return {"toolSpec": spec}
 

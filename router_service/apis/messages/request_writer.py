@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router_service.apis import claude, writing
+from router_service.apis import claude, schemas, writing
 from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json
 from router_service.apis.foreign import to_input, wrap_custom
@@ -51,7 +51,8 @@ def write_request(
 
     config: dict[str, Json] = {}
     if request.output_format is not None:
-        config["format"] = {"type": "json_schema", "schema": request.output_format.schema}
+        schema = schemas.structured(request.output_format.schema, schemas.CLAUDES)
+        config["format"] = {"type": "json_schema", "schema": schema}
     # A model that must call a tool cannot think before.
     if target.supports_reasoning and request.effort is not None and mode != "required":
         _add_thinking(body, config, request, target)
@@ -209,9 +210,12 @@ def _write_media(part: Media) -> Json:
 
 def _write_tool(tool: OfferedTool) -> dict[str, Json]:
     tool = writing.as_function(tool)
+    schema = schemas.object_schema(tool.parameters)
+    if tool.is_strict:
+        schema = schemas.structured(schema, schemas.CLAUDES)
     written: dict[str, Json] = {
         "name": writing.portable_name(tool.name),
-        "input_schema": writing.object_schema(tool.parameters),
+        "input_schema": schema,
     }
     if tool.description:
         written["description"] = tool.description

@@ -11,7 +11,7 @@ from router_service.apis.answer_errors import (
 from router_service.apis.building import AnswerBuilder
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import encode
-from router_service.apis.foreign import seal, to_input
+from router_service.apis.foreign import seal, seal_summary, to_input
 from router_service.apis.parts import (
     Answer,
     Event,
@@ -26,10 +26,11 @@ from router_service.apis.parts import (
     Text,
     Thinking,
     ToolUse,
+    summary_of,
 )
 from router_service.apis.responses import NAME
 from router_service.apis.responses.request_writer import write_format, write_tool
-from router_service.apis.usage import Usage
+from router_service.apis.usage import NO_USAGE, Usage
 
 
 class ResponsesWriter:
@@ -232,6 +233,46 @@ class ResponsesWriter:
         }
 
 
+class SummaryWriter(ResponsesWriter):
+    """Writer of an answer that replaces the conversation; its text is the only item, sealed."""
+
+    def __init__(self, model: str, created_s: int, request: Request) -> None:
+        super().__init__(model, created_s, request)
+        self._is_turn = request.compacts == "turn"
+        self._created_s = created_s
+
+    def whole(self, answer: Answer) -> dict[str, Json]:
+        """Return a whole answer, also if the summary was cut off."""
+        item: dict[str, Json] = {"id": _summary_id(answer.id), "type": "compaction"}
+        item["encrypted_content"] = seal_summary(summary_of(answer.parts))
+        if self._is_turn:
+            return self._response(answer.id, "completed", [item], usage=answer.usage)
+        return {
+            "id": answer.id,
+            "object": "response.compaction",
+            "created_at": self._created_s,
+            "output": [item],
+            "usage": _write_usage(answer.usage or NO_USAGE),
+        }
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events for one event. The item is complete when it appears."""
+        if isinstance(event, Started):
+            return super().write(event)
+        self._builder.add(event)
+        if isinstance(event, PartGrew):
+            fields = {"item_id": _summary_id(self._builder.id), "output_index": 0}
+            return self._event("response.compaction.compacting", **fields)
+        if not isinstance(event, Finished):
+            return b""
+        response = self.whole(self._builder.answer())
+        [item] = response["output"]
+        empty = {**item, "encrypted_content": ""}
+        added = self._event("response.output_item.added", output_index=0, item=empty)
+        done = self._event("response.output_item.done", output_index=0, item=item)
+        return added + done + self._event("response.completed", response=response)
+
+
 def _repeat(request: Request) -> dict[str, Json]:
     """Return the fields of a request that its response repeats."""
     tools = [write_tool(tool) for tool in request.tools]
@@ -272,6 +313,10 @@ def _item_id(part: Text | Thinking | ToolUse, answer_id: str, place: int) -> str
         case ToolUse(is_custom=is_custom):
             prefix = "ctc" if is_custom else "fc"
     return f"{prefix}_{answer_id.removeprefix('resp_')}_{place}"
+
+
+def _summary_id(answer_id: str) -> str:
+    return f"cmp_{answer_id.removeprefix('resp_')}"
 
 
 def _write_usage(usage: Usage) -> dict[str, Json]:

@@ -18,12 +18,12 @@ from router_service.apis.api import (
     KeepAlive,
     Target,
 )
-from router_service.apis.conversation import ChatRequest, Json
+from router_service.apis.conversation import ChatRequest, Json, as_list
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
-from router_service.apis.responses import NAME
+from router_service.apis.responses import NAME, TRIGGER
 from router_service.apis.responses.answer_reader import ResponsesReader
-from router_service.apis.responses.answer_writer import ResponsesWriter
+from router_service.apis.responses.answer_writer import ResponsesWriter, SummaryWriter
 from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
 from router_service.apis.responses.keep_alive import ResponsesKeepAlive
 from router_service.apis.responses.record import (
@@ -58,6 +58,7 @@ class ResponsesApi(Api):
     name = NAME
     title = "the Responses API"
     path = "/responses"
+    compacting_path = "/responses/compact"
     operation = "create_response"
     summary = "Responses (OpenAI)"
     description = (
@@ -90,6 +91,13 @@ class ResponsesApi(Api):
         """Read a request that has to be translated."""
         return read_request(body)
 
+    def compacting(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the request whose last item asks for the summary."""
+        items = body.get("input")
+        if isinstance(items, str):
+            items = [{"type": "message", "role": "user", "content": items}]
+        return {**body, "input": [*as_list(items), {"type": TRIGGER}]}
+
     def write_request(
         self, request: Request, target: Target, is_foreign: IsForeign | None = None
     ) -> dict[str, Json]:
@@ -120,7 +128,7 @@ class ResponsesApi(Api):
     def recognizes(self, value: Mapping[str, Json]) -> bool:
         """Return whether a value is a response, or an event with the name of one."""
         kind = value.get("type")
-        return value.get("object") == "response" or (
+        return value.get("object") in ("response", "response.compaction") or (
             isinstance(kind, str) and kind.startswith("response.")
         )
 
@@ -142,7 +150,8 @@ class ResponsesApi(Api):
 
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
         """Return a writer of the answer to a request."""
-        return ResponsesWriter(model, created_s, request)
+        writer = ResponsesWriter if request.compacts is None else SummaryWriter
+        return writer(model, created_s, request)
 
     def keep_alive(self, model: str) -> KeepAlive:
         """Return the beginning of a response whose answer follows."""

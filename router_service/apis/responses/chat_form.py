@@ -23,7 +23,9 @@ from router_service.apis.conversation import (
     with_paths,
     wrong_type,
 )
+from router_service.apis.foreign import unseal_summary
 from router_service.apis.references import CONTINUATION_FIELDS
+from router_service.apis.responses import COMPACTIONS
 from router_service.core.errors import InvalidRequestError
 
 Message = dict[str, Json]
@@ -109,7 +111,10 @@ def to_chat_messages(
         message: Message = {}
         if kind in _SKIPPED:
             continue
-        if kind in {"", "message"}:
+        summary = unseal_summary(entry.get("encrypted_content")) if kind in COMPACTIONS else None
+        if summary is not None:
+            message = {"role": "user", "content": summary}
+        elif kind in {"", "message"}:
             content = entry.get("content")
             message = {"role": entry.get("role"), "content": content, "tool_calls": []}
         elif kind.endswith("_call_output"):

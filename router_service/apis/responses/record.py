@@ -49,7 +49,7 @@ class ResponsesRecord(AnswerRecord):
             # The last event repeats all earlier items.
             if kind in _COMPLETE_TYPES and isinstance(output, list) and output:
                 self._read_output(output)
-        elif value.get("object") == "response":
+        elif value.get("object") in ("response", "response.compaction"):
             self._read_response(value)
             self._read_output(value.get("output"))
         elif kind == "response.output_item.done":

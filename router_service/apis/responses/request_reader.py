@@ -11,7 +11,7 @@ from dataclasses import replace
 from router_service.apis import fields, writing
 from router_service.apis.conversation import Json, read_model, read_stream, wrong_type
 from router_service.apis.encoding import encode
-from router_service.apis.foreign import unseal
+from router_service.apis.foreign import unseal, unseal_summary
 from router_service.apis.parts import (
     Media,
     Message,
@@ -26,7 +26,7 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.responses import NAME
+from router_service.apis.responses import COMPACTIONS, NAME, TRIGGER
 from router_service.core.errors import InvalidRequestError
 
 _CARRIED = frozenset(
@@ -57,11 +57,23 @@ _ROLES: Mapping[str, Role] = {
     "assistant": "assistant",
 }
 
+NO_CALL = ToolChoice("none")
+
 _CHOICES: Mapping[str, ToolChoice] = {
     "auto": ToolChoice("auto"),
-    "none": ToolChoice("none"),
+    "none": NO_CALL,
     "required": ToolChoice("required"),
 }
+
+_COMPACT = (
+    "Summarize this conversation now, so that another model can go on from your summary alone. Call"
+    " no tool. Keep what the user asked for in their words, every instruction and decision that"
+    " still holds, what was done with the names of files, the results that matter, and what remains"
+    " to be done. Write only the summary."
+)
+
+SUMMARY = "This is a summary of the conversation so far:"
+"""Text before a summary, for models that go on from it."""
 
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 
@@ -80,6 +92,7 @@ def read_request(body: Mapping[str, Json]) -> Request:
     text = fields.optional_object(body, "text") or {}
 
     turns: list[_Turn] = []
+    compacts = False
     instructions = fields.optional_text(body, "instructions")
     if instructions:
         turns.append(("system", [Text(instructions)]))
@@ -106,6 +119,9 @@ def read_request(body: Mapping[str, Json]) -> Request:
                 note = f"These tools can be called now: {names}" if found else "No tool was found."
                 call_id = fields.identifier(entry, "call_id", path)
                 turns.append(("user", [Result(call_id, (Text(note),))]))
+            elif entry.get("type") == TRIGGER:
+                turns.append(("user", [Text(_COMPACT)]))
+                compacts = True
             else:
                 _add_item(turns, entry, path, lost)
     return Request(
@@ -113,12 +129,13 @@ def read_request(body: Mapping[str, Json]) -> Request:
         messages=tuple(Message(role, tuple(parts)) for role, parts in turns),
         stream=read_stream(body),
         tools=fields.distinct_tools(tools, "tools"),
-        tool_choice=_read_choice(body.get("tool_choice"), lost),
+        tool_choice=NO_CALL if compacts else _read_choice(body.get("tool_choice"), lost),
         is_parallel=fields.optional_flag(body, "parallel_tool_calls"),
         max_tokens=fields.optional_count(body, "max_output_tokens"),
         temperature=fields.optional_number(body, "temperature"),
         top_p=fields.optional_number(body, "top_p"),
-        output_format=_read_format(text, lost),
+        output_format=None if compacts else _read_format(text, lost),
+        compacts="turn" if compacts else None,
         effort=effort,
         shows_thinking=summary is not None,
         verbosity=fields.optional_text(text, "verbosity", "text"),
@@ -162,6 +179,9 @@ def _add_item(turns: list[_Turn], item: dict[str, Json], path: str, lost: list[s
         is_custom = kind == "custom_tool_call_output"
         call_id = fields.identifier(item, "call_id", path)
         turns.append(("user", [Result(call_id, content, is_custom=is_custom)]))
+        return
+    elif kind in COMPACTIONS and (summary := unseal_summary(item.get("encrypted_content"))):
+        turns.append(("user", [Text(f"{SUMMARY}\n\n{summary}")]))
         return
     else:  # what the provider's own tools did, what it stores, and what is not known
         lost.append(path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from router_service.apis import writing
+from router_service.apis import schemas, writing
 from router_service.apis.api import IsForeign, Target
 from router_service.apis.conversation import Json
-from router_service.apis.foreign import SEAL
+from router_service.apis.foreign import SEAL, unseal_summary
 from router_service.apis.parts import (
     Media,
     Message,
@@ -20,6 +20,8 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
+from router_service.apis.responses import COMPACTIONS
+from router_service.apis.responses.request_reader import SUMMARY
 
 
 def write_request(
@@ -146,12 +148,15 @@ def write_format(form: OutputFormat, target: Target | None = None) -> Json:
     """Return the format of an answer's text, as it is or as a target accepts it."""
     if form.schema is None:
         return {"type": "json_object"}
+    accepted, is_strict = form.schema, form.is_strict
+    if target is not None:
+        accepted, is_strict = target.fit_schema(accepted, is_strict)
     schema = {
         "type": "json_schema",
         "name": form.name,
         "description": form.description,
-        "schema": form.schema,
-        "strict": _is_strict(form.schema, form.is_strict, target),
+        "schema": accepted,
+        "strict": bool(is_strict),
     }
     return {name: value for name, value in schema.items() if value is not None}
 
@@ -166,22 +171,20 @@ def write_tool(tool: OfferedTool, target: Target | None = None) -> Json:
         if tool.grammar is not None:
             written["format"] = {"type": "grammar", **tool.grammar}
         return written
+    schema, is_strict = schemas.object_schema(tool.parameters), tool.is_strict
+    if target is not None:
+        schema, is_strict = target.fit_schema(schema, is_strict)
     # Without `strict`, Responses makes functions strict, which the other APIs do not.
-    return {
-        **written,
-        "parameters": writing.object_schema(tool.parameters),
-        "strict": _is_strict(tool.parameters, tool.is_strict, target),
-    }
-
-
-def _is_strict(schema: Json, is_strict: bool | None, target: Target | None) -> bool:
-    return bool(is_strict if target is None else target.is_strict(schema, is_strict))
+    return {**written, "parameters": schema, "strict": bool(is_strict)}
 
 
 def without_foreign_thinking(
     body: Mapping[str, Json], is_foreign: IsForeign
 ) -> dict[str, Json] | None:
-    """Return a body without reasoning that its upstream would reject, or None if it has none."""
+    """Return a body without reasoning that its upstream would reject, or None if it has none.
+
+    Summaries of the gateway become messages.
+    """
     items = body.get("input")
     if not isinstance(items, list):
         return None
@@ -192,8 +195,8 @@ def without_foreign_thinking(
         proof = item.get("encrypted_content") or ""
         return isinstance(proof, str) and (proof.startswith(SEAL) or is_foreign(proof))
 
-    kept = [item for item in items if not is_rejected(item)]
-    if len(kept) == len(items):
+    kept = [_with_summary(item) for item in items if not is_rejected(item)]
+    if kept == items:
         return None
     # An item whose id the provider knows is rejected without the reasoning that led to it.
     without_ids: list[Any] = [
@@ -203,3 +206,13 @@ def without_foreign_thinking(
         for item in kept
     ]
     return {**body, "input": without_ids}
+
+
+def _with_summary(item: Json) -> Json:
+    """Return an item as it is, or a message with the summary of the gateway that it has."""
+    is_summary = isinstance(item, dict) and item.get("type") in COMPACTIONS
+    summary = unseal_summary(item.get("encrypted_content")) if is_summary else None
+    if summary is None:
+        return item
+    content = [{"type": "input_text", "text": f"{SUMMARY}\n\n{summary}"}]
+    return {"type": "message", "role": "user", "content": content}

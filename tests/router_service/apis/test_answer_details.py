@@ -347,6 +347,16 @@ def test_call_ids_are_unique_in_a_conversation() -> None:
     ids = {block["id"] for block in blocks(translate(sent, CHAT, MESSAGES, request))}
     assert len(ids) == 2
     assert "call_0" not in ids
+    # The same answer in every turn, even with the same id: each turn adds one call.
+    for client in (MESSAGES, RESPONSES):
+        calls: list[ToolUse] = []
+        for _ in range(4):
+            request = Request("m", (Message("assistant", tuple(calls)),))
+            sent = [piece(0, "{}", "f", "call_0"), chunk("tool_calls")]
+            made = translate(sent, CHAT, client, request)
+            [call] = blocks(made) if client is MESSAGES else items(made)
+            calls.append(ToolUse(call.get("call_id", call["id"]), "f", "{}"))
+        assert len({call.id for call in calls}) == 4
     legacy = chunk(function_call={"name": "f", "arguments": "{}"})
     [item] = items(translate([legacy, chunk("function_call")], CHAT, RESPONSES))
     assert item["call_id"].startswith("call_")

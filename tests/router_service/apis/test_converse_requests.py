@@ -355,9 +355,10 @@ def test_documents_have_neutral_names_and_a_text_beside_them() -> None:
 
 
 def test_a_json_schema_for_the_answer() -> None:
-    """The schema is a text there."""
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
-    form = OutputFormat(schema, "city", "A city.", is_strict=True)
+    """The schema is a text there, and closed."""
+    closed = {"type": "object", "properties": {"a": {"type": "string"}}}
+    schema = closed | {"additionalProperties": False}
+    form = OutputFormat(closed, "city", "A city.", is_strict=True)
     text_format = write(ask(output_format=form))["outputConfig"]["textFormat"]
     written = text_format["structure"]["jsonSchema"]
     assert (written["name"], written["description"]) == ("city", "A city.")

@@ -14,6 +14,7 @@ from tests import apis
 from tests.apis import APIS, Api
 
 CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
+CONVERSE = apis.CONVERSE
 OPENAI = Target(CHAT, "gpt-5", provider="openai", supports_reasoning=True)
 OTHER = Target(CHAT, "qwen", provider="deepseek", supports_reasoning=True)
 RESPONDING = Target(RESPONSES, "gpt-5", provider="openai", supports_reasoning=True)
@@ -618,6 +619,10 @@ def test_claude_does_not_think_by_budget_in_a_loop_without_its_thinking() -> Non
     )
 
 
+SPOKEN: Json = {"role": "assistant", "content": "a"}
+BLANK = "messages[2].content (empty)"
+
+
 @pytest.mark.parametrize(
     ("body", "source", "target", "expected"),
     [
@@ -637,6 +642,18 @@ def test_claude_does_not_think_by_budget_in_a_loop_without_its_thinking() -> Non
         ),
         (chat(tools=[{"type": "browser"}]), CHAT, MESSAGES, "tools[0]"),
         (chat(USER, {"role": "assistant", "content": "a"}), CHAT, MESSAGES, "messages[-1].role"),
+        *[
+            (chat(USER, SPOKEN, {"role": "user", "content": blank}), CHAT, target, BLANK)
+            for target in (MESSAGES, CONVERSE)
+            for blank in ("", " \n", [{"type": "text", "text": ""}])
+        ],
+        (messages(USER, SPOKEN, {"role": "user", "content": ""}), MESSAGES, CHAT, BLANK),
+        (
+            responses(USER, SPOKEN, {"role": "user", "content": ""}),
+            RESPONSES,
+            MESSAGES,
+            "input[2].content (empty)",
+        ),
         (responses(previous_response_id="r"), RESPONSES, CHAT, "previous_response_id"),
         (responses(background=True), RESPONSES, CHAT, "background"),
         (responses(store=True), RESPONSES, MESSAGES, "store"),

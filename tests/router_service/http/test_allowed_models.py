@@ -69,6 +69,7 @@ def test_other_models_are_refused_in_each_api(gateway: KeyedGateway, sandbox: Sa
     bodies: list[tuple[str, dict[str, Any]]] = [
         (CHAT, {"model": "large", "messages": ASK}),
         (CHAT, {"model": "gpt-4o", "messages": ASK}),
+        (CHAT, {"model": "large[1m]", "messages": ASK}),
         ("/v1/responses", {"model": "large", "input": "Hi"}),
         (MESSAGES, {"model": "large", "messages": ASK, "max_tokens": 9}),
         ("/v1/messages/count_tokens", {"model": "large", "messages": ASK}),
@@ -171,7 +172,8 @@ def test_a_list_with_only_the_router_allows_all_models_to_it(gateway: KeyedGatew
 def test_one_policy_of_the_router_may_be_allowed_by_its_name(gateway: KeyedGateway) -> None:
     """The entry `switchcraft:economy` allows neither the router's default nor a header."""
     secret = gateway.add_key("economical", models=["switchcraft:economy"])
-    assert ask(gateway, secret, "switchcraft:economy").headers["x-switchcraft-model"] == "small"
+    for model in ("switchcraft:economy", "switchcraft:economy[1m]"):
+        assert ask(gateway, secret, model).headers["x-switchcraft-model"] == "small"
     for model, headers in (
         ("switchcraft", {}),
         ("switchcraft:quality", {}),

@@ -10,6 +10,7 @@ import anthropic
 import httpx
 import pytest
 
+from router_service.apis.capabilities import Capabilities
 from router_service.core.errors import ConfigError
 from router_service.serving.app import create_app
 from router_service.settings import (
@@ -29,7 +30,7 @@ from tests.gateways import (
     sandbox_settings,
     verifying,
 )
-from tests.serving import ONE_TRY, Sandbox, served
+from tests.serving import ONE_TRY, Sandbox, scripted, served
 
 MESSAGES = "/v1/messages"
 TOOL: Any = {
@@ -95,6 +96,11 @@ def test_messages_and_chat_get_the_same_decision(http: httpx.Client, router: Fak
         ({"model": "large"}, "large", "pinned"),
         ({"model": "claude-sonnet-4-5"}, "medium", "threshold"),
         ({"tools": []}, "small", "chat"),
+        # Claude Code marks a model whose long context window it wants to use.
+        ({"model": "large[1m]"}, "large", "pinned"),
+        ({"model": "switchcraft[1m]"}, "medium", "threshold"),
+        ({"model": "switchcraft:quality[1m]"}, "large", "threshold"),
+        ({"model": "claude-sonnet-4-5[1m]"}, "medium", "threshold"),
     ],
 )
 def test_model_names_work_as_in_chat(
@@ -248,11 +254,73 @@ def test_models_are_listed_in_the_clients_format(
     claude: anthropic.Anthropic, http: httpx.Client
 ) -> None:
     """Anthropic's client lists the names, and finds an alias; OpenAI's format stays the default."""
-    names = [model.id for model in claude.models.list()]
-    assert names == [card["id"] for card in http.get("/v1/models").json()["data"]]
-    assert claude.models.retrieve("claude-opus-4").id == "claude-opus-4"
+    names = [card["id"] for card in http.get("/v1/models").json()["data"]]
+    routers = [name for name in names if name.startswith("switchcraft")]
+    listed = [model.id for model in claude.models.list()]
+    assert listed == [*(f"claude-{name}" for name in routers), *names]
+    for name in ("claude-opus-4", "large[1m]"):
+        assert claude.models.retrieve(name).id == name
     with pytest.raises(anthropic.NotFoundError):
         claude.models.retrieve("unknown")
+
+
+def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbox) -> None:
+    """Claude Code lists ids that begin with `claude-`, which work; Codex reads its own format."""
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY)
+    limits = {"small": (100_000, 8_000), "medium": (200_000, 32_000), "large": (None, None)}
+    settings = settings.model_copy(
+        update={
+            "models": tuple(
+                model.model_copy(
+                    update={
+                        "capabilities": Capabilities(
+                            context_window_tokens=limits[model.name][0],
+                            max_output_tokens=limits[model.name][1],
+                        )
+                    }
+                )
+                for model in settings.models
+            )
+        }
+    )
+    with gateway_client(settings, FakeRouter()) as http:
+        agent = {"user-agent": "claude-code/2.1.330"}
+        claudes = http.get("/v1/models?limit=1000", headers=agent).json()
+        codex = http.get("/v1/models?client_version=0.169.0").json()
+        chosen = http.post(MESSAGES, json=ASKED | {"model": "claude-switchcraft:quality"})
+        single = http.get("/v1/models/claude-switchcraft:quality", headers=agent).json()
+    shown = {each["id"]: (each["max_input_tokens"], each["max_tokens"]) for each in claudes["data"]}
+    assert {name: shown[name] for name in limits} == limits
+    assert shown["claude-switchcraft"] == shown["claude-switchcraft:quality"] == (200_000, 32_000)
+    assert (claudes["first_id"], claudes["has_more"]) == ("claude-switchcraft", False)
+    assert single["max_input_tokens"] == 200_000
+    assert chosen.headers["x-switchcraft-model"] == "large"
+    assert [each["id"] for each in codex["data"]] == [each["slug"] for each in codex["models"]]
+    first = codex["models"][0]
+    assert (first["slug"], first["visibility"], first["supported_in_api"]) == (
+        "switchcraft",
+        "list",
+        True,
+    )
+    assert {each["slug"]: each["context_window"] for each in codex["models"]}["small"] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("aliases", "expected"),
+    [
+        ({}, []),
+        ({"claude-*": "small"}, ["claude-small"]),
+        ({"claude-x": "small", "claude-small": "small"}, ["claude-small"]),
+    ],
+)
+def test_only_names_that_aliases_lead_to_are_listed_for_claude_code(
+    sandbox: Sandbox, aliases: dict[str, str], expected: list[str]
+) -> None:
+    """Without an alias for the router, no id promises it."""
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
+    with gateway_client(settings, FakeRouter()) as http:
+        listed = http.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["data"]
+    assert [each["id"] for each in listed if each["id"].startswith("claude-")] == expected
 
 
 def test_probes_of_the_root_are_answered(http: httpx.Client) -> None:
@@ -330,8 +398,46 @@ def test_upstream_counts_tokens(claude: anthropic.Anthropic, sandbox: Sandbox) -
     raw = claude.messages.with_raw_response.count_tokens(**fields, model="large")
     assert "x-switchcraft-estimated" not in raw.headers
     assert json.loads(sandbox.last_body())["model"] == "large"
-    routed = claude.messages.count_tokens(**fields, model="claude-sonnet-4-5")
-    assert routed.input_tokens == raw.parse().input_tokens > 10
+    for model in ("claude-sonnet-4-5", "large[1m]", "switchcraft[1m]"):
+        routed = claude.messages.count_tokens(**fields, model=model)
+        assert routed.input_tokens == raw.parse().input_tokens > 10
+    assert json.loads(sandbox.last_body())["model"] == "small"
+
+
+REFUSED: Any = {"type": "error", "error": {"type": "not_found_error", "message": "Not found"}}
+IMAGE: Any = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal"),
+    [
+        (404, REFUSED),
+        (404, {"detail": "Not Found"}),
+        (405, REFUSED),
+        (400, REFUSED | {"error": {"type": "invalid_request_error", "message": "no counting"}}),
+        (200, {"input_tokens": 0}),
+        (200, {"type": "message"}),
+    ],
+)
+def test_tokens_are_estimated_if_the_upstream_refuses(status: int, refusal: object) -> None:
+    """Many servers with this API cannot count. Every image and document counts, too."""
+    body = json.dumps(refusal).encode()
+    head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\nconnection: close\r\n" % status
+    with (
+        scripted(head + b"content-length: %d\r\n\r\n%b" % (len(body), body)) as url,
+        gateway_client(Settings.sandbox(url, ["small"]), FakeRouter()) as http,
+    ):
+        counts = []
+        for content in ("Hi", [IMAGE], [IMAGE, IMAGE]):
+            sent = {"model": "small", "messages": [{"role": "user", "content": content}]}
+            answer = http.post(f"{MESSAGES}/count_tokens", json=sent)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-switchcraft-estimated"] == "true"
+            counts.append(answer.json()["input_tokens"])
+    assert 0 < counts[0] < 100 < counts[1] < counts[2]
 
 
 def test_tokens_are_estimated_without_such_an_upstream(sandbox: Sandbox) -> None:

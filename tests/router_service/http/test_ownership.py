@@ -338,7 +338,7 @@ def test_relayed_request_may_name_only_own_objects(
     """A batch of one key cannot read another key's file, whichever upstream is called."""
     made = two_keys.a.create("/files")
     sent = json.loads(json.dumps(body | ({"model": model} if model else {})).replace("ID", made))
-    for method, path in (("POST", "/batches"), ("POST", "/responses/compact")):
+    for method, path in (("POST", "/batches"), ("POST", "/responses/unknown")):
         with two_keys.asks_nothing():
             assert two_keys.b.status(method, path, sent) == 404
         assert two_keys.a.status(method, path, sent) == 200

@@ -43,6 +43,8 @@ BODIES: dict[Api, tuple[str, dict[str, Any]]] = {
     ),
     apis.MESSAGES: (MESSAGES, ASKED),
 }
+SAID = {"role": "assistant", "content": "Rain."}
+BLANK = {"role": "user", "content": ""}
 SPEAKERS = {"small": apis.CHAT, "medium": apis.RESPONSES, "large": apis.MESSAGES}
 """The only API of each model."""
 CROSSINGS = [
@@ -251,6 +253,7 @@ def test_upstream_that_answers_in_another_api_is_replaced(
         (apis.MESSAGES, {"top_k": 5}, "top_k"),
         (apis.CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
         (apis.RESPONSES, {"background": True}, "background"),
+        (apis.MESSAGES, {"messages": [*ASK, SAID, BLANK]}, "messages[2].content (empty)"),
     ],
 )
 def test_fields_without_equivalent_exclude_models(

@@ -103,6 +103,14 @@ def test_most_specific_entry_serves_a_name(plan_with: PlanWith) -> None:
     assert deployment.api_key.get_secret_value() == "a"
 
 
+def test_a_clients_marker_is_no_part_of_a_name(plan_with: PlanWith) -> None:
+    """A wildcard gets the name without it; a name of the file with brackets keeps them."""
+    _, planner = plan_with(LITELLM.replace("gpt-5.2\n", "gpt-5.2[1m]\n"))
+    for name in ("anthropic/claude-haiku-4-5", "fable", "switchcraft:economy"):
+        assert planner.unalias(f"{name}[1m]") == name
+    assert planner.unalias("gpt-5.2[1m]") == "gpt-5.2[1m]"
+
+
 def test_text_of_each_star_is_inserted_in_order(plan_with: PlanWith) -> None:
     """LiteLLM's example: the texts replace the stars of the upstream's model."""
     pool, _ = plan_with(LITELLM + "router: {unknown_prices: allow}")

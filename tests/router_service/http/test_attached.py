@@ -1,0 +1,188 @@
+"""What a provider attaches to a call comes back to it, and to nobody else, whatever the client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests import apis
+from tests.answering import Peers, peers, settings_of
+from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.fakes import PROBABILITIES, FakeRouter
+from tests.gateways import gateway_client
+from tests.serving import ONE_TRY, served
+
+SIGNATURE = "CpcBAdHtim9" + "0aB+/" * 400 + "=="
+EXTRA: Any = {"google": {"thought_signature": SIGNATURE}}
+CITIES = ("Oslo", "Rome")
+FUNCTION = TOOLS[0]["function"]
+CLAUDES: Any = [{"name": FUNCTION["name"], "input_schema": FUNCTION["parameters"]}]
+OPENAIS: Any = [{"type": "function", **FUNCTION}]
+DONE: Any = {"role": "assistant", "content": "Rain."}
+
+
+def chat_answer(message: dict[str, Any], *, stream: bool) -> bytes:
+    """Return an answer of Gemini's compatible API."""
+    choice = {"index": 0, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
+    whole = {"id": "g", "model": "gemini-3-pro", "object": "chat.completion"}
+    if not stream:
+        return json.dumps(whole | {"choices": [choice | {"message": message}]}).encode()
+    whole["object"] += ".chunk"
+    chunk = json.dumps(whole | {"choices": [choice | {"delta": message}]})
+    return f"data: {chunk}\n\ndata: [DONE]\n\n".encode()
+
+
+def calls_of_gemini(field: str = "extra_content") -> dict[str, Any]:
+    """Return a message with parallel calls, of which the first has a signature."""
+    calls: list[dict[str, Any]] = [
+        {
+            "index": index,
+            "id": f"function-call-{index}",
+            "type": "function",
+            "function": {"name": FUNCTION["name"], "arguments": json.dumps({"city": city})},
+        }
+        for index, city in enumerate(CITIES)
+    ]
+    calls[0][field] = EXTRA
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+@pytest.fixture(scope="module")
+def it() -> Iterator[Peers]:
+    """Yield a gateway: `small` speaks Chat Completions, `medium` Responses, `large` Messages."""
+    with peers() as made:
+        yield made
+
+
+def ask_messages(it: Peers, turns: list[Any], *, stream: bool = False) -> list[Any]:
+    """Return the content of an answer that Anthropic's client reads, as it sends it back."""
+    client = anthropic.Anthropic(base_url=str(it.http.base_url), api_key="k", max_retries=0)
+    fields: Any = {"model": "small", "max_tokens": 99, "messages": turns, "tools": CLAUDES}
+    with client:
+        if not stream:
+            message = client.messages.create(**fields)
+        else:
+            with client.messages.stream(**fields) as events:
+                message = events.get_final_message()
+    return [block.model_dump(exclude_none=True) for block in message.content]
+
+
+def ask_responses(it: Peers, items: list[Any], *, stream: bool = False) -> list[Any]:
+    """Return the output of an answer that OpenAI's client reads, as it sends it back."""
+    client = openai.OpenAI(base_url=f"{it.http.base_url}/v1", api_key="k", max_retries=0)
+    fields: Any = {"model": "small", "input": items, "tools": OPENAIS, "store": False}
+    with client:
+        if not stream:
+            response = client.responses.create(**fields)
+        else:
+            with client.responses.stream(**fields) as events:
+                response = events.get_final_response()
+    return [
+        item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output
+    ]
+
+
+def history(it: Peers, client: str, *, stream: bool, field: str = "extra_content") -> list[Any]:
+    """Return a conversation whose calls, which have results, are Gemini's."""
+    it.upstream.answer = chat_answer(calls_of_gemini(field), stream=stream)
+    it.upstream.is_stream = stream
+    if client == "messages":
+        made = ask_messages(it, list(ASK), stream=stream)
+        calls = [block for block in made if block["type"] == "tool_use"]
+        results: list[Any] = [
+            {"type": "tool_result", "tool_use_id": call["id"], "content": "rain"} for call in calls
+        ]
+        turns = [{"role": "assistant", "content": made}, {"role": "user", "content": results}]
+    else:
+        made = ask_responses(it, list(ASK), stream=stream)
+        turns = made + [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
+            for item in made
+        ]
+    return [*ASK, *turns]
+
+
+def send(it: Peers, client: str, model: str, turns: list[Any]) -> bytes:
+    """Send a conversation to a model that answers nothing of use; return what it gets."""
+    if client == "messages":
+        path, body = "/v1/messages", {"max_tokens": 99, "messages": turns, "tools": CLAUDES}
+    else:
+        path, body = "/v1/responses", {"input": turns, "tools": OPENAIS, "store": False}
+    it.upstream.answer, it.upstream.is_stream = b"{}", False
+    it.post(path, json.dumps(body | {"model": model}).encode())
+    return it.upstream.bodies[-1]
+
+
+@pytest.mark.parametrize("field", ["extra_content", "provider_specific_fields"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", ["messages", "responses"])
+def test_gemini_gets_its_signature_back(it: Peers, client: str, stream: bool, field: str) -> None:
+    """The upstream's calls have what it attached, and the ids that it gave, also after a turn."""
+    turns = history(it, client, stream=stream, field=field)
+    for more in ([], [DONE, {"role": "user", "content": "And now?"}]):
+        asked = json.loads(send(it, client, "small", turns + more))
+        [message] = [m for m in asked["messages"] if m.get("tool_calls")]
+        first, second = message["tool_calls"]
+        assert first[field] == EXTRA
+        assert field not in second
+        results = [m["tool_call_id"] for m in asked["messages"] if m["role"] == "tool"]
+        assert [first["id"], second["id"]] == results == ["function-call-0", "function-call-1"]
+
+
+@pytest.mark.parametrize("client", ["messages", "responses"])
+def test_others_get_neither_the_signature_nor_long_ids(it: Peers, client: str) -> None:
+    """Providers limit ids to 64 characters or less, and do not know the fields of others."""
+    turns = history(it, client, stream=False)
+    for model in ("medium", "large"):
+        body = send(it, client, model, turns)
+        assert SIGNATURE[:40].encode() not in body
+        assert b"_switchcraft_" not in body
+        assert body.count(b'"function-call-0"') == 2
+
+
+def test_chat_clients_keep_it_themselves(it: Peers) -> None:
+    """A turn of another API between does not lose it: that API does not get it."""
+    message = calls_of_gemini()
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+        for call in message["tool_calls"]
+    ]
+    turns = [*ASK, message, *results]
+    body = {"messages": turns, "tools": TOOLS}
+    for model in ("large", "medium", "small"):
+        it.post("/v1/chat/completions", json.dumps(body | {"model": model}).encode())
+        assert (SIGNATURE.encode() in it.upstream.bodies[-1]) == (model == "small")
+
+
+def test_refused_attachment_is_removed() -> None:
+    """A server that does not know the field is asked again without it, and then never with it."""
+    bodies: list[bytes] = []
+
+    async def answer(request: Request) -> Response:
+        bodies.append(await request.body())
+        if b'"extra_content"' in bodies[-1]:
+            problem = "property 'tool_calls[0].extra_content' is unsupported"
+            return JSONResponse({"error": {"message": problem}}, 400)
+        return Response(chat_answer(DONE, stream=False), media_type="application/json")
+
+    message = calls_of_gemini()
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+        for call in message["tool_calls"]
+    ]
+    body = BODY | {"model": "small", "messages": [*ASK, message, *results]}
+    with served(Starlette(routes=[Route(CHAT, answer, methods=["POST"])])) as url:
+        settings = settings_of(f"{url}/v1", dict.fromkeys(PROBABILITIES, apis.CHAT), ONE_TRY)
+        with gateway_client(settings, FakeRouter()) as http:
+            answers = [http.post(CHAT, json=body) for _ in range(2)]
+    assert [response.status_code for response in answers] == [200, 200]
+    assert [b'"extra_content"' in body for body in bodies] == [True, False, False]
