@@ -38,6 +38,8 @@ ADMIN_PREFIX = "/admin/"
 UI_PATH = "/ui"
 UI_PREFIX = "/ui/"
 UI_API_PREFIX = "/ui/api/"
+UI_DESCRIPTION_PATH = "/ui/openapi.json"
+"""The OpenAPI description, for the page of every key."""
 CLIENTS_UI_PREFIX = "/ui/api/traffic/"
 """Prefix of the page's API that every key may use, for what the key's own requests did."""
 
@@ -52,6 +54,9 @@ PAGE_HEADERS = {
     "cache-control": "private, no-cache",
 }
 """Headers of every answer below `/ui`: the page may load only its own files."""
+
+ADMIN_HEADERS = {"cache-control": "no-store"}
+"""Headers of every answer below `/admin/`, because some contain the secret of a new key."""
 
 _BEARER = "bearer "
 
@@ -75,16 +80,19 @@ class Authentication:
             await self._app(scope, receive, send)
             return
 
-        async def send_page(message: Message) -> None:
+        path = scope["path"]
+        is_admin = path.startswith(ADMIN_PREFIX)
+        added = PAGE_HEADERS if is_ui_path(path) else ADMIN_HEADERS if is_admin else {}
+
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in PAGE_HEADERS.items():
+                for name, value in added.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        path = scope["path"]
         info: RequestInfo = scope["state"][INFO]
-        outgoing = send_page if is_ui_path(path) else send
+        outgoing = send_with_headers if added else send
         try:
             info.api_key = authenticate(self._keys(), path, info.headers)
         except (InvalidRequestError, KeysUnavailableError) as exc:
@@ -137,7 +145,8 @@ def is_ui_path(path: str) -> bool:
 
 def is_page_file(path: str) -> bool:
     """Return whether a path is that of the page or of one of its files, which contain no data."""
-    return is_ui_path(path) and not path.startswith(UI_API_PREFIX)
+    is_data = path == UI_DESCRIPTION_PATH or path.startswith(UI_API_PREFIX)
+    return is_ui_path(path) and not is_data
 
 
 def read_key(headers: Mapping[str, str]) -> bytes:

@@ -106,6 +106,19 @@ def test_key_lives_through_the_api(admin: httpx.Client) -> None:
     assert admin.delete(path).json() == revoked
 
 
+def test_answers_of_the_admin_api_are_stored_nowhere(admin: httpx.Client) -> None:
+    """New secrets, the other answers and errors tell browsers and proxies not to keep them."""
+    answers = [
+        admin.post("/admin/keys", json={"name": "unstored"}),
+        admin.post("/admin/keys/unstored/rotate", json={}),
+        admin.get("/admin/keys"),
+        admin.get("/admin/nothing"),
+        admin.post("/admin/keys", headers={"authorization": "Bearer x"}),
+    ]
+    assert [answer.status_code for answer in answers] == [201, 200, 200, 404, 401]
+    assert {answer.headers.get("cache-control") for answer in answers} == {"no-store"}
+
+
 def test_requests_are_recorded_under_the_name_of_a_stored_key(admin: httpx.Client) -> None:
     """The decision record of a request has the name of its key, and only this key reads it."""
     secret = create(admin, name="recorded")["secret"]
