@@ -97,6 +97,8 @@ class StoredKeys:
         self._teams: dict[str, Team] = {}
         self._has_had_keys = False
         self._revision = -1
+        self._identity: int | None = None
+        """Identity of the database that was read."""
         self._refreshing = threading.Lock()
         self.is_loaded = False
         """Whether the database has been read. Before, an unknown key may be a valid one."""
@@ -133,15 +135,18 @@ class StoredKeys:
         at once.
         """
         with self._refreshing:
+            known, self._revision = self._revision, -1  # if this fails, everything is read again
             with database.read() as connection:
                 query = select(state.c.value).where(state.c.name == "revision")
                 revision = connection.execute(query).scalar_one()
-                if revision == self._revision:
-                    self.is_loaded = True
+                identity = database.identity(connection)
+                if revision == known and identity == self._identity:
+                    self._revision = known
                     return
-                is_restored = revision < self._revision
-                if is_restored:  # an older state was restored from a backup
-                    self._revision = -1
+                # A backup has another identity or an older revision, or the database was away.
+                is_restored = identity != self._identity or not 0 <= known <= revision
+                if not is_restored:
+                    self._revision = known
                 changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
                 found = {row.name: Team(row.name, read_limits(row)) for row in changed}
                 self._teams |= found
@@ -153,7 +158,7 @@ class StoredKeys:
                     for digest in self._digests.pop(name):
                         self._by_digest.pop(digest, None)
                         self._previous.pop(digest, None)
-            self._revision, self.is_loaded = revision, True
+            self._revision, self._identity, self.is_loaded = revision, identity, True
 
     def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:
         changed = keys.c.revision > self._revision
