@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +20,11 @@ from router_service.settings import ADMIN, METRICS, KeySettings
 
 REFRESH_S = 0.25
 """Interval at which changes are looked for. A revocation must hold everywhere within a second."""
+
+COMPARE_NAMES_S = 10.0
+"""Interval at which names of the configuration are compared with those of the database."""
+
+_log = logging.getLogger("switchcraft.access")
 
 _CLIENT = frozenset({Permission.CALL})
 _ADMIN = frozenset(Permission)
@@ -44,6 +50,7 @@ class KeyRing:
         self._clients = sum(key.permissions == _CLIENT for key in self._keys.values())
         self._stored = stored or StoredKeys()
         self._has_database = stored is not None
+        self._shared_names: frozenset[str] = frozenset()
 
     @classmethod
     def from_settings(cls, settings: KeySettings, stored: StoredKeys | None = None) -> KeyRing:
@@ -78,6 +85,17 @@ class KeyRing:
         digest = hashlib.sha256(secret).digest()
         key = self._keys.get(digest) or self._stored.find(digest)
         return key if key is not None and permission in key.permissions else None
+
+    def warn_of_shared_names(self) -> None:
+        """Log each name that both a key of the configuration and one of the database have."""
+        shared = self._stored.having_key({key.name for key in self._keys.values()})
+        for name in sorted(shared - self._shared_names):
+            _log.warning(
+                "two keys have the same name, so each reads the requests of the other, and usage "
+                "counts them together: rename keys.api.%s, because a key of the database keeps its "
+                "name: name=%r", name, name,
+            )  # fmt: skip
+        self._shared_names = shared
 
 
 class StoredKeys:
@@ -115,6 +133,10 @@ class StoredKeys:
     def count(self) -> int:
         """The number of keys in the database, with those that were revoked."""
         return len(self._digests)
+
+    def having_key(self, names: Iterable[str]) -> frozenset[str]:
+        """Return those of the names that a key of the database has, even a revoked one."""
+        return frozenset(names) & self._digests.keys()
 
     def find(self, digest: bytes) -> Key | None:
         """Return the valid key whose secret has this SHA-256."""
