@@ -7,17 +7,18 @@ Standard Webhooks (standardwebhooks.com); a receiver can tell a repeated one by 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import orjson
@@ -41,7 +42,7 @@ EXHAUSTED_FROM = 0.9
 not pay for the cheapest model."""
 
 TIMEOUT_S = 5.0
-"""Longest time for each step of a webhook's request."""
+"""Longest time of a webhook's request, from its connection to the status of the answer."""
 FIRST_RETRY_S, MAX_RETRY_S = 5.0, 2 * 3600.0
 """The pause after the first failed attempt; it doubles with each one, up to the longest pause."""
 MAX_ATTEMPTS = 22
@@ -54,13 +55,6 @@ CLEAN_S = 3600.0
 EVENT = "budget.threshold_reached"
 
 _log = logging.getLogger("switchcraft.budgets")
-
-
-class Post(Protocol):
-    """Sends one request, and returns the status; raises httpx.HTTPError."""
-
-    def __call__(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +92,8 @@ class BudgetAlerts:
     """Notices that budgets reach shares, and sends the alerts.
 
     `note` and `refused` are called on the event loop. All other work is that of `run`, which is a
-    job of the database's thread, and of a thread that sends.
+    job of the database's thread, and of a thread that sends. The end of the process does not wait
+    for that thread.
     """
 
     def __init__(
@@ -106,7 +101,6 @@ class BudgetAlerts:
         settings: Callable[[], BudgetSettings],
         states: Callable[[Key], Sequence[BudgetBalance]],
         on_outcome: Callable[[str], None] = lambda _: None,
-        post: Post | None = None,
         send_s: float = SEND_S,
     ) -> None:
         """Know no budget yet, and look for alerts to be sent every `send_s` seconds.
@@ -117,12 +111,13 @@ class BudgetAlerts:
         self._settings = settings
         self._states = states
         self._on_outcome = on_outcome
-        self._post = post or post_webhook
         self._send_every_s = send_s
         self._active: dict[str | None, tuple[Key, float]] = {}
         self._refused: set[str | None] = set()
         self._known: set[AlertId] = set()
-        self._sender = ThreadPoolExecutor(1, thread_name_prefix="alerts")
+        self._sender: threading.Thread | None = None
+        """Sends the alerts that were claimed last."""
+        self._is_closed = False
         self._done: deque[tuple[AlertId, int, str | None]] = deque()
         """Attempts that have ended: their number, and why they failed."""
         self._send_s = self._clean_s = 0.0
@@ -160,7 +155,8 @@ class BudgetAlerts:
                 )  # fmt: skip
         if self._done:
             self._store_results(database)
-        if settings.webhook_url is not None and now >= self._send_s:
+        is_sending = self._is_closed or (self._sender is not None and self._sender.is_alive())
+        if settings.webhook_url is not None and now >= self._send_s and not is_sending:
             self._send_s = now + self._send_every_s
             self._send_due(database, settings)
         if now >= self._clean_s:
@@ -173,7 +169,7 @@ class BudgetAlerts:
 
     def close(self) -> None:
         """Send nothing more; what was not sent is sent after a restart."""
-        self._sender.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
 
     def _find_reached(self, settings: BudgetSettings, now: float) -> dict[AlertId, BudgetBalance]:
         found: dict[AlertId, BudgetBalance] = {}
@@ -221,24 +217,40 @@ class BudgetAlerts:
                 if connection.execute(mine).rowcount == 1 and not is_last and body is not None:
                     claimed.append((each, number, body))
         url, secret = settings.webhook_url, settings.webhook_secret
-        if url is None or secret is None:
+        if url is None or secret is None or not claimed:
             return
-        for each, number, body in claimed:
-            self._sender.submit(self._send, each, number, url, secret.get_secret_value(), body)
 
-    def _send(self, each: AlertId, number: int, url: str, secret: str, body: bytes) -> None:
-        headers = sign_webhook(secret, each.message_id, int(time.time()), body)
-        problem: str | None = None
-        try:
-            status = self._post(url, body, headers)
-            if not 200 <= status < 300:
-                problem = f"status {status}"
-        except httpx.HTTPError as exc:
-            problem = type(exc).__name__
-        except Exception as exc:  # noqa: BLE001 - no defect may end the thread
-            _log.exception("an alert could not be sent")
-            problem = type(exc).__name__
-        self._done.append((each, number, problem))
+        async def send(client: httpx.AsyncClient, each: AlertId, number: int, body: bytes) -> None:
+            headers = sign_webhook(
+                secret.get_secret_value(), each.message_id, int(time.time()), body
+            )
+            problem: str | None = None
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    # The answer's body is not read, and redirects are not followed.
+                    async with client.stream("POST", url, content=body, headers=headers) as answer:
+                        status = answer.status_code
+                if not 200 <= status < 300:
+                    problem = f"status {status}"
+            except TimeoutError:
+                problem = f"no answer within {TIMEOUT_S:.0f} s"
+            except httpx.HTTPError as exc:
+                problem = type(exc).__name__
+            except Exception as exc:  # noqa: BLE001 - no defect may end the thread
+                _log.exception("an alert could not be sent")
+                problem = type(exc).__name__
+            self._done.append((each, number, problem))
+
+        async def send_all() -> None:
+            # The deadline of each request limits all of its steps; httpx would limit each step.
+            async with httpx.AsyncClient(timeout=None) as client:  # noqa: S113
+                await asyncio.gather(*(send(client, *each) for each in claimed))
+
+        # A daemon, because the process must end although a receiver is slow.
+        self._sender = threading.Thread(
+            target=lambda: asyncio.run(send_all()), name="alerts", daemon=True
+        )
+        self._sender.start()
 
     def _store_results(self, database: Database) -> None:
         results = [self._done.popleft() for _ in range(len(self._done))]
@@ -282,15 +294,6 @@ def sign_webhook(secret: str, message_id: str, time_s: int, body: bytes) -> dict
         "webhook-timestamp": str(time_s),
         "webhook-signature": f"v1,{signature}",
     }
-
-
-def post_webhook(url: str, body: bytes, headers: Mapping[str, str]) -> int:
-    """Send a request and return its status, without reading the answer or following redirects."""
-    with (
-        httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client,
-        client.stream("POST", url, content=body, headers=dict(headers)) as response,
-    ):
-        return response.status_code
 
 
 def _share(state: BudgetBalance) -> float:

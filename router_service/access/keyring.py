@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +20,11 @@ from router_service.settings import ADMIN, METRICS, KeySettings
 
 REFRESH_S = 0.25
 """Interval at which changes are looked for. A revocation must hold everywhere within a second."""
+
+COMPARE_NAMES_S = 10.0
+"""Interval at which names of the configuration are compared with those of the database."""
+
+_log = logging.getLogger("switchcraft.access")
 
 _CLIENT = frozenset({Permission.CALL})
 _ADMIN = frozenset(Permission)
@@ -44,6 +50,7 @@ class KeyRing:
         self._clients = sum(key.permissions == _CLIENT for key in self._keys.values())
         self._stored = stored or StoredKeys()
         self._has_database = stored is not None
+        self._shared_names: frozenset[str] = frozenset()
 
     @classmethod
     def from_settings(cls, settings: KeySettings, stored: StoredKeys | None = None) -> KeyRing:
@@ -79,6 +86,17 @@ class KeyRing:
         key = self._keys.get(digest) or self._stored.find(digest)
         return key if key is not None and permission in key.permissions else None
 
+    def warn_of_shared_names(self) -> None:
+        """Log each name that both a key of the configuration and one of the database have."""
+        shared = self._stored.having_key({key.name for key in self._keys.values()})
+        for name in sorted(shared - self._shared_names):
+            _log.warning(
+                "two keys have the same name, so each reads the requests of the other, and usage "
+                "counts them together: rename keys.api.%s, because a key of the database keeps its "
+                "name: name=%r", name, name,
+            )  # fmt: skip
+        self._shared_names = shared
+
 
 class StoredKeys:
     """The valid keys of the database, kept in memory and refreshed by the database's thread.
@@ -97,6 +115,8 @@ class StoredKeys:
         self._teams: dict[str, Team] = {}
         self._has_had_keys = False
         self._revision = -1
+        self._identity: int | None = None
+        """Identity of the database that was read."""
         self._refreshing = threading.Lock()
         self.is_loaded = False
         """Whether the database has been read. Before, an unknown key may be a valid one."""
@@ -113,6 +133,10 @@ class StoredKeys:
     def count(self) -> int:
         """The number of keys in the database, with those that were revoked."""
         return len(self._digests)
+
+    def having_key(self, names: Iterable[str]) -> frozenset[str]:
+        """Return those of the names that a key of the database has, even a revoked one."""
+        return frozenset(names) & self._digests.keys()
 
     def find(self, digest: bytes) -> Key | None:
         """Return the valid key whose secret has this SHA-256."""
@@ -133,15 +157,18 @@ class StoredKeys:
         at once.
         """
         with self._refreshing:
+            known, self._revision = self._revision, -1  # if this fails, everything is read again
             with database.read() as connection:
                 query = select(state.c.value).where(state.c.name == "revision")
                 revision = connection.execute(query).scalar_one()
-                if revision == self._revision:
-                    self.is_loaded = True
+                identity = database.identity(connection)
+                if revision == known and identity == self._identity:
+                    self._revision = known
                     return
-                is_restored = revision < self._revision
-                if is_restored:  # an older state was restored from a backup
-                    self._revision = -1
+                # A backup has another identity or an older revision, or the database was away.
+                is_restored = identity != self._identity or not 0 <= known <= revision
+                if not is_restored:
+                    self._revision = known
                 changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
                 found = {row.name: Team(row.name, read_limits(row)) for row in changed}
                 self._teams |= found
@@ -153,7 +180,7 @@ class StoredKeys:
                     for digest in self._digests.pop(name):
                         self._by_digest.pop(digest, None)
                         self._previous.pop(digest, None)
-            self._revision, self.is_loaded = revision, True
+            self._revision, self._identity, self.is_loaded = revision, identity, True
 
     def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:
         changed = keys.c.revision > self._revision

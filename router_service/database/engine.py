@@ -220,6 +220,13 @@ class Database:
         query = "SELECT extract(epoch FROM clock_timestamp())"
         return float(connection.exec_driver_sql(query).scalar_one())
 
+    def identity(self, connection: Connection) -> int | None:
+        """Return a number that differs if other rows have replaced all keys, as a restore does."""
+        if self.is_postgresql:
+            query = "SELECT pg_relation_filenode('keys')"
+            return int(connection.exec_driver_sql(query).scalar_one())
+        return self._inode
+
     @property
     def has_content(self) -> bool:
         """Whether the database may have keys, as far as this can be known without opening it."""

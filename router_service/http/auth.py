@@ -31,6 +31,8 @@ ADMIN_PREFIX = "/admin/"
 UI_PATH = "/ui"
 UI_PREFIX = "/ui/"
 UI_API_PREFIX = "/ui/api/"
+UI_DESCRIPTION_PATH = "/ui/openapi.json"
+"""The OpenAPI description, for the page of every key."""
 CLIENTS_UI_PREFIX = "/ui/api/traffic/"
 """Prefix of the page's API that every key may use, for what the key's own requests did."""
 
@@ -45,6 +47,9 @@ PAGE_HEADERS = {
     "cache-control": "private, no-cache",
 }
 """Headers of every answer below `/ui`: the page may load only its own files."""
+
+ADMIN_HEADERS = {"cache-control": "no-store"}
+"""Headers of every answer below `/admin/`, because some contain the secret of a new key."""
 
 _BEARER = "bearer "
 
@@ -92,7 +97,8 @@ def is_ui_path(path: str) -> bool:
 
 def is_page_file(path: str) -> bool:
     """Return whether a path is that of the page or of one of its files, which contain no data."""
-    return is_ui_path(path) and not path.startswith(UI_API_PREFIX)
+    is_data = path == UI_DESCRIPTION_PATH or path.startswith(UI_API_PREFIX)
+    return is_ui_path(path) and not is_data
 
 
 def read_key(headers: Mapping[str, str]) -> bytes:

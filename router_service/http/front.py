@@ -24,7 +24,13 @@ from router_service.core.errors import (
     KeysUnavailableError,
     OverloadedError,
 )
-from router_service.http.auth import PAGE_HEADERS, authenticate, is_ui_path
+from router_service.http.auth import (
+    ADMIN_HEADERS,
+    ADMIN_PREFIX,
+    PAGE_HEADERS,
+    authenticate,
+    is_ui_path,
+)
 from router_service.http.error_responses import INFO, code_of, error_response, refuse, status_of
 from router_service.http.transfer import RawHeaders
 from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
@@ -49,7 +55,10 @@ _log = logging.getLogger("switchcraft.access")
 
 _REQUEST_ID = b"x-request-id"
 _CLOSE = (b"connection", b"close")
-_PAGE_HEADERS = [(name.encode(), value.encode()) for name, value in PAGE_HEADERS.items()]
+_PAGE_HEADERS, _ADMIN_HEADERS = (
+    [(name.encode(), value.encode()) for name, value in headers.items()]
+    for headers in (PAGE_HEADERS, ADMIN_HEADERS)
+)
 
 
 class Front:
@@ -186,6 +195,8 @@ class Front:
             headers.append((_REQUEST_ID, info.request_id.encode("latin-1")))
         if is_ui_path(info.path):
             headers += [header for header in _PAGE_HEADERS if header[0] not in names]
+        elif info.path.startswith(ADMIN_PREFIX):
+            headers += [header for header in _ADMIN_HEADERS if header[0] not in names]
         if self._gateway.drain.has_begun and info.path.startswith(SHED_PREFIXES):
             # So that the client connects elsewhere.
             headers = [*(each for each in headers if each[0].lower() != _CLOSE[0]), _CLOSE]

@@ -301,7 +301,10 @@ class _Relay:
                     body = refused_body(exc, ErrorFormat.of(self._scope))
                     return Response(body, answer.status, media_type="application/json")
                 parts = answer.chunks()
-                headers = [*answer.headers, (b"x-switchcraft-reason", Reason.PASSED.encode())]
+                # Nothing may keep it: it may be a new secret, such as that of a realtime session.
+                private = (b"cache-control", b"no-store")
+                reason = (b"x-switchcraft-reason", Reason.PASSED.encode())
+                headers = [*answer.headers, private, reason]
                 is_json = b"json" in dict(headers).get(b"content-type", b"").lower()
                 is_creating = self._owner is not None and answer.status < 300 and is_json
                 first = await self._remember_objects(parts) if is_creating else b""

@@ -15,7 +15,7 @@ from router_service.access.admission import Access
 from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
 from router_service.access.hooks import AccessHooks
-from router_service.access.keyring import REFRESH_S, StoredKeys
+from router_service.access.keyring import COMPARE_NAMES_S, REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
 from router_service.access.pacing import READ_EVERY_S, Pacing
 from router_service.core.decision_record import DecisionRecord
@@ -91,6 +91,9 @@ class Gateway:
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
+        self.database.every(
+            COMPARE_NAMES_S, "names", lambda _: self.engine.keys.warn_of_shared_names()
+        )
         self.budgets = Budgets(
             self.database,
             settings=lambda: self.engine.settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -22,6 +23,10 @@ from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5
 """Time between two synchronizations, with which 100 gateways send Redis 200 requests a second."""
+
+START_S = 5.0
+"""Time after the start within which failures are no outage yet. A process that starts is busy, and
+may see the first answers too late."""
 
 READ_TIMEOUT_S = 2.0
 """Longest wait for the pointer file."""
@@ -85,6 +90,7 @@ class Syncer:
         self._parsed: tuple[bytes | None, str | None] = (None, None)
         self._pointer = _PointerReader()
         self._stopping = asyncio.Event()
+        self._patient_until_s = -math.inf
         self.is_reachable = True
         """Whether the last read of the shared state succeeded."""
 
@@ -98,6 +104,7 @@ class Syncer:
 
     async def run(self) -> None:
         """Synchronize periodically until `stop`."""
+        self._patient_until_s = self._clock() + START_S
         while not self._stopping.is_set():
             try:
                 await self.sync()
@@ -165,6 +172,7 @@ class Syncer:
         except StoreError as exc:
             self._failed(exc)
             return None
+        self._patient_until_s = -math.inf
         self._backoff.record_success()
         self._show(is_reachable=True)
         return snapshot
@@ -193,6 +201,8 @@ class Syncer:
         return True
 
     def _failed(self, exc: StoreError) -> None:
+        if self._clock() < self._patient_until_s:
+            return
         self._backoff.record_failure(self._clock())
         self._show(is_reachable=False, cause=str(exc))
 

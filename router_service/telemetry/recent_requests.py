@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, true
 
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME, recent_requests
@@ -30,6 +30,8 @@ BATCH_ROWS = 500
 TIDY_ROWS = 1_000
 """Number of rows that one transaction deletes."""
 TIDY_EVERY_S = 60.0
+UNASKED_SHARE = 0.1
+"""Part of the list that the requests of one key may have for which no model was asked."""
 TIDY_SHARE = 0.1
 """Part of `usage.recent_requests` that a process writes until it looks for rows beyond it."""
 
@@ -113,7 +115,9 @@ class RecentRequests:
         """List a request that has ended, unless too many wait to be written."""
         if self.limit == 0:
             return
-        if len(self._pending) >= self._max_pending:
+        # Half of the buffer is for requests that cost their clients something.
+        most = self._max_pending // (2 if request.model is None else 1)
+        if len(self._pending) >= most:
             self._dropped += 1
             self._on_dropped()
             return
@@ -149,35 +153,64 @@ class RecentRequests:
         self._is_closing = True
 
     def tidy(self, database: Database) -> None:
-        """Delete rows that are too old, and the oldest ones if there are too many.
+        """Delete rows that are too old, and some if there are too many.
 
-        What is not deleted within a turn is deleted in the next one. Raises DatabaseError.
+        Of those that no model was asked for, which cost a client nothing, each key first loses the
+        oldest ones beyond its share. What is not deleted within a turn is deleted in the next one.
+        Raises DatabaseError.
         """
         now_s = time.monotonic()
         is_full = self._uncounted >= max(1, self.limit * TIDY_SHARE)
         if self._is_closing or not (is_full or now_s >= self._tidy_next_s):
             return
+        ends_s = now_s + self._turn_s
         time_us, ident = recent_requests.c.ended_us, recent_requests.c.id
         last_us = int((self._clock() - self._kept_s) * MICRO)
         if is_full:
             newest = select(time_us).order_by(time_us.desc(), ident.desc())
+            for condition, kept in self._beyond_shares(database):
+                with database.read() as connection:
+                    excess = newest.where(condition).offset(kept).limit(1)
+                    upto_us = connection.execute(excess).scalar() or 0
+                if not _delete(database, condition, upto_us, ends_s):
+                    return
             with database.read() as connection:
                 excess_us = connection.execute(newest.offset(self.limit).limit(1)).scalar()
             last_us = max(last_us, excess_us or 0)
-        oldest = select(time_us).where(time_us <= last_us).order_by(time_us)
-        ends_s = now_s + self._turn_s
-        while True:
-            with database.write() as connection:
-                query = oldest.offset(TIDY_ROWS - 1).limit(1)
-                end_us = connection.execute(query).scalar()
-                upto_us = last_us if end_us is None else end_us
-                connection.execute(delete(recent_requests).where(time_us <= upto_us))
-            if end_us is None:
-                break
-            if time.monotonic() > ends_s:
-                return
+        if not _delete(database, true(), last_us, ends_s):
+            return
         self._uncounted = 0 if is_full else self._uncounted
         self._tidy_next_s = time.monotonic() + TIDY_EVERY_S
+
+    def _beyond_shares(self, database: Database) -> list[tuple[ColumnElement[bool], int]]:
+        """Return the conditions for keys with too many unasked requests, and how many stay."""
+        kept = int(self.limit * UNASKED_SHARE)
+        key, is_unasked = recent_requests.c.key, recent_requests.c.model.is_(None)
+        query = select(key).where(is_unasked).group_by(key).having(func.count() > kept)
+        with database.read() as connection:
+            names = connection.execute(query).scalars().all()
+        return [
+            (and_(is_unasked, key.is_(None) if name is None else key == name), kept)
+            for name in names
+        ]
+
+
+def _delete(
+    database: Database, condition: ColumnElement[bool], last_us: int, ends_s: float
+) -> bool:
+    """Delete the requests up to a time that meet a condition; return whether all are deleted."""
+    time_us = recent_requests.c.ended_us
+    oldest = select(time_us).where(condition, time_us <= last_us).order_by(time_us)
+    while True:
+        with database.write() as connection:
+            query = oldest.offset(TIDY_ROWS - 1).limit(1)
+            end_us = connection.execute(query).scalar()
+            upto_us = last_us if end_us is None else end_us
+            connection.execute(delete(recent_requests).where(condition, time_us <= upto_us))
+        if end_us is None:
+            return True
+        if time.monotonic() > ends_s:
+            return False
 
 
 def _to_row(request: RecentRequest) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from router_service import __version__
 from router_service.apis.registry import APIS
 from router_service.artifact import Encoder, FrontierPoint, Manifest, Measure, Provenance
-from router_service.http.auth import UI_PATH
+from router_service.http.auth import UI_DESCRIPTION_PATH, UI_PATH
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
 from router_service.measurement.advice import Advice
 from router_service.measurement.goals import pareto_front
@@ -193,7 +193,7 @@ async def page_with_slash() -> RedirectResponse:
     return RedirectResponse(f"..{UI_PATH}", status_code=308)
 
 
-@routes.get("/openapi.json")
+@routes.get(UI_DESCRIPTION_PATH.removeprefix(UI_PATH))
 def openapi(request: Request) -> dict[str, Any]:
     """Return the OpenAPI description, which the page shows; in a thread, as it takes 0.5 s."""
     app: FastAPI = request.app

@@ -311,8 +311,8 @@ class Aws:
         action = asked["Action"]
         if action == "AssumeRole":
             asked["key_id"] = self._check(request, body, "sts")
-        elif asked["WebIdentityToken"] != "a-web-identity-token":
-            raise AwsError(400, "InvalidIdentityToken", "The identity token is not valid.")
+        elif (token := asked["WebIdentityToken"]) != "a-web-identity-token":
+            raise AwsError(400, "InvalidIdentityToken", f"The token {token} is not valid.")
         self.sts_calls.append(asked)
         key_id, secret, token, end = self._new_key("role")
         text = (

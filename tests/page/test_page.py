@@ -277,6 +277,9 @@ def test_docs_show_every_operation(page: Page, origin: str) -> None:
     """`/docs` shows the gateway's OpenAPI document, with examples for this address."""
     page.goto("/docs")
     assert page.url == f"{origin}/ui#api"
+    with page.expect_download() as saving:
+        page.get_by_role("link", name="openapi.json").click()
+    assert saving.value.suggested_filename == "openapi.json"
     operations = page.locator("#api .operation")
     document = httpx.get(f"{origin}/openapi.json").json()
     expected = [(path, method) for path, item in document["paths"].items() for method in item]

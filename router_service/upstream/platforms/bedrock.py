@@ -27,7 +27,11 @@ from router_service.settings import Deployment
 from router_service.settings.platforms import Bedrock, secret_texts
 from router_service.upstream.bodies import decode_json
 from router_service.upstream.connection import HttpResponse, RawHeaders
-from router_service.upstream.platforms.credentials import Credentials, CredentialSource
+from router_service.upstream.platforms.credentials import (
+    Credentials,
+    CredentialSource,
+    secrets_of_environment,
+)
 from router_service.upstream.platforms.platform import (
     AdaptedResponse,
     PlatformClient,
@@ -85,6 +89,12 @@ MAX_ERROR_BYTES = 256 * 1024
 RENEW_S = 600.0
 """How often credentials without an end are looked up again, because programs replace them in
 files."""
+
+SECRET_VARIABLES = (
+    "AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_WEB_IDENTITY_TOKEN_FILE "
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
+).split()
+"""Secrets that botocore reads from the environment, and from the files that it names."""
 
 STS_CONFIG = {"connect_timeout": 5, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
 
@@ -154,7 +164,12 @@ class BedrockClient(PlatformClient):
         return response
 
     def _fetch(self) -> Credentials[ReadOnlyCredentials]:
-        platform = self._platform
+        platform, identity = self._platform, None
+        if platform.web_identity_token is not None:
+            identity = _web_identity(platform.web_identity_token.get_secret_value())
+        if self.credentials is not None:
+            ambient = secrets_of_environment(*SECRET_VARIABLES)
+            self.credentials.note_secrets(*ambient, identity or "")
         session = Session(profile=platform.profile)
         if platform.access_key_id is not None and platform.secret_access_key is not None:
             token = platform.session_token
@@ -164,7 +179,7 @@ class BedrockClient(PlatformClient):
                 None if token is None else token.get_secret_value(),
             )
         if platform.role is not None and not _is_own_role(platform.role):
-            return _assume_role(session, platform, platform.role)
+            return _assume_role(session, platform, platform.role, identity)
         found = session.get_credentials()
         if found is None:
             raise LookupError("AWS's chain of credentials has none")
@@ -179,11 +194,13 @@ def _is_own_role(role: str) -> bool:
 
 
 def _assume_role(
-    session: Session, platform: Bedrock, role: str
+    session: Session, platform: Bedrock, role: str, identity: str | None
 ) -> Credentials[ReadOnlyCredentials]:
-    """Ask AWS's Security Token Service for the credentials of a role."""
+    """Ask AWS's Security Token Service for the credentials of a role.
+
+    The web identity token `identity` authenticates, or else the session's credentials.
+    """
     wanted: dict[str, Any] = {"RoleArn": role, "RoleSessionName": platform.session_name}
-    identity = platform.web_identity_token
     config = Config(**STS_CONFIG)
     if identity is not None:
         config = config.merge(Config(signature_version=UNSIGNED))
@@ -191,7 +208,7 @@ def _assume_role(
         "sts", region_name=platform.region, endpoint_url=platform.sts_endpoint, config=config
     )
     if identity is not None:
-        wanted["WebIdentityToken"] = _web_identity(identity.get_secret_value())
+        wanted["WebIdentityToken"] = identity
         given = sts.assume_role_with_web_identity(**wanted)["Credentials"]
     else:
         if platform.external_id is not None:

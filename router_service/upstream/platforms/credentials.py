@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from router_service.core.errors import CredentialsError
-from router_service.upstream.redaction import Secrets, secrets_in
+from router_service.upstream.redaction import MARK, Secrets, secrets_in
 
 T = TypeVar("T")
 
@@ -38,7 +42,16 @@ FAILURE_HOLD_S = 2.0
 MAX_WAIT_S = 30.0
 """How long a request waits for the first credentials."""
 
+_OPAQUE = re.compile(rb"[A-Za-z0-9_.+=-]{24,}")
+"""What may be a token. It is one if it has digits and both cases, which names and ids rarely have
+together: ids of requests have lower-case letters only."""
+
 _log = logging.getLogger("switchcraft.credentials")
+
+# The vendors' libraries log what token servers have answered, with the tokens that these quote. The
+# gateway logs each failure itself.
+for _name in ("azure", "botocore", "google", "msal"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,7 @@ class CredentialSource(Generic[T]):
         self._remedy = remedy
         self._clock = clock
         self._configured = tuple(secrets)
+        self._read: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._running: Future[Credentials[T]] | None = None
         self._current: Credentials[T] | None = None
@@ -97,6 +111,13 @@ class CredentialSource(Generic[T]):
         if now_s >= found.renew_s and now_s >= self._failed_s + RETRY_S:
             self._replace(found)
         return found
+
+    def note_secrets(self, *texts: str) -> None:
+        """Note what a fetch has read from files and the environment.
+
+        If the fetch fails, these texts are removed from its error: servers quote what they get.
+        """
+        self._read = texts
 
     async def wait(self) -> Credentials[T]:
         """Return valid credentials, fetched if necessary. Raises CredentialsError."""
@@ -161,6 +182,26 @@ class CredentialSource(Generic[T]):
 
     def _error(self, problem: str) -> CredentialsError:
         text = problem.encode(errors="replace")
-        if self.secrets is not None:
-            text = self.secrets.redacted(text)
+        for secrets in (self.secrets, secrets_in(self._read)):
+            if secrets is not None:
+                text = secrets.redacted(text)
+        # The vendors' libraries read files and ask services that the gateway does not know.
+        text = _OPAQUE.sub(lambda found: MARK if _is_opaque(found[0]) else found[0], text)
         return CredentialsError(self._title, text.decode(errors="replace"), self._remedy)
+
+
+def _is_opaque(word: bytes) -> bool:
+    return not (word.islower() or word.isupper()) and any(byte in b"0123456789" for byte in word)
+
+
+def secrets_of_environment(*names: str) -> tuple[str, ...]:
+    """Return the values of environment variables, and the text of the files that `_FILE` names."""
+    texts: list[str] = []
+    for name in names:
+        value = os.environ.get(name, "")
+        if name.endswith("_FILE"):
+            with suppress(OSError, UnicodeDecodeError):  # the vendor's library says what is wrong
+                texts.append(Path(value).read_text(encoding="utf-8").strip())
+        else:
+            texts.append(value)
+    return tuple(texts)

@@ -7,13 +7,20 @@ from typing import Any
 
 from router_service.settings import Deployment
 from router_service.settings.platforms import Entra, secret_texts
-from router_service.upstream.platforms.credentials import Credentials, CredentialSource
+from router_service.upstream.platforms.credentials import (
+    Credentials,
+    CredentialSource,
+    secrets_of_environment,
+)
 from router_service.upstream.platforms.platform import PlatformClient, PlatformRequest
 
 REMEDY = (
     "Check tenant_id, client_id and client_secret, or what DefaultAzureCredential finds on this"
     " machine, and that it has the role Cognitive Services OpenAI User"
 )
+
+SECRET_VARIABLES = ("AZURE_CLIENT_SECRET", "AZURE_PASSWORD", "AZURE_FEDERATED_TOKEN_FILE")
+"""Secrets that azure-identity reads from the environment, and from the file that it names."""
 
 
 class EntraClient(PlatformClient):
@@ -36,6 +43,7 @@ class EntraClient(PlatformClient):
         return replace(request, headers=[*request.headers, authorization])
 
     def _fetch(self) -> Credentials[str]:
+        self.credentials.note_secrets(*secrets_of_environment(*SECRET_VARIABLES))
         if self._credential is None:
             self._credential = _credential(self._platform)
         token = self._credential.get_token(self._platform.scope)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -88,6 +91,8 @@ class VertexClient(PlatformClient):
         from google import auth  # noqa: PLC0415 - an extra
         from google.auth.transport.requests import Request  # noqa: PLC0415 - an extra
 
+        found = self._given or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        self.credentials.note_secrets(*_private_texts(found))
         credentials: Any
         if self._given is None:
             credentials, _ = auth.default(scopes=[SCOPE])
@@ -126,9 +131,17 @@ def _info(given: str) -> dict[str, Any]:
 
 
 def _private_texts(given: str | None) -> tuple[str, ...]:
-    """Return the secrets in credentials that are written in the configuration."""
-    if given is None or not given.lstrip().startswith("{"):
+    """Return the secrets in credentials, and in the file with a token that they name.
+
+    There are none if the credentials cannot be read; google-auth says what is wrong with them.
+    """
+    if given is None:
         return ()
-    info = _info(given)
-    names = ("private_key", "refresh_token", "client_secret")
-    return tuple(info[name] for name in names if isinstance(info.get(name), str))
+    texts: list[object] = []
+    with suppress(OSError, ValueError, AttributeError):
+        info = _info(given)
+        texts += map(info.get, ("private_key", "refresh_token", "client_secret"))
+        file = (info.get("credential_source") or {}).get("file")
+        if file is not None:
+            texts.append(Path(file).read_text(encoding="utf-8").strip())
+    return tuple(text for text in texts if isinstance(text, str))

@@ -6,11 +6,13 @@ import base64
 import hmac
 import json
 import logging
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -28,7 +30,7 @@ from router_service.database.engine import Database
 from router_service.database.schema import alerts, keys, spending, teams
 from router_service.settings import BudgetSettings
 from tests.postgresql import PostgreSQLServer
-from tests.serving import wait_for
+from tests.serving import WAIT_S, wait_for
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 MONTH = Budget(100.0, BudgetPeriod.MONTH)
@@ -104,6 +106,34 @@ def receiver() -> Iterator[Receiver]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@contextmanager
+def trickling() -> Iterator[tuple[str, threading.Event]]:
+    """Yield the address of a server that sends a byte of its answer now and then, without an end.
+
+    The event is set when a client has connected.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+    is_connected, is_over = threading.Event(), threading.Event()
+
+    def trickle(connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # the client leaves, or the test ends
+            connection.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
+            while not is_over.wait(0.2):
+                connection.sendall(b"x")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                is_connected.set()
+                threading.Thread(target=trickle, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook", is_connected
+    is_over.set()
+    listener.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -295,6 +325,40 @@ def test_failed_webhooks_are_retried_with_the_same_id(url: str, receiver: Receiv
     assert len({headers["webhook-id"] for headers, _ in receiver.received}) == 1
     assert len(receiver.received) == 3
     assert restarted.outcomes == ["failed", "delivered"]
+    database.close()
+
+
+def test_trickling_receiver_fails_at_the_deadline(tmp_path: Path, receiver: Receiver) -> None:
+    """Bytes that arrive now and then do not extend a delivery, so later alerts are sent."""
+    database = prepare(f"sqlite:///{tmp_path / 'test.db'}")
+    with trickling() as (slow_url, _):
+        each = gateway(database, slow_url)
+        each.run_until(lambda: "failed" in each.outcomes, "the slow delivery has failed")
+    hurry(database)
+    again = gateway(database, receiver.url)
+    again.run_until(lambda: "delivered" in again.outcomes, "the alert is delivered")
+    database.close()
+
+
+def test_end_of_the_process_does_not_wait_for_a_delivery(tmp_path: Path) -> None:
+    """The process ends while a receiver trickles; a restart will send the alert again."""
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    database = prepare(url)
+    script = (
+        "import sys, threading\n"
+        "from tests.router_service.access.test_alerts import *\n"
+        "each = gateway(Database(sys.argv[1]), sys.argv[2]); each.run()\n"
+        "sys.stdin.readline(); each.alerts.close(); each.run()\n"
+    )
+    with trickling() as (slow_url, is_connected):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, url, slow_url], stdin=subprocess.PIPE
+        )
+        assert is_connected.wait(WAIT_S)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
+    assert attempts(database) == 1
     database.close()
 
 

@@ -6,11 +6,17 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+from sqlalchemy import delete, select, update
+
 from router_service.access.accounts import Accounts
-from router_service.access.key import Permission
+from router_service.access.key import Limits, Permission, Team
 from router_service.access.keyring import KeyRing, StoredKeys
-from router_service.access.specs import NewKey
+from router_service.access.specs import NewKey, NewTeam, TeamChange
+from router_service.core.errors import DatabaseError
 from router_service.database.engine import Database
+from router_service.database.schema import keys, state
+from tests.postgresql import PostgreSQLServer
 
 
 def test_restored_backup_replaces_what_is_known(tmp_path: Path) -> None:
@@ -37,6 +43,79 @@ def test_restored_backup_replaces_what_is_known(tmp_path: Path) -> None:
     newer = accounts.create_key(NewKey(name="newer")).secret
     stored.refresh(database)
     assert ring.find(newer.encode(), Permission.CALL)
+    database.close()
+
+
+@pytest.mark.parametrize("history", ["same number", "lower number", "higher number", "own number"])
+def test_database_with_another_history_replaces_what_is_known(tmp_path: Path, history: str) -> None:
+    """Whatever number of changes a restored file has, its keys are valid, and no others.
+
+    Limits of teams are those of the file, too.
+    """
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+    database, stored = Database(f"sqlite:///{path}"), StoredKeys()
+    database.prepare()
+    accounts, ring = Accounts(database), KeyRing([], stored)
+    accounts.create_key(NewKey(name="ops", is_admin=True))
+    accounts.create_team(NewTeam(name="crew", requests_per_minute=7))
+    kept = accounts.create_key(NewKey(name="kept", team="crew")).secret
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"VACUUM INTO '{backup}'")
+    accounts.change_team("crew", TeamChange(requests_per_minute=8))
+    old = accounts.create_key(NewKey(name="old")).secret
+    stored.refresh(database)
+    with database.read() as connection:
+        known = connection.execute(select(state.c.value).where(state.c.name == "revision")).scalar()
+    restored = Database(f"sqlite:///{backup}")
+    new = Accounts(restored).create_key(NewKey(name="new")).secret
+    shift = {"same number": 0, "lower number": -1, "higher number": 100_000}.get(history)
+    if shift is not None:
+        with restored.write() as connection:
+            connection.execute(update(state).values(value=known + shift))
+            changed = update(keys).where(keys.c.name == "new")
+            connection.execute(changed.values(revision=known + shift))
+    restored.close()
+    for part in ("-wal", "-shm"):
+        Path(f"{path}{part}").unlink()
+    backup.rename(path)
+    stored.refresh(database)
+    found = [ring.find(secret.encode(), Permission.CALL) for secret in (kept, old, new)]
+    assert [key.name if key else None for key in found] == ["kept", None, "new"]
+    assert found[0] is not None
+    assert found[0].team == Team("crew", Limits(requests_per_minute=7))
+    database.close()
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_restored_server_replaces_what_is_known(
+    postgresql: PostgreSQLServer, is_away: bool
+) -> None:
+    """The tables of a restored backup are noticed, and so are rows if the server was away."""
+    url = postgresql.create()
+    database, stored = Database(url), StoredKeys()
+    database.prepare()
+    accounts, ring = Accounts(database), KeyRing([], stored)
+    accounts.create_key(NewKey(name="ops", is_admin=True))
+    old = accounts.create_key(NewKey(name="old")).secret
+    stored.refresh(database)
+    with database.write() as connection:
+        connection.execute(delete(keys).where(keys.c.name == "old"))
+        connection.execute(update(state).values(value=1))
+        if not is_away:
+            connection.exec_driver_sql(
+                "CREATE TABLE rows AS TABLE keys; TRUNCATE keys; INSERT INTO keys TABLE rows"
+            )
+    if is_away:
+        away = Database(f"{url}-missing")
+        with pytest.raises(DatabaseError):
+            stored.refresh(away)
+        away.close()
+    new = accounts.create_key(NewKey(name="new")).secret
+    stored.refresh(database)
+    assert [ring.find(each.encode(), Permission.CALL) is not None for each in (old, new)] == [
+        False,
+        True,
+    ]
     database.close()
 
 

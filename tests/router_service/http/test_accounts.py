@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -104,6 +105,37 @@ def test_key_lives_through_the_api(admin: httpx.Client) -> None:
     assert revoked["status"] == "revoked"
     assert [ask(admin, each) for each in (secret, rotated["secret"])] == [401, 401]
     assert admin.delete(path).json() == revoked
+
+
+def test_keys_with_the_same_name_are_logged(
+    sandbox: Sandbox, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A configured key with the name of a stored one, which may be revoked, causes one warning."""
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    with closing(Database(url)) as database:
+        database.prepare()
+        accounts = Accounts(database)
+        for name in ("ops", "configured"):
+            accounts.create_key(NewKey(name=name, is_admin=True))
+        accounts.revoke_key("configured")
+    with gateway(sandbox, url) as client:
+        assert client.get("/admin/keys").status_code == 200
+    warnings = [each for each in caplog.messages if "two keys have the same name" in each]
+    assert len(warnings) == 1
+    assert "rename keys.api.configured" in warnings[0]
+
+
+def test_answers_of_the_admin_api_are_stored_nowhere(admin: httpx.Client) -> None:
+    """New secrets, the other answers and errors tell browsers and proxies not to keep them."""
+    answers = [
+        admin.post("/admin/keys", json={"name": "unstored"}),
+        admin.post("/admin/keys/unstored/rotate", json={}),
+        admin.get("/admin/keys"),
+        admin.get("/admin/nothing"),
+        admin.post("/admin/keys", headers={"authorization": "Bearer x"}),
+    ]
+    assert [answer.status_code for answer in answers] == [201, 200, 200, 404, 401]
+    assert {answer.headers.get("cache-control") for answer in answers} == {"no-store"}
 
 
 def test_requests_are_recorded_under_the_name_of_a_stored_key(admin: httpx.Client) -> None:

@@ -80,6 +80,7 @@ def bearer(key: str) -> dict[str, str]:
         ("GET", "/v1/requests"),
         ("GET", "/metrics"),
         ("GET", "/openapi.json"),
+        ("GET", "/ui/openapi.json"),
         ("GET", "/admin/status"),
         ("GET", "//"),
         ("GET", "/healthz/"),

@@ -159,6 +159,7 @@ def test_answer_is_relayed_with_selected_headers(passing: httpx.Client) -> None:
     answer = passing.get("/v1/files")
     assert answer.headers["x-ratelimit-limit-requests"] == "7"
     assert answer.headers["x-switchcraft-reason"] == "passed"
+    assert answer.headers["cache-control"] == "no-store"
     assert "set-cookie" not in answer.headers
     assert "x-internal" not in answer.headers
     answer = passing.get("/v1/parts")

@@ -14,12 +14,13 @@ import pytest
 
 from router_service.core.errors import StoreError
 from router_service.core.releases import Canary, Publication, Release
-from router_service.runtime.syncing import READ_TIMEOUT_S, Syncer
+from router_service.runtime.syncing import READ_TIMEOUT_S, START_S, Syncer
 from router_service.store.backends import Snapshot
 from router_service.store.memory import MemorySharedState
 from router_service.store.pointers import POINTER_FILE
 from router_service.store.records import FIRST_PAUSE_S
 from router_service.telemetry.metrics import Metrics
+from tests.serving import wait_for_async
 
 RELEASE = Release(
     name="two", path="/releases/two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
@@ -202,6 +203,35 @@ def test_changes_during_an_outage_are_shared_later(
     first, second = (entry.message for entry in caplog.records)
     assert "using local state" in first
     assert "reachable again" in second
+
+
+@pytest.mark.parametrize("seconds", [0.0, START_S])
+def test_late_answers_at_the_start_are_no_outage(
+    caplog: pytest.LogCaptureFixture, seconds: float
+) -> None:
+    """The first reads of a busy process may fail; an outage is one that lasts."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.is_away = True
+        running = asyncio.create_task(gateway.syncer.run())
+
+        async def has_asked(times: int) -> bool:
+            return gateway.state.asked >= times
+
+        await wait_for_async(lambda: has_asked(2), "the state was asked twice")
+        gateway.clock.now_s += seconds
+        await wait_for_async(lambda: has_asked(3), "the state was asked again")
+        assert gateway.up == (0 if seconds else 1)
+        gateway.state.is_away = False
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await wait_for_async(lambda: has_asked(4), "the state answers")
+        gateway.syncer.stop()
+        await running
+        assert gateway.up == 1
+
+    with caplog.at_level(logging.WARNING, "switchcraft.store"):
+        run(check)
+    assert len(caplog.records) == (2 if seconds else 0)
 
 
 def test_failed_state_is_not_read_during_the_pause() -> None:

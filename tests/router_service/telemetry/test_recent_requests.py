@@ -277,6 +277,29 @@ def test_oldest_rows_beyond_the_number_are_deleted(database: Database) -> None:
     assert count(database) == 100
 
 
+def test_refused_requests_of_one_key_push_out_no_others(database: Database) -> None:
+    """Beyond a tenth of the list, a key's requests without a model replace only each other."""
+    flood = [refused(1_000 + number, key="mallory") for number in range(3 * TIDY_ROWS)]
+    left = [refused(9_000 + n, key="mallory", outcome="left", status=499) for n in range(50)]
+    others = [make(1), refused(2), make(3, key=None), refused(4, key=None)]
+    listed = write(database, *others, *flood, *left, limit=100)
+    listed.tidy(database)
+    assert ids(database, RequestFilter(key="anna")) == [2, 1]
+    assert ids(database, RequestFilter(key="")) == [4, 3]
+    assert ids(database, RequestFilter(key="mallory")) == [*range(9_049, 9_039, -1)]
+
+
+def test_refused_requests_leave_room_in_the_buffer(database: Database) -> None:
+    """A flood that the database does not take fast enough loses no request that was answered."""
+    listed = open_list(max_pending=100)
+    for number in range(100):
+        listed.add(refused(number))
+    for number in range(100, 150):
+        listed.add(make(number))
+    listed.write(database)
+    assert ids(database, RequestFilter(model="small")) == [*range(149, 99, -1)]
+
+
 def test_old_rows_are_deleted(database: Database) -> None:
     """Rows are deleted once they are older than the days, however few there are."""
     write(database, make(0), make(10), make(DAY_S))

@@ -17,6 +17,10 @@ import anthropic
 import httpx
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from router_service.apis.parts import Text, ToolUse
 from router_service.check import Status, check
@@ -53,6 +57,7 @@ TOOL: Any = {
     },
 }
 ASK: list[Any] = [{"role": "user", "content": "What is the weather in Vienna?"}]
+JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzd2l0Y2hjcmFmdCJ9.c2lnbmF0dXJl"
 PRICED = "{input_cost_per_token: 1e-6, output_cost_per_token: 5e-6}"
 
 
@@ -509,6 +514,86 @@ def test_session_tokens_are_removed_from_answers(tmp_path: Path, aws: Aws) -> No
     assert token not in response.text
     assert secret not in response.text
     assert "[redacted]" in response.text
+
+
+@pytest.mark.parametrize("token", ["another-web-identity-token", JWT])
+@pytest.mark.parametrize("source", ["setting", "environment", "unknown"])
+def test_tokens_from_files_are_not_logged(
+    tmp_path: Path,
+    aws: Aws,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    token: str,
+) -> None:
+    """A token server's error quotes a token; the log and the client's error do not.
+
+    What looks like a token is removed, too, wherever a vendor's library has found it.
+    """
+    role = "arn:aws:iam::123456789012:role/gateway"
+    file = tmp_path / "token"
+    file.write_text(f"{token}\n")
+    identity: tuple[str, ...] = ()
+    with served(aws) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint)
+        if source == "setting":
+            identity = (
+                f"aws_web_identity_token: oidc/file/{file}",
+                f"aws_role_name: {role}",
+                f"aws_sts_endpoint: {endpoint}",
+            )
+        elif source == "environment":
+            monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(file))
+            monkeypatch.setenv("AWS_ROLE_ARN", role)
+        else:
+            (tmp_path / "aws-config").write_text(
+                f"[profile work]\nrole_arn = {role}\nweb_identity_token_file = {file}\n"
+            )
+            identity = ("aws_profile_name: work",)
+        text = bedrock_file(*identity, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        with gateway(tmp_path / "config.yaml", text, {}) as url:
+            failed = asked(url)
+    assert failed.status_code == 502
+    assert aws.refused
+    if source != "unknown" or token == JWT:
+        assert "The token [redacted]" in caplog.text
+        assert token not in caplog.text + failed.text
+
+
+def test_tokens_from_googles_files_are_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The token in the file of a workload identity is removed from the token server's error."""
+    token = "a-token-of-the-workload"
+
+    async def refuse(request: Request) -> Response:
+        body = (await request.body()).decode()
+        return JSONResponse({"error": "invalid_grant", "error_description": body}, 400)
+
+    file, key = tmp_path / "token", tmp_path / "key.json"
+    file.write_text(token)
+    with served(Starlette(routes=[Route("/token", refuse, methods=["POST"])])) as endpoint:
+        account = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/projects/1/providers/p",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"{endpoint}/token",
+            "credential_source": {"file": str(file)},
+        }
+        key.write_text(json.dumps(account))
+        text = f"""
+model_list:
+  - model_name: gemini
+    litellm_params:
+      model: vertex_ai/gemini-2.5-pro
+      vertex_project: {google.PROJECT}
+      vertex_location: global
+      vertex_credentials: {key}
+"""
+        with gateway(tmp_path / "config.yaml", text, {"VERTEXAI_API_BASE": endpoint}) as url:
+            failed = asked(url, "gemini")
+    assert "subject_token=[redacted]" in caplog.text
+    assert token not in caplog.text + failed.text
 
 
 def test_gemini_and_claude_at_vertex_ai(tmp_path: Path) -> None:

@@ -29,6 +29,13 @@ const addressOf = (path) =>
     .replaceAll("%7B", "{")
     .replaceAll("%7D", "}");
 
+/** A link that saves the description; a link to its address would not send the key.
+ * @param {Document} document */
+function saved(document) {
+  const file = new Blob([JSON.stringify(document)], { type: "application/json" });
+  return h("a", { href: URL.createObjectURL(file), download: "openapi.json" }, "openapi.json");
+}
+
 /** @param {Document} document @param {string} model that a client names */
 function described(document, model) {
   const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
@@ -46,8 +53,8 @@ function described(document, model) {
           "p",
           { class: "lead" },
           ...inline(document.info.description),
-          " The whole description is at ",
-          h("a", { href: "ui/openapi.json" }, "openapi.json"),
+          " The whole description is in ",
+          saved(document),
           ".",
         ),
       ),
