@@ -50,8 +50,12 @@ MAX_IDENTITY = 200
 
 
 _JSON = json.JSONDecoder(parse_int=float, parse_constant=int)
-"""Reads more JSON than orjson: lone surrogates, `1e400`, and more levels. `NaN` is no JSON, and
-raises ValueError."""
+"""Reads lone surrogates and `1e400`, which orjson refuses. `NaN` is no JSON, and raises
+ValueError."""
+_REFUSALS = ("surrogate", "infinity")
+"""Words of orjson's errors for what other parsers read."""
+_TOO_DEEP = "depth limit"
+"""Beginning of orjson's error for more than 1,024 levels."""
 
 
 @request_value(frozen=True, slots=True)
@@ -103,15 +107,27 @@ class WrittenCall:
 
     @property
     def has_object(self) -> bool:
-        """Whether the arguments are one JSON object, also one that the gateway cannot read."""
-        if self.decoded() is not None:
-            return True
+        """Whether the arguments are one JSON object, also one that only other parsers read.
+
+        Arguments that are too deep are not judged.
+        """
+        text = self.arguments.strip()
+        if not text.startswith("{"):
+            return not text
         try:
-            return isinstance(_JSON.decode(self.arguments), dict)
-        except RecursionError:  # too deep to be judged
-            return True
-        except ValueError:
-            return False
+            orjson.loads(text)
+        except orjson.JSONDecodeError as exc:
+            if exc.msg.startswith(_TOO_DEEP):
+                return True
+            if not any(word in exc.msg for word in _REFUSALS):
+                return False
+            try:
+                _JSON.decode(text)
+            except RecursionError:
+                return True
+            except ValueError:
+                return False
+        return True
 
 
 @request_value(frozen=True, slots=True)

@@ -227,15 +227,16 @@ def test_whole_answer_to_a_request_for_a_stream_is_a_candidate(upstream: Sandbox
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("arguments", "is_candidate"),
+    ("arguments", "failure"),
     [
-        pytest.param('{"city":"' + "x" * 5_000_000 + '"}', False, id="5 MB"),
-        pytest.param('{"a":' * 1000 + "1" + "}" * 1000, True, id="deep"),
-        pytest.param('{"city": Oslo', True, id="not JSON"),
+        pytest.param('{"city":"' + "x" * 5_000_000 + '"}', "unfit", id="5 MB"),
+        pytest.param('{"a":' * 1000 + "1" + "}" * 1000, None, id="deep"),
+        pytest.param('{"city": Oslo', "unusable", id="not JSON"),
+        pytest.param('{"a":[' + "1," * 400_000, None, id="400,000 values"),
     ],
 )
 def test_unreadable_arguments_do_not_stall_the_gateway(
-    upstream: Sandbox, arguments: str, is_candidate: bool, stream: bool
+    upstream: Sandbox, arguments: str, failure: str | None, stream: bool
 ) -> None:
     """Unreadable arguments make no verified answer, and other requests are served meanwhile."""
     longest_s = 0.0
@@ -259,6 +260,6 @@ def test_unreadable_arguments_do_not_stall_the_gateway(
         is_over.set()
         thread.join()
         assert response.headers["x-switchcraft-model"] == "large"
-        assert failures(last_record(gateway))["small"] == (None if is_candidate else "unfit")
+        assert failures(last_record(gateway))["small"] == failure
         check_costs(gateway)
     assert longest_s < 1

@@ -317,7 +317,7 @@ def test_chosen_models_answer_is_better_than_an_error(
     ],
 )
 def test_answers_that_are_empty_by_request_are_relayed(
-    choosing: House, fields: Mapping[str, object], content: Content
+    choosing: House, fields: dict[str, Any], content: Content
 ) -> None:
     """Limits, stop texts and several choices explain an empty answer, so no other model answers."""
     answer = written(content)
