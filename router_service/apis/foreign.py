@@ -40,8 +40,9 @@ _ATTACHMENT = re.compile(r"_switchcraft_([a-zA-Z0-9_-]+)\Z")
 _ATTACHMENTS = re.compile(rb'_switchcraft_([a-zA-Z0-9_-]+)(?=")')
 """The attachment at the end of a call's id, in an id and in a body."""
 
-MAX_ATTACHED_BYTES = 1024 * 1024
-"""Most bytes that an attachment unpacks to. Clients can send any id."""
+_MAX_RATIO = 4
+"""Most bytes to which each byte of an attachment unpacks. Clients can send any id, of which each
+byte could unpack to a thousand. Signatures are random and hardly shrink."""
 
 _SUMMARY = f"{SEAL}summary."
 
@@ -97,7 +98,10 @@ def carry_attached(call: ToolUse) -> str:
     """
     if not call.attached:
         return call.id
-    packed = zlib.compress(encode([call.provider, orjson.Fragment(call.attached)]), 9)
+    plain = encode([call.provider, orjson.Fragment(call.attached)])
+    packed = zlib.compress(plain)
+    if len(plain) > _MAX_RATIO * len(packed):
+        packed = zlib.compress(plain, 0)
     return f"{call.id}_switchcraft_{urlsafe_b64encode(packed).decode().rstrip('=')}"
 
 
@@ -122,7 +126,7 @@ def without_attached(body: bytes) -> bytes:
 def _unpack(text: str) -> tuple[str, dict[str, Json]] | None:
     try:
         packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        value = orjson.loads(zlib.decompressobj().decompress(packed, MAX_ATTACHED_BYTES))
+        value = orjson.loads(zlib.decompressobj().decompress(packed, _MAX_RATIO * len(packed)))
     except (Base64Error, zlib.error, orjson.JSONDecodeError):
         return None
     match value:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import zlib
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from router_service.apis.encoding import encode
+from router_service.apis.foreign import carry_attached, read_attached, without_attached
+from router_service.apis.parts import ToolUse
 from tests import apis
 from tests.answering import Peers, peers, settings_of
 from tests.bodies import ASK, BODY, CHAT, TOOLS
@@ -21,7 +28,7 @@ from tests.fakes import PROBABILITIES, FakeRouter
 from tests.gateways import gateway_client
 from tests.serving import ONE_TRY, served
 
-SIGNATURE = "CpcBAdHtim9" + "0aB+/" * 400 + "=="
+SIGNATURE = "CpcBAdHtim9" + random.Random(1).randbytes(1500).hex() + "0aB+/=="
 EXTRA: Any = {"google": {"thought_signature": SIGNATURE}}
 CITIES = ("Oslo", "Rome")
 FUNCTION = TOOLS[0]["function"]
@@ -136,6 +143,28 @@ def test_gemini_gets_its_signature_back(it: Peers, client: str, stream: bool, fi
         assert field not in second
         results = [m["tool_call_id"] for m in asked["messages"] if m["role"] == "tool"]
         assert [first["id"], second["id"]] == results == ["function-call-0", "function-call-1"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "s" * 100_000, "☔", random.Random(2).randbytes(9000).hex()]
+)
+def test_attachment_of_any_size_is_found_again(text: str) -> None:
+    """An id that is not one of the gateway's stays as it is."""
+    attached = encode({"extra_content": {"google": text}}).decode()
+    carried = carry_attached(ToolUse("call_1", "", "", attached=attached, provider="gemini"))
+    assert re.fullmatch("[a-zA-Z0-9_-]+", carried)
+    assert read_attached(carried) == ToolUse("call_1", "", "", False, attached, "gemini")
+    body = encode({"id": carried})
+    assert without_attached(body) == b'{"id":"call_1"}'
+    bomb = urlsafe_b64encode(zlib.compress(b"[1" + b",1" * 10**6 + b"]")).decode().rstrip("=")
+    for other in (
+        "get_switchcraft_data",
+        "_switchcraft_",
+        f"call_switchcraft_{bomb}",
+        carried[:-9],
+    ):
+        assert read_attached(other).id == other
+        assert without_attached(b'"%b"' % other.encode()) == b'"%b"' % other.encode()
 
 
 @pytest.mark.parametrize("client", ["messages", "responses"])

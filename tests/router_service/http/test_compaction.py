@@ -79,7 +79,7 @@ def test_trigger_is_answered_by_one_item(
     items = [*ASK, *CALL, TRIGGER]
     fields: Any = {"model": MODELS[api], "input": items, "tools": OWN, "store": False}
     fields["text"] = {"format": {"type": "json_object"}}
-    answer = client.responses.create(**fields, stream=stream)
+    answer: Any = client.responses.create(**fields, stream=stream)
     if stream:
         found = list(answer)
         kinds = [event.type for event in found]
