@@ -748,7 +748,7 @@ class EventReader:
             self.is_within_event = False
             return None
         data = data_of(event)
-        if not data and self._expects_json and not is_comment(event):
+        if not data and self._client_api is not None and not is_comment(event):
             return b""  # OpenAI's clients would fail to decode it
         if self._is_done:  # what follows the end is no part of the answer
             return None

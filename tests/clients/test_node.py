@@ -148,7 +148,10 @@ ODD = (
     b": keep-alive\n\n"
     b'data: {"id":"1","object":"chat.completion.chunk",\ndata:"created":1,"model":"m",'
     b'"choices":[]}\n\n'
-    b"event: message\nid: 7\ndata: " + CHUNK % b'{"index":0,"delta":{"content":"b"}}' + b"\n\n"
+    b"event: message\nid: 7\ndata: "
+    + CHUNK
+    % b'{"index":0,"delta":{"content":"b"},"finish_reason":"stop"}'
+    + b"\n\n"
     b"data: [DONE]\n\n"
 )
 

@@ -141,7 +141,8 @@ def gateway(recording: Recording, log: Path) -> Iterator[str]:
             return JSONResponse(answered)
         calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls", ()))]
         delta = {**message, "tool_calls": calls} if calls else message
-        choices = [{"index": 0, "delta": delta, "finish_reason": None}]
+        reason = "tool_calls" if calls else "stop"
+        choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
         chunk = {**common, "object": "chat.completion.chunk"}
         events = [
             json.dumps({**chunk, "choices": choices}),

@@ -47,7 +47,8 @@ def events(*data: bytes, end: bytes = b"\n\n") -> bytes:
     return b"".join(b"data: " + line + end for line in data)
 
 
-DONE = b"data: [DONE]\n\n"
+STOP = b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+DONE = events(STOP, b"[DONE]")
 # Calls whose deltas come interleaved, an id that comes twice, arguments that are no JSON alone,
 # escapes that a re-encoder would undo, a number that would lose digits.
 CALLS = events(
@@ -61,9 +62,10 @@ CALLS = events(
 )
 STREAMS = {
     "calls": CALLS + DONE,
-    "carriage returns": events(chunk('{"content":"a"}'), b"[DONE]", end=b"\r\n\r\n"),
-    "old carriage returns": events(chunk('{"content":"a"}'), b"[DONE]", end=b"\r\r"),
-    "mixed line ends": events(chunk("{}"), end=b"\r\n\r\n") + events(b"[DONE]", end=b"\n\r\n"),
+    "carriage returns": events(chunk('{"content":"a"}'), STOP, b"[DONE]", end=b"\r\n\r\n"),
+    "old carriage returns": events(chunk('{"content":"a"}'), STOP, b"[DONE]", end=b"\r\r"),
+    "mixed line ends": events(chunk("{}"), STOP, end=b"\r\n\r\n")
+    + events(b"[DONE]", end=b"\n\r\n"),
     "keep-alives": b": ping\n\n:\n\n" + CALLS + b": ping\r\n\r\n" + DONE,
     "keep-alive first": b": OPENROUTER PROCESSING\n\n" * 3 + CALLS + DONE,
     "several lines of data": b'data: {"choices":\ndata: []}\n\n' + DONE,
@@ -88,7 +90,7 @@ STREAMS = {
     "nested 100,000 deep": events(b'{"a":' * 100_000 + b"1" + b"}" * 100_000) + CALLS + DONE,
     "words between events": CALLS + events(b"ping", b"{no JSON}", b"nan") + CALLS + DONE,
     "an event after the end": CALLS + DONE + b": bye\n\n",
-    "no last empty line": CALLS + b"data: [DONE]",
+    "no last empty line": CALLS + events(STOP) + b"data: [DONE]",
     "no done": CALLS + events(b'{"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}'),
 }
 

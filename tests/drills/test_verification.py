@@ -199,7 +199,8 @@ def answer_with(arguments: str, *, stream: bool) -> bytes:
     call = {"index": 0, "id": "call_1", "type": "function", "function": function}
     usage = {"prompt_tokens": 9, "completion_tokens": 9}
     if stream:
-        chunk = {"model": "odd", "choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+        choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+        chunk = {"model": "odd", "choices": [choice]}
         last = {"model": "odd", "choices": [], "usage": usage}
         parts = [b"data: " + orjson.dumps(each) + b"\n\n" for each in (chunk, last)]
         body, kind = b"".join([*parts, b"data: [DONE]\n\n"]), b"text/event-stream"

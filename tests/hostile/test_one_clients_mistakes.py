@@ -94,6 +94,7 @@ class Provider:
                 yield ": still here\n\n"
         if body.get("stream_options"):
             yield f"data: {json.dumps({'choices': [], 'usage': USAGE})}\n\n"
+        yield 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
         yield "data: [DONE]\n\n"
 
 

@@ -106,7 +106,7 @@ def repeating(status: int, *, is_stream: bool = False) -> bytes:
     said = f"Bearer {key}, {key[:12]}*****, Basic {login}, {SECRETS['userinfo']}"
     body: dict[str, Any] = {"id": key, "model": f"m-{key}", "choices": [{"message": said}]}
     if is_stream:
-        body["choices"] = [{"index": 0, "delta": {"content": said}}]
+        body["choices"] = [{"index": 0, "delta": {"content": said}, "finish_reason": "stop"}]
     elif status >= 400:
         body = {"error": {"message": said, "type": key, "param": None, "code": None}}
     text = json.dumps(body)

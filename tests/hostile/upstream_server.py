@@ -137,9 +137,9 @@ class UpstreamRequest:
     def events(self) -> list[dict[str, Any]]:
         """Return a correct stream's events as JSON objects."""
         if not self.is_response:
-            deltas: list[dict[str, Any]] = [{"role": "assistant"}, {"content": self.nonce}, {}]
+            deltas: list[dict[str, Any]] = [{"role": "assistant"}, {"content": self.nonce}]
             last = self.chunk({}) | {"choices": [], "usage": USAGE}
-            return [*map(self.chunk, deltas), last]
+            return [*map(self.chunk, deltas), self.chunk({}, "stop"), last]
         created = {"type": "response.created", "sequence_number": 0, "response": self._response()}
         last = {"type": "response.completed", "sequence_number": 2, "response": self.answer()}
         return [created, self.text_event(self.nonce), last]
@@ -151,9 +151,9 @@ class UpstreamRequest:
         kind = "response.output_text.delta"
         return {"type": kind, "sequence_number": number, "output_index": 0, "delta": text}
 
-    def chunk(self, delta: object) -> dict[str, Any]:
+    def chunk(self, delta: object, reason: str | None = None) -> dict[str, Any]:
         """Return a chunk of a streamed chat completion."""
-        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
         chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         return chunk | {"choices": [choice]}
 

@@ -120,7 +120,7 @@ ENTRIES = [
         "{model: m, api_base: 'http://h', timeouts: {ide_s: 1}}",
         (
             "litellm_params.timeouts.ide_s: is unknown; the name must be 'connect_s', "
-            "'first_byte_s', 'idle_s', 'total_s', 'write_s' or 'pool_s'"
+            "'first_byte_s', 'idle_s', 'total_s', 'write_s', 'pool_s' or 'hold_s'"
         ),
     ),
     (
