@@ -590,9 +590,8 @@ _REMEDIES = {
 class UpstreamError(SwitchcraftError):
     """A failure of an upstream to give a usable answer."""
 
-    status: int | None = None
-    """The status that shows that the upstream gave no answer; None without one, or for a success.
-    """
+    error_status: int | None = None
+    """The status by which the upstream gave no answer; None without one, or for a success."""
 
     def __init__(
         self,
@@ -657,7 +656,7 @@ class UpstreamRefusedError(UpstreamError):
     ) -> None:
         problem = f"answered with status {status}"
         super().__init__(model, problem, failure, retry_after_s=retry_after_s)
-        self.status = status
+        self.status = self.error_status = status
         self.headers = tuple(headers)
         self.body = body
 

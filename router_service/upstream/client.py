@@ -177,7 +177,7 @@ class UpstreamAnswer:
         self.status = response.status
         if self.status // 100 not in {2, 4, 5}:
             exc = UpstreamError(model, f"answered with status {self.status}", Failure.MALFORMED)
-            exc.status = self.status
+            exc.error_status = self.status
             raise exc
         self._all_headers = headers = dict(response.headers)
         passed = [

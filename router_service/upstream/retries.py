@@ -277,7 +277,7 @@ class RetryingClient:
                         self._count_failure(deployment, exc, request.client)
                         failed_ids.add(deployment.id)
                         attempt.failure = exc.failure
-                        attempt.status = exc.status or attempt.status
+                        attempt.status = exc.error_status or attempt.status
                         attempts.append(attempt)
                         raise
                     except (

@@ -494,6 +494,7 @@ def test_requests_of_unknown_length_do_not_overspend(shared: Shared, tiny: int) 
     after many requests that were cheap. No request is refused for good while money is left.
     """
     long_usd, limit_usd = 0.16, 3.0
+    limit, long = to_nusd(limit_usd), to_nusd(long_usd)
     team = Team("red", Limits(budget=Budget(limit_usd, BudgetPeriod.DAY)))
     keys = (key(limit_usd / 2, team=team), key(limit_usd, name="two", team=team))
     expected = cost(0.003, 0.0001, long_usd)
@@ -506,10 +507,11 @@ def test_requests_of_unknown_length_do_not_overspend(shared: Shared, tiny: int) 
                 break
             except AdmissionError as exc:
                 if exc.code == "insufficient_quota":
-                    assert max(spent["one"] - limit_usd / 2, spent.total() - limit_usd) > -0.0001
+                    left = min(limit // 2 - spent["one"], limit - spent.total())
+                    assert left < to_nusd(expected.least_usd)
                     return
         await asyncio.sleep(0.005)
-        spent[str(key.name)] += usd
+        spent[str(key.name)] += to_nusd(usd)
         process.budgets.settle(reservation, usd)
 
     async def work() -> None:
@@ -520,12 +522,12 @@ def test_requests_of_unknown_length_do_not_overspend(shared: Shared, tiny: int) 
             await asyncio.gather(*(ask(*each) for each in asks))
         written = shared.spent()
         assert written == {
-            "key:one": to_nusd(spent["one"]),
-            "key:two": to_nusd(spent["two"]),
-            "team:red": to_nusd(spent.total()),
+            "key:one": spent["one"],
+            "key:two": spent["two"],
+            "team:red": spent.total(),
         }
-        assert limit_usd - 0.0001 < spent.total() <= limit_usd + 3 * long_usd
-        assert spent["one"] <= limit_usd / 2 + 3 * long_usd
+        assert limit - to_nusd(expected.least_usd) < spent.total() <= limit + 3 * long
+        assert spent["one"] <= limit // 2 + 3 * long
 
     run(work())
 
