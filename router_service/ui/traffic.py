@@ -60,6 +60,8 @@ class Session(BaseModel):
     """Whether a sandbox answers for every model, because no models are configured."""
     reasons: Mapping[str, str] = {reason: reason.label for reason in Reason}
     """Why a model answered, in a few words, by the decision's reason."""
+    keeps_content: bool
+    """Whether the decision log has prompts and answers."""
     model_name: str
     """Model name that a client sends to have a request routed."""
     policy_names: Mapping[str, str]
@@ -182,6 +184,7 @@ async def session(request: Request) -> Session:
         key=info_of(request).key,
         is_admin=visible_key(request) is None,
         is_sandbox=gateway.engine.settings.is_sandbox,
+        keeps_content=gateway.background.keeps_content,
         model_name=gateway.engine.settings.router.model_name,
         policy_names=published_names(gateway.engine.manifest.named_rules),
     )
