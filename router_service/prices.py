@@ -63,6 +63,11 @@ def look_up_id(model_id: str, at: datetime) -> Listing | None:
     return _find(name, _LISTED_PROVIDERS.get(provider, provider), None, at) if slash else None
 
 
+def look_up_name(name: str, at: datetime) -> Listing | None:
+    """Return the listing of the provider that a model's name belongs to; None without one."""
+    return _find(name, None, None, at) or _find(name.replace(".", "-"), None, None, at)
+
+
 def _find(
     upstream_model: str, provider_id: str | None, base_url: str | None, at: datetime
 ) -> Listing | None:

@@ -32,7 +32,7 @@ from router_service.apis.openapi import Document, RequestSchema
 from router_service.core.errors import DatabaseError
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import ACCOUNTS, ERRORS, json_request
-from router_service.http.transfer import gateway_of, info_of, read_body
+from router_service.http.transfer import gateway_of, info_of, json_answer, read_body, read_database
 
 MAX_BODY_BYTES = 128 * 1024
 
@@ -79,16 +79,34 @@ async def _read(request: Request, spec: type[S]) -> S:
         raise describe_mistake(exc) from exc
 
 
-async def _use(
-    request: Request, work: Callable[Concatenate[Accounts, P], T], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """Return what a method of `Accounts` returns, which runs in a thread."""
+async def _show(
+    request: Request,
+    read: Callable[Concatenate[Accounts, P], BaseModel],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Response:
+    """Return what a method of `Accounts` reads."""
+    accounts = _accounts_of(request)
+
+    def write() -> bytes:
+        return read(accounts, *args, **kwargs).model_dump_json().encode()
+
+    return json_answer(request, await read_database(request, write))
+
+
+def _accounts_of(request: Request) -> Accounts:
     gateway = gateway_of(request)
     failure = gateway.database.failure
     if failure is not None:
         raise failure  # at once, instead of after the connection's timeout
-    accounts = Accounts(gateway.database.database, gateway.engine.settings.keys)
-    return await asyncio.to_thread(work, accounts, *args, **kwargs)
+    return Accounts(gateway.database.database, gateway.engine.settings.keys)
+
+
+async def _use(
+    request: Request, work: Callable[Concatenate[Accounts, P], T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return what a method of `Accounts` returns, which runs in a thread."""
+    return await asyncio.to_thread(work, _accounts_of(request), *args, **kwargs)
 
 
 async def _change(
@@ -145,7 +163,7 @@ async def create_key(request: Request) -> CreatedKey:
     return await _change(request, "created a key", spec.name, Accounts.create_key, spec)
 
 
-@routes.get("/keys", summary="List the keys")
+@routes.get("/keys", summary="List the keys", response_model=KeyPage)
 async def list_keys(
     request: Request,
     search: Search = None,
@@ -153,12 +171,12 @@ async def list_keys(
     status: KeyStatus | None = None,
     limit: PageSize = PAGE_SIZE,
     after: After = None,
-) -> KeyPage:
+) -> Response:
     """List the keys of the database by name, with what they have spent.
 
     Keys of the configuration file are not in this list.
     """
-    return await _use(request, Accounts.list_keys, search, team, status, limit, after)
+    return await _show(request, Accounts.list_keys, search, team, status, limit, after)
 
 
 @routes.post(
@@ -185,10 +203,10 @@ async def revoke_key(request: Request, name: str) -> KeyView:
     return await _change(request, "revoked a key", name, Accounts.revoke_key, name)
 
 
-@routes.get("/keys/{name:path}", summary="Get a key")
-async def get_key(request: Request, name: str) -> KeyView:
+@routes.get("/keys/{name:path}", summary="Get a key", response_model=KeyView)
+async def get_key(request: Request, name: str) -> Response:
     """Return a key without its secret, and what it has spent."""
-    return await _use(request, Accounts.get_key, name)
+    return await _show(request, Accounts.get_key, name)
 
 
 @routes.patch(
@@ -223,18 +241,18 @@ async def create_team(request: Request) -> TeamView:
     return await _change(request, "created a team", spec.name, Accounts.create_team, spec)
 
 
-@routes.get("/teams", summary="List the teams")
+@routes.get("/teams", summary="List the teams", response_model=TeamPage)
 async def list_teams(
     request: Request, search: Search = None, limit: PageSize = PAGE_SIZE, after: After = None
-) -> TeamPage:
+) -> Response:
     """List the teams by name, with what they have spent."""
-    return await _use(request, Accounts.list_teams, search, limit, after)
+    return await _show(request, Accounts.list_teams, search, limit, after)
 
 
-@routes.get("/teams/{name:path}", summary="Get a team")
-async def get_team(request: Request, name: str) -> TeamView:
+@routes.get("/teams/{name:path}", summary="Get a team", response_model=TeamView)
+async def get_team(request: Request, name: str) -> Response:
     """Return a team, and what it has spent."""
-    return await _use(request, Accounts.get_team, name)
+    return await _show(request, Accounts.get_team, name)
 
 
 @routes.patch(

@@ -45,9 +45,9 @@ MAX_REQUEST_ID = 200
 TRACED_PREFIX = "/v1/"
 """Prefix of traced paths. Spans of health probes and metric scrapes would only be noise."""
 
-SHED_PREFIXES = ("/v1/", "/ui/api/ask/")
-"""Prefixes of paths that need a slot. All other paths, such as health probes, metrics and
-administration, must be answered under any load."""
+SHED_PREFIXES = ("/v1/", "/ui/api/ask/", "/ui/api/traffic/", "/ui/openapi.json")
+"""Prefixes of paths that every key may use, so that they need a slot. All other paths, such as
+health probes, metrics and administration, must be answered under any load."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
+from starlette.responses import Response
 
 from router_service.core.errors import InvalidRequestError, UsageDisabledError
 from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import DECISIONS, ERRORS
-from router_service.http.transfer import gateway_of, info_of
+from router_service.http.transfer import gateway_of, info_of, json_answer, read_database
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.recent_requests import MICRO, RecentRequest, RequestOutcome
 from router_service.telemetry.request_lists import (
@@ -161,17 +161,21 @@ class RequestParameters(BaseModel):
         )
 
 
-@routes.get("/v1/requests", tags=[DECISIONS], summary="List recent requests")
-async def list_requests(
-    request: Request, asked: Annotated[RequestParameters, Query()]
-) -> RequestList:
+@routes.get(
+    "/v1/requests", tags=[DECISIONS], summary="List recent requests", response_model=RequestList
+)
+async def list_requests(request: Request, asked: Annotated[RequestParameters, Query()]) -> Response:
     """List requests of all workers and replicas, also those that were refused, newest first.
 
     An API key lists only its own requests; the admin key lists all. A request appears about a
     second after its end.
     """
     database, own_key = readable_requests(gateway_of(request)), visible_key(request)
-    return RequestList.of(await asyncio.to_thread(asked.read, database, own_key))
+
+    def read() -> bytes:
+        return RequestList.of(asked.read(database, own_key)).model_dump_json().encode()
+
+    return json_answer(request, await read_database(request, read))
 
 
 def visible_key(request: Request) -> str | None:

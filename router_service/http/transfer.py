@@ -8,10 +8,11 @@ import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import replace
-from typing import Protocol, TypeVar, cast
+from typing import ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest
@@ -43,6 +44,7 @@ VERIFIED_GOALS_HEADER = "x-switchcraft-verified-goals"
 
 RawHeaders = list[tuple[bytes, bytes]]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PART_WRITER = "switchcraft.part_writer"
@@ -256,6 +258,24 @@ async def read_by(read: Callable[[bytes], T], request: Request, body: bytes) -> 
     return await unless_client_leaves(
         request.receive, run(info_of(request).key, len(body), read, body)
     )
+
+
+async def read_database(
+    request: Request, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return what a function reads from the database, in one of the few threads that keys share.
+
+    The function writes what it has read as JSON, because that would hold up the event loop. Raises
+    the function's own errors, OverloadedError if no thread is free in time, and ClientDisconnect.
+    """
+    running = gateway_of(request).lists.run(info_of(request).key, 0, read, *args, **kwargs)
+    return await unless_client_leaves(request.receive, running)
+
+
+def json_answer(request: Request, body: bytes) -> Response:
+    """Return an answer that counts towards the memory of requests; raises OverloadedError."""
+    info_of(request).hold_memory(len(body))
+    return Response(body, media_type="application/json")
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:

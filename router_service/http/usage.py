@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Iterator
@@ -14,13 +13,13 @@ import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from router_service.core.errors import InvalidRequestError, UsageDisabledError
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import ERRORS, OPERATIONS
-from router_service.http.transfer import gateway_of
+from router_service.http.transfer import gateway_of, json_answer, read_database
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.usage_figures import UsageFigures
 from router_service.telemetry.usage_reports import (
@@ -99,7 +98,6 @@ class ReportParameters(BaseModel):
     tags=[OPERATIONS],
     summary="Usage by day, model, policy, key or team",
     response_model=UsageReport,
-    response_model_exclude_unset=True,
     responses={
         200: {
             "description": "The rows, as JSON or CSV",
@@ -107,9 +105,7 @@ class ReportParameters(BaseModel):
         }
     },
 )
-async def report_usage(
-    request: Request, asked: Annotated[ReportParameters, Query()]
-) -> UsageReport | StreamingResponse:
+async def report_usage(request: Request, asked: Annotated[ReportParameters, Query()]) -> Response:
     """Report requests, tokens, costs, savings, expected accuracy and feedback.
 
     The numbers are complete up to about a second ago. Days end at 0:00 UTC. Cells of CSV that begin
@@ -122,22 +118,27 @@ async def report_usage(
     if asked.format == "csv" or (asked.format is None and accepts_csv):
         lines = write_csv(_limited(rows), query.by)
         # Read here, so that an unreachable database gets a status.
-        start = await asyncio.to_thread(lambda: list(islice(lines, 2)))
+        start = await read_database(request, lambda: list(islice(lines, 2)))
         name = f"usage-{query.first}-{query.last}.csv"
         return StreamingResponse(
             chain(start, lines),
             media_type=f"{CSV}; charset=utf-8; header=present",
             headers={"content-disposition": f'attachment; filename="{name}"'},
         )
-    found = await asyncio.to_thread(lambda: list(islice(rows, asked.limit + 1)))
-    has_more = len(found) > asked.limit
-    return UsageReport(
-        rows=tuple(
-            ReportedUsage.of(row.sums, **{str(group): name for group, name in row.groups.items()})
-            for row in found[: asked.limit]
-        ),
-        next=_cursor(found[asked.limit - 1].position) if has_more else None,
-    )
+
+    def read() -> bytes:
+        found = list(islice(rows, asked.limit + 1))
+        has_more = len(found) > asked.limit
+        report = UsageReport(
+            rows=tuple(
+                ReportedUsage.of(row.sums, **{str(by): name for by, name in row.groups.items()})
+                for row in found[: asked.limit]
+            ),
+            next=_cursor(found[asked.limit - 1].position) if has_more else None,
+        )
+        return report.model_dump_json(exclude_unset=True).encode()
+
+    return json_answer(request, await read_database(request, read))
 
 
 def readable_usage(gateway: Gateway) -> Database:

@@ -54,7 +54,7 @@ WITHOUT_CHOICE: Mapping[str, str] = {
 _ROUTED: Mapping[str, str] = {
     Reason.UNREAD: "is the highest probability, which decides because a part could not be read",
     Reason.EXPLORED: "was drawn at random, to learn how all models answer",
-    Reason.STICKY: "stays, because it served the conversation so far and a change would not pay",
+    Reason.STICKY: "stays, because it served the conversation so far",
     Reason.SWITCHED: "replaces the conversation's earlier model, because the change pays",
     Reason.RISK: "is the policy's choice among the models that are sure enough for risky tools",
     Reason.BUDGET: "is the policy's choice among the models that the rest of the budget allows",
@@ -89,9 +89,7 @@ def explanation_of(record: DecisionRecord, labels: Mapping[str, str] = MappingPr
     """Return why the model of a record answered, in one sentence."""
     if record.reason == Reason.FALLBACK:
         arm = record.arm or ""
-        choice = labels.get(arm, arm)
-        chosen = f"the router's choice, {choice}," if choice else "the model before it"
-        sentence = f"{record.model}: the next choice, because {chosen} failed."
+        sentence = explain_fallback(record.model, labels.get(arm, arm))
     elif record.reason in Verified.reasons and record.candidates:
         accepted = next((c for c in record.candidates if c.is_accepted), record.candidates[-1])
         label = arm_label(accepted.arm, accepted.model)
@@ -109,6 +107,12 @@ def explanation_of(record: DecisionRecord, labels: Mapping[str, str] = MappingPr
     if record.budget is not None:
         sentence = f"{sentence} {explain_budget(record.budget)}"
     return sentence
+
+
+def explain_fallback(model: str, choice: str) -> str:
+    """Return why a model answered instead of the router's choice, which is empty without one."""
+    chosen = f"the router's choice, {choice}," if choice else "the model before it"
+    return f"{model}: the next choice, because {chosen} failed."
 
 
 def _explain_choice_of(record: DecisionRecord, labels: Mapping[str, str]) -> Explanation | None:

@@ -17,7 +17,7 @@ from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
 from router_service.core.resources import Stage
-from router_service.policies.explanations import arm_label, explain_choice
+from router_service.policies.explanations import arm_label, explain_choice, explain_fallback
 from router_service.policies.verified import explain_candidate
 from router_service.requests.candidates import Candidate, answer_cost_usd
 from router_service.requests.planning import Plan
@@ -264,6 +264,10 @@ class Exchange:
                 accepted.p_correct,
                 accepted.ungrounded,
             )
+        elif reason == Reason.FALLBACK:
+            choice = "" if decision is None else decision.arm
+            labels = self.plan.planner.labels
+            return explain_fallback(accepted.model.name, labels.get(choice, choice))
         elif decision is None or reason != decision.reason:
             return None
         else:

@@ -112,8 +112,15 @@ takes 0.01 s, must not wait that long for a thread. More threads would not read 
 reading a body needs the interpreter's lock."""
 
 
+LIST_THREADS = 2
+"""Threads that read lists, usage and accounts from the database. More would only hold more answers
+in memory, because writing them as JSON needs the interpreter's lock."""
+MAX_WAITING_LISTS = 200
+"""Requests for lists, usage and accounts that may wait for a thread."""
+
+
 class DecisionQueue:
-    """Threads for decisions, with a queue that is limited in length and waiting time.
+    """Threads for one kind of work, with a queue that is limited in length and waiting time.
 
     Callers share the processor time of the threads: a free thread goes to the caller that has used
     least of it (start-time fair queueing: Goyal, Vin and Cheng, 1996). A caller is an API key.
@@ -126,13 +133,16 @@ class DecisionQueue:
         max_waiting: int,
         max_wait_s: float,
         processor_clock: Callable[[], float] = time.thread_time,
+        what: str = "decision",
     ) -> None:
         """Run `threads` decisions of small bodies at a time, and one of a large body.
 
         Of either kind, `max_waiting` more may wait, each for at most `max_wait_s`.
-        `processor_clock` returns the seconds of processor time that the calling thread has used.
+        `processor_clock` returns the seconds of processor time that the calling thread has used,
+        and `what` names the work in errors and metrics.
         """
-        self._threads = ThreadPoolExecutor(threads + 1, thread_name_prefix="decisions")
+        self._what = what
+        self._threads = ThreadPoolExecutor(threads + 1, thread_name_prefix=f"{what}s")
         self._small = FairSemaphore(threads, self._used_s, leaves_room=False)
         self._large = FairSemaphore(1, self._used_s, leaves_room=False)
         self._max_waiting = max_waiting
@@ -207,16 +217,16 @@ class DecisionQueue:
             async with asyncio.timeout(self._max_wait_s):
                 await threads.acquire(caller)
         except TimeoutError as exc:
-            problem = f"No decision thread was free within {self._max_wait_s:g} s. Retry later."
-            raise OverloadedError("decisions_queued", problem) from exc
+            problem = f"No {self._what} thread was free within {self._max_wait_s:g} s. Retry later."
+            raise OverloadedError(f"{self._what}s_queued", problem) from exc
 
     def _make_room(self, threads: FairSemaphore, caller: str | None) -> None:
         """Make room in the queue: refuse the last waiting decision of the busiest caller.
 
         Raises OverloadedError if `caller` is the busiest one, or would be with its new decision.
         """
-        problem = "Too many requests wait for a decision. Retry later."
-        refusal = OverloadedError("decisions_queued", problem)
+        problem = f"Too many requests wait for a {self._what}. Retry later."
+        refusal = OverloadedError(f"{self._what}s_queued", problem)
         busiest = threads.longest_queue()
         if threads.waiting_of(busiest) <= threads.waiting_of(caller) + (busiest != caller):
             raise refusal

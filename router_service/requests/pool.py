@@ -20,7 +20,7 @@ from router_service.core.errors import (
 from router_service.policies.caching import ArmTerms, cache_rule
 from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
-from router_service.prices import Listing, look_up, look_up_id
+from router_service.prices import Listing, look_up, look_up_id, look_up_name
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
 from router_service.settings import Deployment, Model, Settings, match_wildcard
 from router_service.store.records import UpstreamObject
@@ -355,6 +355,21 @@ def pool_notes(pool: Pool, measured_prices: Mapping[str, Price]) -> tuple[PoolNo
             f"providers: {models}"
         )
         notes.append(PoolNote(text, lines=(text,), is_warning=False))
+    uncached = [
+        model.name
+        for model in pool.models.used
+        if not model.provider
+        and model.price is not None
+        and model.price.input_usd_per_mtok
+        and model.price.cached_input_usd_per_mtok is None
+    ]
+    if uncached:
+        text = (
+            "the price of cached input is unknown, so it counts like other input, which may be "
+            "four times its cost; set cache_read_input_token_cost in model_info: "
+            f"{', '.join(uncached)}"
+        )
+        notes.append(PoolNote(text, lines=(text,)))
     present = {arm: _in_and_out(price) for arm, price in pool.prices.items()}
     changes = {
         arm: (before, now)
@@ -399,20 +414,36 @@ def _priced_models(
 def _with_listing(model: Model, last_resort: Price | None = None) -> Model:
     """Return a model with the list's price and context window for those that it does not have.
 
-    If the price is not listed either, it gets the last resort.
+    If the price is not listed either, it gets the last resort. At an address that is not listed, a
+    price without one for cached input gets that of the model's name, in the same proportion to the
+    other input: behind a proxy, providers still cache what agents repeat.
     """
     now = datetime.now(UTC)
     listings = (_listing(deployment, now) for deployment in model.deployments)
     unlisted = Listing(provider="", price=None, context_window_tokens=None)
     listing = next((found for found in listings if found is not None), unlisted)
+    price = model.price or listing.price or last_resort
+    if listing is unlisted and price is not None and price.cached_input_usd_per_mtok is None:
+        price = _with_cached_input(price, model, now)
     known = model.capabilities
     window_tokens = known.context_window_tokens or listing.context_window_tokens
     changes = {
-        "price": model.price or listing.price or last_resort,
+        "price": price,
         "capabilities": known.model_copy(update={"context_window_tokens": window_tokens}),
         "provider": listing.provider,
     }
     return model.model_copy(update=changes)
+
+
+def _with_cached_input(price: Price, model: Model, now: datetime) -> Price:
+    names = (*(deployment.listed_as for deployment in model.deployments), model.name)
+    for found in (look_up_name(name, now) for name in names):
+        listed = None if found is None else found.price
+        if listed and listed.input_usd_per_mtok and listed.cached_input_usd_per_mtok is not None:
+            share = listed.cached_input_usd_per_mtok / listed.input_usd_per_mtok
+            cached = round(share * price.input_usd_per_mtok, 9)
+            return price.model_copy(update={"cached_input_usd_per_mtok": cached})
+    return price
 
 
 def _listing(deployment: Deployment, now: datetime) -> Listing | None:

@@ -28,7 +28,13 @@ from router_service.requests.conversation_index import ConversationDecisions, Co
 from router_service.requests.conversations import Conversations
 from router_service.requests.exchange import Exchange
 from router_service.requests.feedback import BackgroundLog, Feedback, WeakEvidence
-from router_service.requests.limits import DecisionQueue, Drain, Slots
+from router_service.requests.limits import (
+    LIST_THREADS,
+    MAX_WAITING_LISTS,
+    DecisionQueue,
+    Drain,
+    Slots,
+)
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
 from router_service.requests.planning import DecidingRouter
 from router_service.requests.recording import Recorder
@@ -190,6 +196,10 @@ class Gateway:
         self.decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
+        self.lists = DecisionQueue(
+            LIST_THREADS, MAX_WAITING_LISTS, server.max_decision_wait_s, what="list"
+        )
+        """Threads that read what the page and the API show of the database."""
 
         self._gauges = Gauges(
             self.metrics, self.breakers, self.slots, self.decisions, self.held_memory
@@ -279,6 +289,7 @@ class Gateway:
     async def aclose(self) -> None:
         """Finish the background work and close all connections."""
         self.decisions.close()
+        self.lists.close()
         await self.reloader.aclose()
         await self.syncer.aclose()
         await self.engine.retire()

@@ -546,9 +546,19 @@ class Metrics:
     shed_requests = _counter(
         "shed_requests",
         "Requests refused because the gateway is overloaded or shutting down, by reason: "
-        "overloaded, decisions_queued, too_many_requests, shutting_down.",
+        "overloaded, decisions_queued, lists_queued, too_many_requests, shutting_down.",
         "reason",
-        starts=[_each(("overloaded", "decisions_queued", "too_many_requests", "shutting_down"))],
+        starts=[
+            _each(
+                (
+                    "overloaded",
+                    "decisions_queued",
+                    "lists_queued",
+                    "too_many_requests",
+                    "shutting_down",
+                )
+            )
+        ],
     )
     limited_requests = _counter(
         "limited_requests",

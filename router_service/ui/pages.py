@@ -6,8 +6,9 @@ import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import orjson
 from fastapi import APIRouter, FastAPI, Query
 from pydantic import AfterValidator, BaseModel
 from starlette.requests import Request
@@ -18,7 +19,14 @@ from router_service import __version__
 from router_service.apis.registry import APIS
 from router_service.artifact import Encoder, FrontierPoint, Manifest, Measure, Provenance
 from router_service.http.auth import UI_DESCRIPTION_PATH, UI_PATH
-from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
+from router_service.http.transfer import (
+    gateway_of,
+    info_of,
+    json_answer,
+    read_body,
+    read_database,
+    unless_client_leaves,
+)
 from router_service.measurement.advice import Advice
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.held_out import HELD_OUT
@@ -194,10 +202,11 @@ async def page_with_slash() -> RedirectResponse:
 
 
 @routes.get(UI_DESCRIPTION_PATH.removeprefix(UI_PATH))
-def openapi(request: Request) -> dict[str, Any]:
+async def openapi(request: Request) -> Response:
     """Return the OpenAPI description, which the page shows; in a thread, as it takes 0.5 s."""
     app: FastAPI = request.app
-    return app.openapi()
+    body = await read_database(request, lambda: orjson.dumps(app.openapi()))
+    return json_answer(request, body)
 
 
 @routes.post("/api/explain")

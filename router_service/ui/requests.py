@@ -5,11 +5,11 @@ Every key may use it. Only the admin key sees the requests of other keys.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from typing import Annotated
 
+import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -34,7 +34,7 @@ from router_service.http.request_lists import (
     readable_requests,
     visible_key,
 )
-from router_service.http.transfer import gateway_of
+from router_service.http.transfer import gateway_of, json_answer, read_database
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.settings import ServerSettings
 from router_service.telemetry.metrics import NO_MODEL
@@ -110,7 +110,7 @@ async def live_traffic(
         return LiveTraffic(**dict(page), figures=figures).model_dump_json().encode()
 
     try:
-        body = await asyncio.to_thread(read, readable_requests(gateway))
+        body = await read_database(request, read, readable_requests(gateway))
     except (UsageDisabledError, DatabaseError) as exc:
         problem = "Requests cannot be listed"
         text = why_unavailable(problem, exc, sees_all=own_key is None)
@@ -119,16 +119,19 @@ async def live_traffic(
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
-    return Response(body, headers={"etag": tag}, media_type="application/json")
+    answer = json_answer(request, body)
+    answer.headers["etag"] = tag
+    return answer
 
 
-@routes.get("/requests/names")
-async def names(request: Request) -> RequestNames | UnavailableRequests:
+@routes.get("/requests/names", response_model=RequestNames | UnavailableRequests)
+async def names(request: Request) -> Response | UnavailableRequests:
     """Return the names that filters may have."""
     own_key = visible_key(request)
     try:
         database = readable_requests(gateway_of(request))
-        return await asyncio.to_thread(read_names, database, own_key)
+        body = await read_database(request, lambda: orjson.dumps(read_names(database, own_key)))
+        return json_answer(request, body)
     except (UsageDisabledError, DatabaseError) as exc:
         text = why_unavailable("Requests cannot be listed", exc, sees_all=own_key is None)
         return UnavailableRequests(unavailable=text)
@@ -147,7 +150,8 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
         is_reachable = False
     listed: ListedRequest | None = None
     try:
-        row = await asyncio.to_thread(find_request, readable_requests(gateway), request_id)
+        database = readable_requests(gateway)
+        row = await read_database(request, find_request, database, request_id)
         listed = None if row is None else ListedRequest.of(row)
     except (UsageDisabledError, DatabaseError):
         pass  # then the decision is all that is known

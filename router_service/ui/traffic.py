@@ -5,7 +5,6 @@ Every key may use them. Only the admin key sees the traffic of other keys.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -14,6 +13,7 @@ from typing import Annotated, Self
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from starlette.requests import Request
+from starlette.responses import Response
 
 from router_service import __version__
 from router_service.access.accounts import Accounts
@@ -28,7 +28,7 @@ from router_service.database.engine import Database
 from router_service.database.usage_sums import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import visible_key
-from router_service.http.transfer import gateway_of, info_of
+from router_service.http.transfer import gateway_of, info_of, json_answer, read_database
 from router_service.http.usage import readable_usage
 from router_service.policies.names import published_names
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S
@@ -60,6 +60,8 @@ class Session(BaseModel):
     """Whether a sandbox answers for every model, because no models are configured."""
     reasons: Mapping[str, str] = {reason: reason.label for reason in Reason}
     """Why a model answered, in a few words, by the decision's reason."""
+    keeps_content: bool
+    """Whether the decision log has prompts and answers."""
     model_name: str
     """Model name that a client sends to have a request routed."""
     policy_names: Mapping[str, str]
@@ -182,6 +184,7 @@ async def session(request: Request) -> Session:
         key=info_of(request).key,
         is_admin=visible_key(request) is None,
         is_sandbox=gateway.engine.settings.is_sandbox,
+        keeps_content=gateway.background.keeps_content,
         model_name=gateway.engine.settings.router.model_name,
         policy_names=published_names(gateway.engine.manifest.named_rules),
     )
@@ -198,7 +201,7 @@ async def account(request: Request) -> KeyView | None:
         raise gateway.database.failure  # at once, instead of after the connection's timeout
     try:
         accounts = Accounts(gateway.database.database)
-        return None if name is None else await asyncio.to_thread(accounts.get_key, name)
+        return None if name is None else await read_database(request, accounts.get_key, name)
     except UnknownAccountError:
         return None
 
@@ -206,7 +209,7 @@ async def account(request: Request) -> KeyView | None:
 Filter = Annotated[str | None, Query(max_length=MAX_NAME)]
 
 
-@routes.get("/overview")
+@routes.get("/overview", response_model=Overview | UnavailableOverview)
 async def overview(
     request: Request,
     period: Period = Period.HOUR,
@@ -214,7 +217,7 @@ async def overview(
     policy: Filter = None,
     key: Filter = None,
     team: Filter = None,
-) -> Overview | UnavailableOverview:
+) -> Response | UnavailableOverview:
     """Return the traffic of a period until now, of all workers and replicas.
 
     A client's key sees only its own traffic. With the filter `team`, the list of keys has those
@@ -225,17 +228,16 @@ async def overview(
     baseline = gateway.engine.pool.baseline
     baseline_model = None if baseline is None else baseline.name
     wanted = UsageFilter(model, policy, own_key or key, None if own_key else team)
-    try:
-        database = readable_usage(gateway)
-        return await asyncio.to_thread(
-            read_overview,
-            database,
-            period,
-            time.time(),
-            wanted,
-            baseline_model,
-            sees_all=own_key is None,
+
+    def read(database: Database) -> bytes:
+        sees_all = own_key is None
+        found = read_overview(
+            database, period, time.time(), wanted, baseline_model, sees_all=sees_all
         )
+        return found.model_dump_json().encode()
+
+    try:
+        return json_answer(request, await read_database(request, read, readable_usage(gateway)))
     except (UsageDisabledError, DatabaseError) as exc:
         text = why_unavailable("Usage is not available", exc, sees_all=own_key is None)
         return UnavailableOverview(unavailable=text)

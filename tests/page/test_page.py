@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from router_service.apis.conversation import Conversation, parse_conversation
 from router_service.measurement.held_out import single_accuracies
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.router import Router
+from router_service.serving.app import create_app
+from router_service.settings import DecisionLogSettings, Settings
 from tests.bodies import ASK, TOOLS
+from tests.fakes import FakeRouter
 from tests.page.watching import choose_example, open_playground, tab_to
+from tests.serving import Sandbox, served
 
 
 def shown_request(page: Page) -> Conversation:
@@ -271,6 +276,42 @@ def test_router_view_hides_hashes_until_they_are_needed(page: Page, shipped: Rou
     card.locator("summary", has_text="train it again").click()
     expect(card.get_by_text(provenance.commit, exact=True)).to_be_visible()
     expect(card.get_by_text(provenance.data_sha256)).to_be_visible()
+
+
+def test_router_page_says_one_thing_about_the_default(page: Page, origin: str) -> None:
+    """The plain model name has the rule of this gateway's default policy, in text and table."""
+    page.goto("/ui#router")
+    rule = httpx.get(f"{origin}/ui/api/artifact").json()["policies"]["fast"]
+    table = page.locator("#router-body table", has_text="Model name")
+    expect(table).to_be_visible()
+    rows = {
+        row.locator("code").first.inner_text(): row.inner_text()
+        for row in table.locator("tbody tr").all()
+    }
+    plain, fast = rows["switchcraft"], rows["switchcraft:fast"]
+    assert plain.split("\n", 1)[-1] == fast.split("\n", 1)[-1]
+    assert rule in plain
+    expect(page.locator("#router-body")).to_contain_text(
+        f"The default of this gateway is fast ({rule})."
+    )
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_live_traffic_says_where_prompts_are_kept(
+    browser: Browser, sandbox: Sandbox, tmp_path: Path, content: bool
+) -> None:
+    """With `decision_log.content`, the page does not say that prompts are not stored."""
+    log = DecisionLogSettings(path=tmp_path / "log", content=content)
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    app = create_app(settings.model_copy(update={"decision_log": log}), FakeRouter())
+    with served(app) as url, browser.new_context(base_url=url) as context:
+        page = context.new_page()
+        page.goto("/ui#live")
+        kept = "This list has no prompts and answers, but the decision log keeps them."
+        lead = page.locator("#live-lead")
+        expect(lead).to_contain_text(kept if content else "Prompts and answers are not stored.")
+        if content:
+            expect(lead).not_to_contain_text("not stored")
 
 
 def test_docs_show_every_operation(page: Page, origin: str) -> None:

@@ -239,6 +239,37 @@ def test_stand_in_never_has_the_price_of_the_measured_model() -> None:
         Pool.build(settings, measured)
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "cached_usd"),
+    [
+        ("gpt-4.1-mini", None, 0.1),  # an arm of the artifact, at the price that it was profiled at
+        ("claude-sonnet-4.5", None, 0.3),
+        ("gpt-4o", OWN, 3.5),  # in proportion to a price of one's own
+        (
+            "gpt-4o",
+            Price(input_usd_per_mtok=7, output_usd_per_mtok=7, cached_input_usd_per_mtok=1),
+            1,
+        ),
+        ("private", OWN, None),
+    ],
+)
+def test_cached_input_has_a_price_behind_an_address_of_ones_own(
+    name: str, own: Price | None, cached_usd: float | None
+) -> None:
+    """A known model has the share of its provider's list; an unknown one has a warning."""
+    place = Deployment(upstream_model=name, base_url="http://proxy:4000/v1", provider="openai")
+    settings = Settings(models=(Model(name=name, deployments=(place,), price=own),))
+    shipped = read_manifest(SHIPPED / MANIFEST)
+    pool = Pool.build(settings, shipped)
+    price = pool.models[name].price
+    assert price is not None
+    assert price.cached_input_usd_per_mtok == cached_usd
+    measured = {arm: usage.price for arm, usage in shipped.profile.items()}
+    warnings = [note.text for note in pool_notes(pool, measured) if "cached input" in note.text]
+    assert len(warnings) == (cached_usd is None)
+    assert all(name in text for text in warnings)
+
+
 def test_notes_name_the_prices_that_have_changed() -> None:
     """Operators see which costs differ from those of the artifact's figures."""
     gpt = Deployment(upstream_model="gpt-4o", base_url=OPENAI)

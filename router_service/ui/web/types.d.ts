@@ -585,6 +585,7 @@ export interface Session {
   is_admin: boolean;
   is_sandbox: boolean;
   reasons: Record<string, string>;
+  keeps_content: boolean;
   model_name: string;
   policy_names: Record<string, string>;
   version: string;

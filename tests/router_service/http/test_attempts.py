@@ -97,6 +97,8 @@ def test_next_best_arm_answers_after_a_failure(house: House, fault: str, stream:
     assert response.status_code == 200
     assert response.headers["x-switchcraft-model"] == "large"
     assert response.headers["x-switchcraft-reason"] == "fallback"
+    why = "large: the next choice, because the router's choice, medium, failed."
+    assert response.headers["x-switchcraft-why"] == why
     assert house.asked()["large"] == 1
     assert "small" not in house.asked()
 
@@ -188,6 +190,8 @@ def test_pinned_model_uses_its_configured_fallbacks() -> None:
         with served(create_app(settings, FakeRouter())) as gateway:
             response = httpx.post(gateway + CHAT, json=BODY | {"model": "large"})
     assert response.headers["x-switchcraft-model"] == "small"
+    why = "small: the next choice, because the model before it failed."
+    assert response.headers["x-switchcraft-why"] == why
 
 
 def two_places(first: str, second: str, **first_place: object) -> Settings:

@@ -85,6 +85,32 @@ def busy(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield url
 
 
+@pytest.mark.parametrize(
+    "path",
+    [API, PAGE, f"{PAGE}/names", f"{PAGE}/x", "/ui/api/traffic/overview", "/ui/openapi.json"],
+)
+def test_lists_need_a_slot(sandbox: Sandbox, tmp_path: Path, path: str) -> None:
+    """While other requests have all slots, what every key may read is refused at once."""
+    server = ServerSettings(max_requests_in_flight=1)
+    app = create_app(settings_of(sandbox, tmp_path / "test.db", server=server), FakeRouter())
+    with served(app) as url:
+        assert get(url, path, ANNA).status_code in {200, 404}
+        with app.state.gateway.slots.slot("bob"):
+            refused = get(url, path, ANNA)
+            assert get(url, "/admin/keys").status_code == 200
+        assert get(url, path, ANNA).status_code in {200, 404}
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+
+
+@pytest.mark.parametrize("path", [API, PAGE, f"{PAGE}/names"])
+def test_lists_count_as_memory_of_requests(sandbox: Sandbox, tmp_path: Path, path: str) -> None:
+    """A list that is longer than the memory for requests is refused."""
+    app = create_app(settings_of(sandbox, tmp_path / "test.db"), FakeRouter())
+    app.state.gateway.slots.max_bytes = 1
+    with served(app) as url:
+        assert get(url, path).status_code in {429, 503}
+
+
 def test_all_requests_are_listed(busy: str) -> None:
     """The list has answered, failed and refused requests, with what is known of each."""
     found = rows(busy)

@@ -74,7 +74,7 @@ USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
             "mid",
             Reason.STICKY,
             "drift=0.05",
-            "mid: 92% stays, because it served the conversation so far and a change would not pay.",
+            "mid: 92% stays, because it served the conversation so far.",
         ),
         (
             "mini",

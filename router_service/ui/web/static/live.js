@@ -116,9 +116,12 @@ export class LiveTraffic {
 
   /** Shows the view, and keeps it up to date. */
   start() {
-    const { is_admin, key } = this.session;
+    const { is_admin, key, keeps_content } = this.session;
+    const content = keeps_content
+      ? "This list has no prompts and answers, but the decision log keeps them."
+      : "Prompts and answers are not stored.";
     byId("live-lead").textContent =
-      `${is_admin ? "All requests to this gateway" : `All requests with the key ${key}`}, of all workers and replicas, refused ones included. Prompts and answers are not stored.`;
+      `${is_admin ? "All requests to this gateway" : `All requests with the key ${key}`}, of all workers and replicas, refused ones included. ${content}`;
     this.filterBox.append(
       h(
         "div",

@@ -275,7 +275,9 @@ function policies(card) {
 /** @param {ArtifactCard} card */
 function policyNames(card) {
   const measured = curves(card).flatMap(({ points }) => points);
-  const rows = Object.entries(card.policies).map(([name, rule]) => {
+  const standard = readPolicy(card.default_policy).rule;
+  const rows = Object.entries(card.policies).map(([name, own]) => {
+    const rule = name === "default" ? standard : own;
     const point = measured.find(({ policy }) => policy === rule);
     return [
       h(
@@ -288,15 +290,15 @@ function policyNames(card) {
       point ? usdPer1k(point.cost_usd.value) : "",
     ];
   });
-  const { name, rule } = readPolicy(card.default_policy);
-  const standard = name === "default" ? rule : policyText(card.default_policy);
+  const { name } = readPolicy(card.default_policy);
+  const text = name === "default" ? standard : policyText(card.default_policy);
   return h(
     "div",
     {},
     h(
       "p",
       { class: "hint" },
-      `A request chooses a policy by its model name. The default of this gateway is ${standard}.`,
+      `A request chooses a policy by its model name. The default of this gateway is ${text}.`,
     ),
     table("Named policies", ["Model name", "Accuracy", "Per 1,000 requests"], rows),
   );
