@@ -69,7 +69,11 @@ class VerifierSpec(BaseModel):
         unknown = {*self.candidate_features} - {*CANDIDATE_FEATURES}
         unknown |= {*self.gain_features} - {*GAIN_FEATURES}
         if unknown:
-            raise ValueError(f"this version cannot compute the features {sorted(unknown)}")
+            raise ValueError(
+                f"this version cannot compute the features {sorted(unknown)}; if an earlier one"
+                " could, their meaning has changed since: train the verifier again with"
+                " `switchcraft-train add-verifier`"
+            )
         if self.calibration.arms not in {None, 1}:
             raise ValueError("the calibration of a verifier must be for one output")
         return self
