@@ -72,5 +72,13 @@ def test_identifying_number_is_the_one_that_was_said(
         gateway_client(Settings.sandbox(url, router.artifact.manifest.arms), router) as http,
     ):
         response = http.post(CHAT, json=body, headers={"x-switchcraft-max-candidates": "1"})
-    assert response.status_code == 200
+        assert response.status_code == 200
+        record = record_of(http, response)
     assert response.headers.get("x-switchcraft-ungrounded") == named
+    assert record["stop"]["reason"] == "max_candidates"
+    assert record["stop"]["expected_cost_usd"] > 0
+    if named is None:
+        why = response.headers["x-switchcraft-why"]
+        assert f"Asking {record['stop']['arm']} was expected to" in why
+        assert why.endswith("but the limit on models was reached (max_candidates).")
+        assert record["explanation"] == why

@@ -187,7 +187,7 @@ function known(headers, request) {
   return verification(
     JSON.parse(headers.get(STEPS) ?? "[]"),
     headers.get("unverified") ?? null,
-    request,
+    { ...request, why: headers.get("why") },
   );
 }
 
@@ -197,8 +197,8 @@ function known(headers, request) {
 async function recorded(id, request) {
   for (let tries = 1; ; tries += 1) {
     try {
-      const { candidates, unverified } = await decision(id);
-      return verification(candidates ?? [], unverified, request);
+      const { candidates, unverified, explanation } = await decision(id);
+      return verification(candidates ?? [], unverified, { ...request, why: explanation });
     } catch (error) {
       // The decision is recorded shortly after the answer's end.
       if (tries === TRIES)
