@@ -161,7 +161,7 @@ def policies(
     artifact: MeasuredArtifact = None,
     config: GatewayConfig = None,
     goal: str | None = None,
-    verified_goals: bool = True,
+    verified_goals: Annotated[bool, Parameter(negative="--no-verified-goals")] = True,
     all_: bool = False,
 ) -> None:
     """Show the measured accuracy and cost of each policy of an artifact.

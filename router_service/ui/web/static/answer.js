@@ -184,11 +184,10 @@ function decisionHeaders(headers) {
 function known(headers, request) {
   const hasCandidates = ["verified", "text", undefined].includes(headers.get("reason"));
   if (hasCandidates && !headers.has(STEPS)) return undefined;
-  return verification(
-    JSON.parse(headers.get(STEPS) ?? "[]"),
-    headers.get("unverified") ?? null,
-    { ...request, why: headers.get("why") },
-  );
+  return verification(JSON.parse(headers.get(STEPS) ?? "[]"), headers.get("unverified") ?? null, {
+    ...request,
+    why: headers.get("why"),
+  });
 }
 
 /** The steps without their calls. A stream may begin before its answer is chosen or complete, so
