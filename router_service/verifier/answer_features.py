@@ -33,6 +33,7 @@ from router_service.core.values import request_value
 from router_service.predictor.model import Floats
 from router_service.predictor.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
 from router_service.verifier.grounding import (
+    MAX_COMPUTED,
     Said,
     Source,
     exact,
@@ -490,7 +491,8 @@ def _source_features(
             if key not in call.arguments:
                 left_said = max(left_said, hint)
                 counts["left_said"] += hint >= 1
-    explained = {*used}.union(*(scaled(number, (100, 1000), (100, 1000)) for number in used))
+    explained = {number * scale for number in used for scale in (1, 100, 1000)}
+    explained |= {n / scale for n in used if n < MAX_COMPUTED for scale in (100, 1000)}
     return {
         "values_said_exact": counts[Source.SAID.value],
         "values_calculated_exact": counts[Source.CALCULATED.value],

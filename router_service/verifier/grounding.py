@@ -47,6 +47,9 @@ _NUMBER = re.compile(
     r"(\d+(?:,\d{3}(?!\d))*(?:\.\d+)?)(?:\s?(k|m|bn|hundred|thousand|million|billion)\b)?",
     re.IGNORECASE,
 )
+_DIGITS = re.compile(r"\d+")
+_RUN = re.compile(r"(?<!\d)(?<!\d\.)\d++(?!\.\d)")
+"""Digits that are no part of a decimal number: 4.5 does not identify number 5."""
 _JOINED = [re.compile(rf"(?<!\d)\d++(?:{separator}\d++)+") for separator in ("-", " ", r"\.")]
 _MULTIPLES = {
     "hundred": 100,
@@ -154,7 +157,7 @@ class Said:
         joined = text.replace(") ", "-")  # (555) 123-4567
         groups = (re.sub(r"\D", "", run) for each in _JOINED for run in each.findall(joined))
         self._digits = {
-            *(word for word in known if word.isdigit()),
+            *map(_without_zeros, _RUN.findall(text)),
             *map(str, (*whole, *spoken)),
             *(_without_zeros(run) for run in groups if len(run) >= LEAST_JOINED_DIGITS),
         }
@@ -176,10 +179,12 @@ class Said:
         """
         if not isinstance(value, str):
             return str(exact(abs(value))) in self._digits
-        groups = [word for word in _WORD.findall(value) if word.isdigit()]
+        words = [*map(_without_zeros, _WORD.findall(value.lower()))]
+        groups = [word for word in words if word.isdigit()]
         return (
-            all(_without_zeros(group) in self._digits for group in groups)
-            or _without_zeros("".join(groups)) in self._digits
+            (len(words) > 1 and f" {' '.join(words)} " in self._words)
+            or all(group in self._digits for group in groups)
+            or _without_zeros("".join(_DIGITS.findall(value))) in self._digits
         )
 
     def share_of_text(self, text: str) -> float:
