@@ -59,8 +59,6 @@ class VerificationState:
     arms: Collection[str]
     """Arms that may be asked, unless they were asked before."""
     candidates: Sequence[ArmAnswer] = ()
-    excluded: Mapping[str, StopReason] = field(default_factory=dict)
-    """Arms that a limit excludes, besides those that the router finds by `limits`."""
     failed: Collection[str] = ()
     """Arms that were asked and gave no answer."""
     limits: VerificationLimits = NO_LIMITS
@@ -69,6 +67,8 @@ class VerificationState:
     grounded_tools: Collection[str] = ()
     """Tools that no accepted answer calls with an invented argument, unless a second arm gives the
     same value."""
+    excluded: Mapping[str, StopReason] = field(default_factory=dict)
+    """Arms that a limit excludes, besides those that the router finds by `limits`."""
 
 
 class UnverifiedReason(StrEnum):

@@ -54,10 +54,10 @@ def test_identifying_number_is_the_one_that_was_said(
     said: str, arguments: str, named: str | None
 ) -> None:
     """Another number is marked, whatever its length, and the same one is not."""
-    call = {"id": "c", "type": "function"}
-    call |= {"function": {"name": "delete_order", "arguments": arguments}}
-    choice = {"index": 0, "finish_reason": "tool_calls"}
-    choice |= {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
+    function = {"name": "delete_order", "arguments": arguments}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
     answer = json.dumps({"id": "a", "object": "chat.completion", "choices": [choice]}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     router = Router.load(SHIPPED)
