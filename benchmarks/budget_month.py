@@ -41,6 +41,7 @@ from router_service.measurement.held_out import (
     HeldOut,
     PricedOutcomes,
     read_judgements,
+    served_points,
 )
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.measurement.rules import best_single, pick, route
@@ -105,7 +106,7 @@ class Recorded:
         """The operating points of the shipped artifact."""
         manifest = self.artifact.manifest
         default = manifest.named_rules[DEFAULT]
-        return OperatingPoints.of(manifest, manifest.verified_frontier, default)
+        return OperatingPoints.of(manifest, served_points(self.artifact), default)
 
     @cached_property
     def _held_out(self) -> HeldOut:
@@ -138,10 +139,10 @@ class Recorded:
         simulation = Simulation(judged, verifier.gain_features)
         names = self.artifact.manifest.named_rules.values()
         for rule in {*(point.policy for point in self.points.front), *names}:
-            policy = parse_policy(rule)
+            policy = self.artifact.manifest.measured_policy(rule)
             if isinstance(policy, Verified):
                 costs_usd = held_out.fold_costs_usd(self._prices)
-                answers = simulation.answer(costs_usd, policy.price_usd)
+                answers = simulation.answer(costs_usd, policy.price_usd, floor=policy.floor)
                 correct, cost_usd, _ = answers.outcome(
                     self.outcomes.correct, self.outcomes.cost_usd, held_out.seconds
                 )

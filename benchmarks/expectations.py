@@ -26,8 +26,8 @@ from router_service.measurement.expectations import (
     RelativeAccuracy,
     compare_policies,
 )
-from router_service.measurement.held_out import HELD_OUT, HeldOut
-from router_service.policies.verified import Verified, is_verified
+from router_service.measurement.held_out import HELD_OUT, HeldOut, named_floors
+from router_service.policies.verified import is_verified
 
 SIZES = (30, 100, 300, 1_000, 4_000)
 """Numbers of a day's requests."""
@@ -102,13 +102,12 @@ def simulate(
 
 def compare_with_best(directory: Path, manifest: Manifest) -> dict[str, ComparedAnswers]:
     """Return what an artifact's policies answer beside its best single model, by rule."""
-    named = (manifest.policy(rule) for rule in manifest.policies.values())
     return compare_policies(
         directory / HELD_OUT,
         range(len(manifest.arms)),
         manifest.arms.index(manifest.best_single_arm or ""),
         [manifest.profile[arm].price for arm in manifest.arms],
-        sorted({each.price_usd for each in named if isinstance(each, Verified)}),
+        named_floors(manifest),
         () if manifest.verifier is None else manifest.verifier.gain_features,
     )
 

@@ -85,7 +85,7 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
         axes, pareto_front(manifest.frontier), BLUE, "Switchcraft, one model for each request"
     )
     draw_frontier(axes, manifest.verified_frontier, GREEN, "Switchcraft, verified answers")
-    points = (*manifest.frontier, *manifest.verified_frontier)
+    points = (*manifest.frontier, *manifest.verified_frontier, *manifest.named_frontier)
     by_policy = {point.policy: point for point in points}
     operating = manifest.named_rules[VERIFIED]
     named = {"fast": (BLUE, (18, -14)), "economy": (GREEN, (-30, 24)), "quality": (GREEN, (-30, 8))}

@@ -6,7 +6,7 @@ import calendar
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -185,6 +185,10 @@ class Manifest(_Frozen):
     verified_frontier: tuple[FrontierPoint, ...] = Field(
         default=(), description="Accuracy and cost of the policy `verified` at several prices."
     )
+    named_frontier: tuple[FrontierPoint, ...] = Field(
+        default=(),
+        description="The same for the verified policies with a name, with the verifier's floor.",
+    )
     familiarity: FamiliaritySpec | None = Field(
         default=None, description="Tells which requests are unlike the training queries."
     )
@@ -268,6 +272,20 @@ class Manifest(_Frozen):
         if rule == VERIFIED and self.verifier is not None:
             return Verified(self.verifier.price_usd)
         return parse_policy(rule, param=param)
+
+    def measured_policy(self, rule: str, *, param: str = "policy") -> Policy | Verified:
+        """Return the policy of a rule as it was measured: those of names have the verifier's floor.
+
+        Raises PolicyError, which names `param` as the request's field.
+        """
+        policy = self.policy(rule, param=param)
+        if (
+            isinstance(policy, Verified)
+            and self.verifier is not None
+            and str(policy) in self.named_rules.values()
+        ):
+            return replace(policy, floor=self.verifier.floor)
+        return policy
 
     @property
     def named_rules(self) -> dict[str, str]:

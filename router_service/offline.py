@@ -21,7 +21,7 @@ from router_service.checker.usability import AnswerTerms, why_unusable
 from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.measurement.advice import Advice, PoolFigures
 from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
-from router_service.measurement.held_out import verified_points
+from router_service.measurement.held_out import served_points
 from router_service.policies.base import Policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.router import Decision, Router
@@ -140,7 +140,7 @@ def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
     A rule is left out if a cheaper one of its kind is as accurate, unless it has a name or `every`
     is set. The rules that choose once come first, and then the verified ones.
     """
-    manifest, verified = artifact.manifest, verified_points(artifact)
+    manifest, verified = artifact.manifest, served_points(artifact)
     if not manifest.frontier:
         yield "No policy was measured for these arms at these prices."
         return
@@ -173,7 +173,7 @@ def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False)
     With `verified_goals`, it may be a verified policy. Then the rule for requests that cannot be
     verified follows. Raises PolicyError if the text is not a goal, or if no rule reaches it.
     """
-    manifest, verified = artifact.manifest, partial(verified_points, artifact)
+    manifest, verified = artifact.manifest, partial(served_points, artifact)
     goal = parse_goal(text, param="--goal")
     if goal is None:
         problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5; @95 may be appended"

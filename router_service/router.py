@@ -32,6 +32,7 @@ from router_service.apis.conversation import (
     parse_conversation,
 )
 from router_service.artifact import NO_VERIFIER, SHIPPED, Artifact
+from router_service.core.decision_record import StopReason, VerificationStop
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.reasons import Reason
 from router_service.core.resources import (
@@ -43,7 +44,7 @@ from router_service.core.resources import (
 )
 from router_service.core.values import request_value
 from router_service.measurement.goals import goal_policy, parse_goal
-from router_service.measurement.held_out import describe_pool, verified_points
+from router_service.measurement.held_out import describe_pool, served_points
 from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
 from router_service.policies.costs import Price
 from router_service.policies.exploration import explore
@@ -58,7 +59,7 @@ from router_service.verifier.answer_features import (
     Question,
     unconfirmed_arguments,
 )
-from router_service.verifier.graphs import StepTerms, Verifier
+from router_service.verifier.graphs import NextStep, StepTerms, Verifier
 from router_service.verifier.steps import Step, UnverifiedReason, VerificationState
 
 PREDICTIONS_BYTES = 8 * 2**20
@@ -227,7 +228,7 @@ class Router:
         self._verifier = None if spec is None else Verifier(artifact.directory, spec)
         manifest = self.artifact.manifest
         # Agents ask for the same goal with every request, and finding its rule takes 0.2 ms.
-        verified = partial(verified_points, self.artifact)
+        verified = partial(served_points, self.artifact)
         self._goal_policy = lru_cache(1000)(
             partial(goal_policy, manifest=manifest, verified=verified)
         )
@@ -393,15 +394,19 @@ class Router:
         asked = [*(candidate.arm for candidate in state.candidates), *state.failed]
         left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
         left_s = limits.max_added_latency_s - state.elapsed_s
-        able = [
-            arm
-            for arm in self.arms
-            if arm in state.arms
-            and arm not in asked
-            and len(asked) < limits.max_candidates
-            and costs_usd[arm] <= left_usd
-            and (not candidates or seconds_of[arm] <= left_s)
-        ]
+        able: list[str] = []
+        excluded = {arm: state.excluded[arm] for arm in self.arms if arm in state.excluded}
+        for arm in self.arms:
+            if arm not in state.arms or arm in asked:
+                continue
+            if len(asked) >= limits.max_candidates:
+                excluded[arm] = StopReason.MAX_CANDIDATES
+            elif costs_usd[arm] > left_usd:
+                excluded[arm] = StopReason.MAX_COST
+            elif candidates and seconds_of[arm] > left_s:
+                excluded[arm] = StopReason.MAX_ADDED_LATENCY
+            else:
+                able.append(arm)
         answers = {
             column_of[candidate.arm]: question.read(candidate.answer) for candidate in candidates
         }
@@ -428,6 +433,8 @@ class Router:
             StepTerms(
                 is_last=is_last,
                 waits=waits if may_ask_two else None,
+                floor=state.policy.floor,
+                excluded=[column_of[arm] for arm in excluded],
                 refused=ungrounded,
             ),
         )
@@ -443,6 +450,22 @@ class Router:
             expects_text=expects_text,
             unverified=UnverifiedReason.UNGROUNDED if step.accept in ungrounded else None,
             ungrounded={manifest.arms[column]: paths for column, paths in ungrounded.items()},
+            stop=None if step.accept is None else self._stop(step, able, excluded),
+        )
+
+    def _stop(
+        self, step: NextStep, able: Sequence[str], excluded: Mapping[str, StopReason]
+    ) -> VerificationStop:
+        """Return why a step accepts a candidate, by the arms that it might have asked."""
+        if step.left_out is None:
+            limit = next(iter(excluded.values()), StopReason.NO_MODEL_LEFT)
+            return VerificationStop(reason=StopReason.SURE if able else limit)
+        arm = self.artifact.manifest.arms[step.left_out]
+        return VerificationStop(
+            reason=excluded.get(arm, StopReason.NOT_WORTH),
+            arm=arm,
+            expected_gain=step.left_out_gain,
+            expected_cost_usd=self._cost_of_arm_usd[arm],
         )
 
     def policy(
@@ -456,6 +479,8 @@ class Router:
         """
         manifest = self.artifact.manifest
         name = text or DEFAULT
+        if is_verified(name) and name != VERIFIED:
+            return manifest.policy(name, param=param)  # a price of the request's own has no floor
         rule = name if is_verified(name) else manifest.policies.get(name, name)
         if rule == name and not is_verified(name) and "=" not in name:
             known = sorted({*manifest.policies, VERIFIED})
@@ -466,7 +491,7 @@ class Router:
             raise PolicyError(name, problem, param=param)
         goal = parse_goal(rule, param=param)
         if goal is None:
-            return manifest.policy(rule, param=param)
+            return manifest.measured_policy(rule, param=param)
         return self._goal_policy(goal, param=param, verified_goals=verified_goals)
 
     def predict_batch(self, conversations: Sequence[Conversation]) -> list[list[float]]:

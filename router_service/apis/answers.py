@@ -32,6 +32,7 @@ from router_service.apis.parts import (
 )
 from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage, read_counts
+from router_service.core import strict_json
 from router_service.core.values import request_value
 
 MAX_ANSWER_CHARACTERS = 1024 * 1024
@@ -44,6 +45,13 @@ memory that a call takes."""
 MAX_PARTS = 5_000
 """Limit on the choices, calls and items that are read of a whole answer or of one event. Reading
 this many takes 5 ms. An answer with more of them is not kept."""
+
+MAX_INTEGER_DIGITS = 300
+"""Digits of an integer that calls are compared by; a longer one is compared as a text. A float can
+hold as many, even a thousand times as large."""
+
+MAX_READ_DIGITS = 1_000
+"""Digits of an integer up to which the arguments of a call are read exactly."""
 
 MAX_IDENTITY = 200
 """Longest id or model of an answer that is kept, in characters."""
@@ -128,6 +136,31 @@ class WrittenCall:
             except ValueError:
                 return False
         return True
+
+    def decoded_exactly(self) -> dict[str, Json] | None:
+        """Return the arguments as `decoded` does, but with integers beyond 64 bits as they are.
+
+        One of more than `MAX_INTEGER_DIGITS` becomes a text, and one of more than `MAX_READ_DIGITS`
+        cannot be read. orjson cannot write what this returns.
+        """
+        text = self.arguments.encode(errors="surrogatepass")
+        if not strict_json.has_long_integers(text):
+            return self.decoded()
+        try:
+            strict_json.loads(text)
+            value = _EXACT.decode(self.arguments)
+        except (ValueError, RecursionError):  # that of JSON is a ValueError
+            return None
+        return value if isinstance(value, dict) else None
+
+
+def _integer(digits: str) -> int | str:
+    if len(digits) > MAX_READ_DIGITS:
+        raise ValueError(f"an integer has {len(digits)} digits")
+    return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else digits
+
+
+_EXACT = json.JSONDecoder(parse_int=_integer)
 
 
 @request_value(frozen=True, slots=True)

@@ -110,6 +110,12 @@ class Schema:
         """Return the description, or an empty string."""
         return str(self._node.get("description") or "")
 
+    @property
+    def format(self) -> str:
+        """Return the format of a string, such as `uuid`, or an empty string."""
+        form = self._node.get("format")
+        return form if isinstance(form, str) else ""
+
     @cached_property
     def types(self) -> frozenset[JsonType]:
         """Return the allowed types; an empty set allows any type."""

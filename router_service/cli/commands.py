@@ -161,7 +161,7 @@ def policies(
     artifact: MeasuredArtifact = None,
     config: GatewayConfig = None,
     goal: str | None = None,
-    verified_goals: bool = False,
+    verified_goals: Annotated[bool, Parameter(negative="--no-verified-goals")] = True,
     all_: bool = False,
 ) -> None:
     """Show the measured accuracy and cost of each policy of an artifact.
@@ -174,7 +174,8 @@ def policies(
         goal: show the rule that reaches a goal, with its intervals: `accuracy=best` (`best-1`: at
             most one point below the best single model), `accuracy=0.87`, `usd_per_1k=0.5`; with
             `@95` at the end, the worse end of the 95% interval must reach the goal
-        verified_goals: the goal may choose a verified policy, which asks several models
+        verified_goals: the goal may choose a verified policy, which asks several models, as in a
+            gateway
         all_: also show rules that are not more accurate than a cheaper rule
     """
     from router_service.offline import explain_goal, list_policies

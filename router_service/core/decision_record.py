@@ -95,6 +95,41 @@ class CandidateRecord(BaseModel):
     """Only in the log, and only if the operator has enabled logging of content."""
 
 
+class StopReason(StrEnum):
+    """Why no further arm was asked for a candidate answer."""
+
+    NOT_WORTH = "not_worth"
+    """No arm was expected to gain as much as it costs."""
+    SURE = "sure"
+    """A candidate is surely correct."""
+    NO_MODEL_LEFT = "no_model_left"
+    """All arms that may serve the request were tried."""
+    MAX_CANDIDATES = "max_candidates"
+    MAX_COST = "max_cost_usd"
+    MAX_ADDED_LATENCY = "max_added_latency_s"
+    """A limit of that name."""
+    DEADLINE = "deadline"
+    """The request's deadline, or the longest time for its models."""
+    SHUTDOWN = "shutdown"
+
+
+class VerificationStop(BaseModel):
+    """Why the verification stopped, and what asking the best remaining arm would have meant.
+
+    Without such an arm, and if its gain could not be estimated, the other fields are None.
+    """
+
+    # Unknown fields are ignored for the same reason as in `StoredRecord`.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    reason: StopReason
+    arm: str | None = None
+    """The arm that was the best one to ask."""
+    expected_gain: float | None = None
+    """Expected increase of the probability of a correct answer if the arm had been asked."""
+    expected_cost_usd: float | None = None
+
+
 class BudgetChange(BaseModel):
     """How a budget that runs out has changed a request's policy.
 
@@ -196,6 +231,8 @@ class DecisionRecord(StoredRecord):
     candidates: tuple[CandidateRecord, ...] | None = None
     """All candidate answers, in the order in which they were asked; None if the policy is not
     `verified`. `actual_cost_usd` is the cost of all of them."""
+    stop: VerificationStop | None = None
+    """Why no further arm was asked; None if no answer was verified."""
     budget: BudgetChange | None = None
     """How a budget has changed the policy; None if it has not."""
 

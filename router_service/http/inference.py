@@ -30,6 +30,7 @@ from router_service.http.schemas import (
     routed_request,
 )
 from router_service.http.transfer import (
+    VERIFIED_GOALS_HEADER,
     admit,
     gateway_of,
     info_of,
@@ -161,6 +162,7 @@ class RoutedAnswer(Response):
                         headers=PolicyHeaders(
                             grant.policy or asked_policy,
                             verified_goals=read_verified_goals(info.headers, verification),
+                            verified_budget=info.headers.get(VERIFIED_GOALS_HEADER) == "true",
                             is_granted=grant.policy is not None,
                             allowance=grant.allowance,
                         ),

@@ -26,12 +26,12 @@ from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
     PricedOutcomes,
+    named_floors,
     read_judgements,
 )
 from router_service.measurement.rules import best_single, frontier_rules, prices_in_usd, route
 from router_service.measurement.simulation import Simulation
 from router_service.policies.costs import Price
-from router_service.policies.registry import parse_policy
 from router_service.policies.verified import PRICES, Verified, is_verified
 from router_service.predictor.model import Floats
 
@@ -212,8 +212,6 @@ def measure_errors(artifact: Artifact, baseline_arm: str) -> EstimateErrors | No
     pool = manifest.arms if artifact.pool is None else artifact.pool
     if HELD_OUT not in manifest.files or baseline_arm not in pool:
         return None
-    named = (parse_policy(rule) for rule in manifest.named_rules.values())
-    verified_usd = {each.price_usd for each in named if isinstance(each, Verified)}
     with _MEASURING:  # A second caller waits for the first one's errors.
         return _measure_errors(
             artifact.directory / HELD_OUT,
@@ -221,7 +219,7 @@ def measure_errors(artifact: Artifact, baseline_arm: str) -> EstimateErrors | No
             tuple(manifest.arms.index(arm) for arm in pool),
             pool.index(baseline_arm),
             tuple(manifest.profile[arm].price for arm in manifest.arms),
-            tuple(sorted(verified_usd)),
+            named_floors(manifest),
             () if manifest.verifier is None else manifest.verifier.gain_features,
         )
 
@@ -236,13 +234,13 @@ def _measure_errors(
     columns: tuple[int, ...],
     baseline: int,
     prices: tuple[Price, ...],
-    verified_usd: tuple[float, ...],
+    named: tuple[tuple[float, float], ...],
     gain_features: tuple[str, ...],
 ) -> EstimateErrors:
     """Return the errors for some columns; the hash is a part of the cache's key."""
     try:
         return EstimateErrors.of(
-            compare_policies(path, columns, baseline, prices, verified_usd, gain_features),
+            compare_policies(path, columns, baseline, prices, named, gain_features),
             HeldOut.read(path).folds,
         )
     finally:
@@ -254,14 +252,14 @@ def compare_policies(
     columns: Sequence[int],
     baseline: int,
     prices: Sequence[Price],
-    verified_usd: Sequence[float],
+    named: Sequence[tuple[float, float]],
     gain_features: tuple[str, ...],
 ) -> dict[str, ComparedAnswers]:
     """Return what policies answer to the queries of a file of held-out predictions, by rule.
 
-    The policies are those that a frontier measures, and verified ones at some prices and at
-    `verified_usd`. `columns` are the columns of the pool, `baseline` is the place of the baseline
-    model among these, and `prices` are those of all arms.
+    The policies are those that a frontier measures, verified ones at some prices, and `named` ones,
+    by price and floor. `columns` are the columns of the pool, `baseline` is the place of the
+    baseline model among these, and `prices` are those of all arms.
     """
     held_out = HeldOut.read(path)
     pool, rows = held_out.select_arms(columns), np.arange(len(held_out.folds))
@@ -288,7 +286,8 @@ def compare_policies(
         best_usd = float(outcomes.cost_usd[:, best_single(outcomes)].mean())
         simulation = Simulation(judged, gain_features)
         fold_costs_usd = held_out.fold_costs_usd(prices)
-        for price_usd in sorted({*prices_in_usd(PRICES[::4], best_usd), *verified_usd}):
-            answers = simulation.answer(fold_costs_usd, price_usd, columns)
+        floors = dict.fromkeys(prices_in_usd(PRICES[::4], best_usd), 0.0) | dict(named)
+        for price_usd, floor in sorted(floors.items()):
+            answers = simulation.answer(fold_costs_usd, price_usd, columns, floor=floor)
             found[str(Verified(price_usd))] = compare(answers.accepted, answers.p_correct)
     return found

@@ -165,7 +165,7 @@ def goal_policy(
     choose once. Raises PolicyError if no policy reaches the goal.
     """
     point = goal_point(goal, manifest, verified, param=param, verified_goals=verified_goals)
-    policy = parse_policy(point.policy)
+    policy = manifest.measured_policy(point.policy, param=param)
     if isinstance(policy, Verified) and manifest.frontier:
         best_single = manifest.best_single_accuracy
         once = find_point(goal, manifest.frontier, best_single, param=param, is_nearest=True)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.artifact import Artifact, FrontierPoint, Measure
+from router_service.artifact import Artifact, FrontierPoint, Manifest, Measure
 from router_service.core.errors import ArtifactError
 from router_service.core.resources import return_freed
 from router_service.measurement.goals import resolve_policies
@@ -38,7 +38,6 @@ from router_service.measurement.simulation import JudgedAnswers, Simulation
 from router_service.measurement.statistics import auc_measure, mean_measure, resamples
 from router_service.policies.costs import Price
 from router_service.policies.names import choosing_name
-from router_service.policies.registry import parse_policy
 from router_service.policies.verified import PRICES, Verified
 from router_service.predictor.model import Floats
 
@@ -261,6 +260,7 @@ def describe_pool(
         "profile": profile,
         "frontier": (),
         "verified_frontier": (),
+        "named_frontier": (),
         "metrics": {},
         "estimated_arms": (),
     }
@@ -279,31 +279,48 @@ def describe_pool(
 
 
 def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
-    """Return the measured points of the policy `verified` for an artifact's pool, by rising price.
+    """Return the measured points of prices for verified answers, for an artifact's pool.
 
-    They are those of the manifest, unless `describe_pool` has changed the arms or the prices. Then
-    the first call simulates them, which takes about a second for eight arms, and later calls return
-    the same points. Without a verifier's judgements, there are none. Raises ArtifactError if the
-    file cannot be read.
+    They have no floor, and their prices rise. They are those of the manifest, unless
+    `describe_pool` has changed the arms or the prices. Then the first call simulates them, which
+    takes about a second for eight arms, and later calls return the same points. Without a
+    verifier's judgements, there are none. Raises ArtifactError if the file cannot be read.
     """
+    return _both_points(artifact)[0]
+
+
+def served_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
+    """Return the same points as gateways serve them: the policies with a name have the floor."""
+    by_price, named = _both_points(artifact)
+    floored = {point.policy: point for point in named}
+    return tuple(floored.get(point.policy, point) for point in by_price)
+
+
+def _both_points(artifact: Artifact) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
+    """Return the points of prices, and those of policies with a name."""
     manifest = artifact.manifest
     if manifest.verifier is None:
-        return ()
+        return (), ()
     if artifact.pool is None:
-        return manifest.verified_frontier
+        return manifest.verified_frontier, manifest.named_frontier
     if HELD_OUT not in manifest.files or len(artifact.pool) < 2:
-        return ()
-    named = (parse_policy(rule) for rule in manifest.named_rules.values())
-    named_usd = {policy.price_usd for policy in named if isinstance(policy, Verified)}
+        return (), ()
     with _MEASURING:  # A second caller waits for the first one's points.
         return _simulate_pool(
             artifact.directory / HELD_OUT,
             manifest.files[HELD_OUT],
             tuple(manifest.arms.index(arm) for arm in artifact.pool),
             tuple(manifest.profile[arm].price for arm in manifest.arms),
-            tuple(sorted(named_usd)),
+            named_floors(manifest),
             manifest.verifier.gain_features,
         )
+
+
+def named_floors(manifest: Manifest) -> tuple[tuple[float, float], ...]:
+    """Return the price and the floor of each verified policy with a name, by rising price."""
+    named = (manifest.measured_policy(rule) for rule in {*manifest.named_rules.values()})
+    found = ((each.price_usd, each.floor) for each in named if isinstance(each, Verified))
+    return tuple(sorted(found))
 
 
 _MEASURING = Lock()
@@ -315,16 +332,17 @@ def _simulate_pool(
     _sha256: str,
     columns: tuple[int, ...],
     prices: tuple[Price, ...],
-    named_usd: tuple[float, ...],
+    named: tuple[tuple[float, float], ...],
     gain_features: tuple[str, ...],
-) -> tuple[FrontierPoint, ...]:
-    """Return the points of some columns; `prices` are those of all arms.
+) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
+    """Return the points of some columns by price and of named policies.
 
-    Every second of the prices that training measures is simulated, and those of named policies.
+    `prices` are those of all arms. Every second of the prices that training measures is simulated,
+    and the prices and floors of `named` policies.
     """
     judged = read_judgements(path)
     if judged is None:
-        return ()
+        return (), ()
     held_out = HeldOut.read(path)
     pool = held_out.select_arms(columns)
     outcomes = PricedOutcomes(
@@ -334,13 +352,15 @@ def _simulate_pool(
     fold_costs_usd = held_out.fold_costs_usd(prices)
     best_usd = float(outcomes.cost_usd[:, best_single(outcomes)].mean())
     results = []
-    for price_usd in sorted({*prices_in_usd(PRICES[::2], best_usd), *named_usd}):
-        answers = simulation.answer(fold_costs_usd, price_usd, columns)
+    prices_usd = sorted({*prices_in_usd(PRICES[::2], best_usd), *(usd for usd, _ in named)})
+    for price_usd, floor in (*((usd, 0.0) for usd in prices_usd), *named):
+        answers = simulation.answer(fold_costs_usd, price_usd, columns, floor=floor)
         correct, cost_usd, _ = answers.outcome(outcomes.correct, outcomes.cost_usd, pool.seconds)
         results.append((str(Verified(price_usd)), correct, cost_usd))
     try:
         entries = Bench.of(outcomes).measure_all("router", results)
-        return tuple(entry.point for entry in entries)
+        points = tuple(entry.point for entry in entries)
+        return points[: len(prices_usd)], points[len(prices_usd) :]
     finally:
         resamples.cache_clear()
         return_freed()

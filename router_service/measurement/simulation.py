@@ -18,9 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router_service.predictor.model import Floats, Graph
-from router_service.verifier.graphs import NO_ARM, ArmBeliefs, Columns, Flags, GainModel, State
+from router_service.verifier.graphs import (
+    MAX_JUDGED,
+    NO_ARM,
+    ArmBeliefs,
+    Columns,
+    Flags,
+    GainModel,
+    State,
+)
 
-MAX_CANDIDATES = 3
+MAX_CANDIDATES = MAX_JUDGED
 """Largest number of candidates of one query: verifiers are trained for as many."""
 
 STEPS_PER_UNIT = 10_000
@@ -255,13 +263,15 @@ class Simulation:
         price_usd: float,
         arms: Sequence[int] | None = None,
         *,
+        floor: float = 0.0,
         max_candidates: int = MAX_CANDIDATES,
         streams_text_from: float | None = None,
     ) -> VerifiedAnswers:
         """Answer every query as the gateway would with the policy `verified` at this price.
 
         `costs_usd` are the arms' expected costs in each fold, (folds, arms). `arms` are the columns
-        of those that may be asked (default: all), and the columns of the result are theirs. If the
+        of those that may be asked (default: all), and the columns of the result are theirs. `floor`
+        is the verifier's for a policy with a name, and 0 for a price. If the
         probability that a query asks for no call is at least `streams_text_from`, and the first arm
         answers without a call, this answer is accepted without verification.
         """
@@ -288,7 +298,7 @@ class Simulation:
                     p_correct=self.judged.judge(rows, columns[in_hand]) if step else _none(rows),
                     is_same=self.judged.same(rows, columns[in_hand]),
                 )
-                chosen, _ = model.choose_arms(state)
+                chosen = model.choose_arms(state, floor=floor).asked
                 if step:
                     judged[rows, step - 1, :step] = state.p_correct
                     best = in_hand[np.arange(len(rows)), state.best_places()]

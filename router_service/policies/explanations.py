@@ -11,7 +11,7 @@ from router_service.core.errors import PolicyError
 from router_service.core.reasons import Reason
 from router_service.policies.base import DRIFT_TOLERANCE, ChoiceFacts, Policy, most_probable
 from router_service.policies.registry import parse_policy
-from router_service.policies.verified import Verified, explain_candidate
+from router_service.policies.verified import Verified, explain_candidate, explain_stop
 
 
 class ExplainedDecision(DecisionRecord):
@@ -99,6 +99,7 @@ def explanation_of(record: DecisionRecord, labels: Mapping[str, str] = MappingPr
             len(record.candidates),
             accepted.p_correct,
             accepted.ungrounded,
+            stop=explain_stop(record.stop, record.policy or "", labels),
         )
     elif (found := _explain_choice_of(record, labels)) is not None:
         sentence = found.sentence

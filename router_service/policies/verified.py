@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from decimal import Decimal
+from types import MappingProxyType
 from typing import ClassVar, Self
 
+from router_service.core.decision_record import StopReason, VerificationStop
 from router_service.core.reasons import Reason
 from router_service.core.values import request_value
 from router_service.policies.base import (
@@ -38,6 +42,9 @@ class Verified(Rule):
     """What one more correct answer is worth."""
     otherwise: Policy | None = None
     """The policy for requests that cannot be verified; None is `Manifest.choose_once`."""
+    floor: float = field(default=0.0, compare=False)
+    """Probability below which no candidate is accepted while another arm may be asked. It is no
+    part of the rule that a policy's text and figures name."""
 
     name: ClassVar[str] = VERIFIED
     form: ClassVar[str] = "verified=PRICE"
@@ -74,10 +81,13 @@ def explain_candidate(
     count: int,
     p_correct: float | None,
     ungrounded: Sequence[str] = (),
+    *,
+    stop: str = "",
 ) -> str:
-    """Return why the answer of `arm` was accepted among `count` candidates, in one sentence.
+    """Return why the answer of `arm` was accepted among `count` candidates.
 
-    `ungrounded` are its invented arguments of risky tools.
+    `ungrounded` are its invented arguments of risky tools. `stop` is the sentence of
+    `explain_stop`, which follows if the answer was verified.
     """
     if ungrounded:
         values = "the value of " if len(ungrounded) == 1 else "the values of "
@@ -90,6 +100,46 @@ def explain_candidate(
         return f"{arm}: {asked}; the router expected text, which is delivered without verification."
     if count == 1:
         likely = "" if p_correct is None else f" {p_correct:.0%}"
-        return f"{arm}: its answer is{likely} likely to be correct, by the verifier's estimate."
-    likely = "" if p_correct is None else f" ({p_correct:.0%})"
-    return f"{arm}: the likeliest of {count} models' answers{likely}, by the verifier's estimate."
+        why = f"{arm}: its answer is{likely} likely to be correct, by the verifier's estimate."
+    else:
+        likely = "" if p_correct is None else f" ({p_correct:.0%})"
+        why = (
+            f"{arm}: the likeliest of {count} models' answers{likely}, by the verifier's estimate."
+        )
+    return f"{why} {stop}".rstrip()
+
+
+_LIMITS = {
+    StopReason.MAX_CANDIDATES: "the limit on models was reached (max_candidates)",
+    StopReason.MAX_COST: "the limit on cost leaves no room for it (max_cost_usd)",
+    StopReason.MAX_ADDED_LATENCY: "the limit on time leaves none for it (max_added_latency_s)",
+    StopReason.DEADLINE: "the request's deadline left no time for it",
+    StopReason.SHUTDOWN: "the gateway is shutting down",
+}
+
+
+def explain_stop(
+    stop: VerificationStop | None,
+    rule: str,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return why no further model was asked, in one sentence; empty if there is nothing to say.
+
+    `rule` is the one that decided, such as `verified=0.002`. `labels` has what to write for an arm.
+    """
+    if stop is None or stop.reason is StopReason.SURE:
+        return ""
+    if stop.reason is StopReason.NO_MODEL_LEFT:
+        return "No other model was left to ask."
+    limit = _LIMITS.get(stop.reason)
+    if stop.arm is None or stop.expected_gain is None or stop.expected_cost_usd is None:
+        return f"No other model was asked: {limit}."
+    gain = f"add {stop.expected_gain * 100:.1f} points" if stop.expected_gain > 0 else "add nothing"
+    asking = (
+        f"Asking {labels.get(stop.arm, stop.arm)} was expected to {gain} for"
+        f" {Decimal(f'{stop.expected_cost_usd:.2g}'):f} USD"
+    )
+    if limit is not None:
+        return f"{asking}, but {limit}."
+    price = rule.partition("=")[2]
+    return f"{asking}, which is not worth it at {price} USD for a correct answer."

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from router_service.apis.conversation import as_list
 from router_service.apis.registry import parse_answer
+from router_service.core.decision_record import StopReason, VerificationStop
 from router_service.core.errors import (
     DeadlineError,
     Failure,
@@ -157,6 +158,7 @@ class Escalation:
         state = VerificationState(
             policy=self._policy,
             arms=frozenset() if is_last else frozenset(self.models_left),
+            excluded={} if is_last else self._excluded,
             candidates=[ArmAnswer(arm, each.answer) for arm, each in complete.items()],
             failed=self._exchange.asked.keys() - complete.keys(),
             limits=self._limits,
@@ -210,6 +212,16 @@ class Escalation:
         self._exchange.added_s = self._loop.time() - self._first_complete_s
         best = max(complete, key=lambda arm: (not complete[arm].ungrounded, probability(arm)))
         accepted = complete.get(step.accept or best, complete[best])
+        stop = step.stop
+        if stop is None and step.ask:  # the candidates cost more than the router expected
+            arm = step.ask[0]
+            stop = VerificationStop(
+                reason=self._excluded.get(arm, StopReason.MAX_COST),
+                arm=arm,
+                expected_gain=step.expected_gain,
+                expected_cost_usd=self._decision.cost_usd[arm],
+            )
+        self._exchange.stop = stop
         unverified = step.unverified
         if accepted.ungrounded:  # a limit ended the verification before another arm confirmed it
             unverified = UnverifiedReason.UNGROUNDED
@@ -250,17 +262,33 @@ class Escalation:
 
         They are in the order of the plan's policy. An arm is tried only once.
         """
-        left_usd, now_s = self._cost_left_usd, self._loop.time()
-        if self.asks_left <= 0 or self._time_left_s() <= 0:
-            return {}
+        excluded = self._excluded
         tried = {candidate.arm for candidate in self._exchange.candidates}
         return {
             arm: model
             for arm, model in self._models.items()
-            if arm not in tried
-            and self._decision.cost_usd[arm] <= left_usd
-            and self._ends_s[arm] > now_s
+            if arm not in tried and arm not in excluded
         }
+
+    @property
+    def _excluded(self) -> Mapping[str, StopReason]:
+        """The arms that were not tried and may not be asked, by the limit that forbids it."""
+        left_usd, now_s = self._cost_left_usd, self._loop.time()
+        left_s, end = self._time_left()
+        tried = {candidate.arm for candidate in self._exchange.candidates}
+        found: dict[str, StopReason] = {}
+        for arm in self._models:
+            if arm in tried:
+                continue
+            if self.asks_left <= 0:
+                found[arm] = StopReason.MAX_CANDIDATES
+            elif left_s <= 0:
+                found[arm] = end
+            elif self._decision.cost_usd[arm] > left_usd:
+                found[arm] = StopReason.MAX_COST
+            elif self._ends_s[arm] <= now_s:
+                found[arm] = StopReason.DEADLINE
+        return found
 
     @property
     def first_error(self) -> UpstreamError:
@@ -290,14 +318,21 @@ class Escalation:
 
     def _time_left_s(self) -> float:
         """Return the time until the best candidate must be delivered; infinite without one."""
+        return self._time_left()[0]
+
+    def _time_left(self) -> tuple[float, StopReason]:
+        """Return the same time, and what limits it."""
         if self._first_complete_s == math.inf:
-            return math.inf
+            return math.inf, StopReason.DEADLINE
         now_s = self._loop.time()
-        left_s = self._first_complete_s + self._limits.max_added_latency_s - now_s
-        left_s = min(left_s, self._end_s - DELIVERY_S - now_s)
+        added_s = self._first_complete_s + self._limits.max_added_latency_s - now_s
+        ends = [
+            (added_s, StopReason.MAX_ADDED_LATENCY),
+            (self._end_s - DELIVERY_S - now_s, StopReason.DEADLINE),
+        ]
         if self._resources.drain.has_begun:
-            left_s = min(left_s, self._resources.drain.remaining_s - DELIVERY_S)
-        return left_s
+            ends.append((self._resources.drain.remaining_s - DELIVERY_S, StopReason.SHUTDOWN))
+        return min(ends)
 
     def _may_ask_after(self, candidate: Candidate) -> bool:
         """Return whether another arm may be asked after a candidate that was not delivered."""

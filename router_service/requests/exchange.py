@@ -13,12 +13,12 @@ from router_service.access.hooks import Grant, IncomingRequest
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
-from router_service.core.decision_record import DecisionRecord
+from router_service.core.decision_record import DecisionRecord, VerificationStop
 from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
 from router_service.core.resources import Stage
 from router_service.policies.explanations import arm_label, explain_choice, explain_fallback
-from router_service.policies.verified import explain_candidate
+from router_service.policies.verified import explain_candidate, explain_stop
 from router_service.requests.candidates import Candidate, answer_cost_usd
 from router_service.requests.planning import Plan
 from router_service.tracing import UNTRACED, Trace
@@ -101,6 +101,8 @@ class Exchange:
     ending: Ending = Ending.CLIENT_LEFT
     verification_steps: int = 0
     """Number of times that arms were asked for candidates."""
+    stop: VerificationStop | None = None
+    """Why no further arm was asked, if the answer is verified."""
     added_s: float = 0.0
     """Time from the first complete candidate until one was accepted."""
     verifier_failed: bool = False
@@ -257,12 +259,16 @@ class Exchange:
                 f" {accepted.error.problem}."
             )
         elif accepted.arm is not None:
+            verified = self.plan.verified
             sentence = explain_candidate(
                 arm_label(accepted.arm, accepted.model.name),
                 reason,
                 len(self.asked),
                 accepted.p_correct,
                 accepted.ungrounded,
+                stop=explain_stop(
+                    self.stop, str(verified.rule) if verified else "", self.plan.planner.labels
+                ),
             )
         elif reason == Reason.FALLBACK:
             choice = "" if decision is None else decision.arm

@@ -18,7 +18,7 @@ from router_service.core.errors import NothingToRouteError
 from router_service.core.reasons import Reason
 from router_service.core.resources import StageName, Timer
 from router_service.measurement.advice import Advice, advise
-from router_service.measurement.held_out import single_accuracies, verified_points
+from router_service.measurement.held_out import served_points, single_accuracies
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.base import Policy
 from router_service.policies.explanations import WITHOUT_CHOICE, explain_choice
@@ -141,8 +141,8 @@ class Explainer:
         self._advising = Lock()
 
     def verified_points(self) -> tuple[FrontierPoint, ...]:
-        """Return the measured points of verified policies; the first call may take a second."""
-        return verified_points(self._router.artifact)
+        """Return the measured points of verified policies as served; may take a second at first."""
+        return served_points(self._router.artifact)
 
     def operating_points(self) -> OperatingPoints:
         """Return the measured points of all policies; the first call may take a second."""

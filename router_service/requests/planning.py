@@ -39,7 +39,6 @@ from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
 from router_service.policies.caching import choose_in_conversation, costs_over
 from router_service.policies.names import DEFAULT, NamedPolicy
-from router_service.policies.registry import parse_policy
 from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import Verified
@@ -92,6 +91,8 @@ class PolicyHeaders:
     """The policy, which overrides the policy in the model's name."""
     verified_goals: bool = False
     """Whether a goal may choose a verified policy."""
+    verified_budget: bool = False
+    """Whether a budget may replace a policy that chooses once by a verified one."""
     is_granted: bool = False
     """Whether admission chose the policy. If false, the client chose it."""
     key: Key = NO_KEY
@@ -544,7 +545,7 @@ class Planner:
         policy, budget = self._within_budget(
             policy,
             policy.name,
-            replace(headers, verified_goals=headers.verified_goals or may_verify),
+            replace(headers, verified_budget=headers.verified_budget or may_verify),
         )
         if self._unfamiliar == BEST and budget is None:
             return replace(plan, policy=MOST_ACCURATE, verified=None, unverified=None)
@@ -564,10 +565,10 @@ class Planner:
         allowance = headers.allowance
         if allowance is None:
             return policy, None
-        change = allowance.change(str(policy.rule), name, verified_goals=headers.verified_goals)
+        change = allowance.change(str(policy.rule), name, verified_goals=headers.verified_budget)
         if change is None:
             return policy, None
-        rule = parse_policy(change.policy)
+        rule = self.router.artifact.manifest.measured_policy(change.policy)
         if isinstance(rule, Verified):
             rule = replace(rule, otherwise=allowance.choose_once(change.expected_cost_usd))
         return NamedPolicy(rule, change.asked), change

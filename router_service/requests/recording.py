@@ -122,6 +122,7 @@ class Recorder:
             previous_arm=plan.conversation.state.arm if plan.conversation else None,
             conversation_id=plan.conversation_id,
             candidates=tuple(candidates) or None,
+            stop=exchange.stop,
             budget=plan.budget,
         )
         self._store.save(record)

@@ -353,10 +353,10 @@ class VerificationSettings(Frozen):
     A request can lower a limit with a header.
     """
 
-    goals: bool = False
-    """Whether a goal such as `accuracy=0.9` may choose a verified policy, which is slower because
-    it asks several models. Otherwise, goals choose among the policies that ask one model. Header:
-    `x-switchcraft-verified-goals`."""
+    goals: bool = True
+    """Whether a goal such as `accuracy=0.9` may choose a verified policy, which costs less for the
+    same accuracy and is slower, because it may ask several models. Otherwise, goals choose among
+    the policies that ask one model. Header: `x-switchcraft-verified-goals`."""
 
     max_candidates: Count = 3
     """Largest number of arms that one request asks: candidates that answer, those that fail, and a

@@ -11,6 +11,7 @@ to compare them.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,13 +33,18 @@ from router_service.core.values import request_value
 from router_service.predictor.model import Floats
 from router_service.predictor.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
 from router_service.verifier.grounding import (
+    MAX_COMPUTED,
     Said,
     Source,
+    exact,
+    identifies,
     is_date,
     is_filler,
     is_named_after,
     is_placeholder,
     is_written,
+    read_number,
+    scaled,
     source_of,
 )
 
@@ -72,15 +78,15 @@ _UNBOUNDED_KEYWORDS = (b'"$ref"', b'"patternProperties"', b'"allOf"')
 """Keywords with which a small schema can take long to interpret. The arguments of a tool whose
 schema has one of them, or is longer than `MAX_TOOL_BYTES`, are compared without the schema."""
 
-_NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
+_NUMBER = re.compile(r"\d+(?:,\d{3}(?!\d))*(?:\.\d+)?")
 _NUMBER_WORDS = {
-    word: float(number)
+    word: number
     for number, word in enumerate(
         "zero one two three four five six seven eight nine ten eleven twelve".split()
     )
 }
-_SCALES = (1.0, 100.0, 0.01, 0.001)
-"""Factors between a number in the conversation and in a call: 5% is 0.05, 2 km is 2,000 m."""
+_MULTIPLIERS, _DIVISORS = (100,), (100, 1000)
+"""Factors between a number in a call and in the conversation: 0.05 is 5%, 2,000 m is 2 km."""
 _QUOTED = re.compile(r'"[^"]+"|\'[^\'\n]{2,80}?\'|`[^`]+`')
 _NAME = re.compile(r"[A-Z][\w'-]+(?:,? (?:of|de|the|[A-Z][\w'-]+))*")
 _SEPARATORS = re.compile(r"[_.]")
@@ -155,8 +161,8 @@ class Question:
         return frozenset([word[:STEM_CHARS] for word in self._said_words])
 
     @cached_property
-    def _numbers(self) -> frozenset[float]:
-        return frozenset(map(_rounded, _numbers_in(self._said)))
+    def _numbers(self) -> frozenset[int | float]:
+        return _numbers_in(self._said)
 
     @cached_property
     def said(self) -> Said:
@@ -164,9 +170,9 @@ class Question:
         return Said(self._said)
 
     @cached_property
-    def query_numbers(self) -> frozenset[float]:
+    def query_numbers(self) -> frozenset[int | float]:
         """Absolute values of the query's numbers."""
-        return frozenset(abs(number) for number in _numbers_in(self._query))
+        return _numbers_in(self._query)
 
     @cached_property
     def query_topic(self) -> Stems:
@@ -261,8 +267,11 @@ class Question:
         if isinstance(value, bool) or value is None:
             return None
         if isinstance(value, int | float):
-            scaled = {_rounded(abs(value) * scale) for scale in _SCALES}
-            return float(not scaled.isdisjoint(self._numbers))
+            number = exact(abs(value))
+            return float(
+                number in self._numbers
+                or not self._numbers.isdisjoint(scaled(number, _MULTIPLIERS, _DIVISORS))
+            )
         words = WORD.findall(value[:MAX_VALUE_CHARACTERS].lower())
         if not words or f" {' '.join(words)} " in self._words:
             return 1.0
@@ -270,16 +279,11 @@ class Question:
         return _PARTLY_GROUNDED * said / len(words)
 
 
-def _numbers_in(text: str) -> frozenset[float]:
+def _numbers_in(text: str) -> frozenset[int | float]:
     """Return the absolute values of the numbers in a text, also of small ones in words."""
-    digits = (abs(float(found.replace(",", ""))) for found in _NUMBER.findall(text))
+    digits = (read_number(found) for found in _NUMBER.findall(text))
     words = (_NUMBER_WORDS[word] for word in WORD.findall(text.lower()) if word in _NUMBER_WORDS)
-    return frozenset((*digits, *words))
-
-
-def _rounded(number: float) -> float:
-    """Return a number without its last binary digits: 0.07 * 100 is not exactly 7."""
-    return float(f"{number:.15g}")
+    return frozenset((*(number for number in digits if number is not None), *words))
 
 
 def _stems_of(text: str) -> Stems:
@@ -308,7 +312,7 @@ def decode_calls(answer: ParsedAnswer | None) -> tuple[Call, ...] | None:
         return None
     calls = []
     for written in answer.calls:
-        arguments = written.decoded()
+        arguments = written.decoded_exactly()
         if arguments is None:
             return None
         calls.append(Call(written.name, arguments))
@@ -360,7 +364,7 @@ def _argument_features(
     strings: list[float] = []
     numbers: list[float] = []
     optional: list[float] = []
-    used_numbers: set[float] = set()
+    used_numbers: set[int | float] = set()
     texts: list[str] = []
     for name, call in zip(names, calls, strict=True):
         schema = question.schema(name)
@@ -387,7 +391,7 @@ def _argument_features(
                     texts.append(leaf[:MAX_VALUE_CHARACTERS].lower())
                 else:
                     numbers.append(share)
-                    used_numbers.add(abs(leaf))
+                    used_numbers.add(exact(abs(leaf)))
             if key not in required:
                 counts["optional"] += 1
                 if _is_default(value, inner):
@@ -412,9 +416,10 @@ def _argument_features(
         **_grounding_features("text", strings),
         **_grounding_features("number", numbers),
         **_grounding_features("optional", optional),
-        "numbers_unused": is_call
+        "numbers_unused_exact": is_call
         and sum(
-            number not in used_numbers and f"{number:g}" not in text
+            number not in used_numbers
+            and (str(number) if isinstance(number, int) else f"{number:g}") not in text
             for number in question.query_numbers
         ),
         "quoted_unused": is_call and sum(quoted not in text for quoted in question.quoted),
@@ -434,9 +439,9 @@ def _source_features(
 ) -> dict[str, float]:
     """Return where the values come from, and what the user said that no value has."""
     counts: Counter[str] = Counter()
-    worst = exact = 1.0
+    worst = verbatim = 1.0
     texts = swapped = left_said = 0.0
-    used: set[float] = set()
+    used: set[int | float] = set()
     traced = 0
     for name, call in zip(names, calls, strict=True):
         said = question.said
@@ -446,11 +451,13 @@ def _source_features(
         for key, value in call.arguments.items():
             kind = "required" if key in required else "optional"
             counts["fillers"] += kind == "optional" and is_filler(value)
-            for inner, leaf, schema in _named_leaves(key, value, properties.get(key, ANY_SCHEMA)):
+            for inner, leaf, schema, is_identifying in _named_leaves(
+                key, value, properties.get(key, ANY_SCHEMA)
+            ):
                 if traced == MAX_TRACED:
                     break
                 share = said.share_of_text(leaf) if isinstance(leaf, str) else None
-                source = source_of(said, inner, leaf, schema, share)
+                source = source_of(said, inner, leaf, schema, share, is_identifying=is_identifying)
                 if source is None:
                     continue
                 traced += 1
@@ -467,11 +474,12 @@ def _source_features(
                     if source is not Source.SCHEMA:
                         worst = min(worst, share)
                     place = question.query_lower.find(leaf[:MAX_VALUE_CHARACTERS].lower())
-                    exact = min(exact, float(place >= 0)) if source is Source.SAID else exact
+                    is_verbatim = source is not Source.SAID or place >= 0
+                    verbatim = min(verbatim, float(is_verbatim))
                     used |= _numbers_in(leaf[:MAX_VALUE_CHARACTERS])
                 else:
                     counts["numbers_changed"] += source is not Source.SAID
-                    used.add(abs(leaf))
+                    used.add(exact(abs(leaf)))
                     place = question.query_lower.find(f"{leaf:g}" if abs(leaf) < 1e6 else str(leaf))
                 if place >= 0:
                     places.append(place)
@@ -483,30 +491,30 @@ def _source_features(
             if key not in call.arguments:
                 left_said = max(left_said, hint)
                 counts["left_said"] += hint >= 1
-    scaled = {number * scale for number in used for scale in (1, 100, 1000)}
-    scaled |= {number / scale for number in used for scale in (100, 1000)}
+    explained = {number * scale for number in used for scale in (1, 100, 1000)}
+    explained |= {n / scale for n in used if n < MAX_COMPUTED for scale in (100, 1000)}
     return {
-        "values_said": counts[Source.SAID.value],
-        "values_calculated": counts[Source.CALCULATED.value],
-        "values_of_schema": counts[Source.SCHEMA.value],
-        "values_invented": counts[Source.NOWHERE.value],
-        "texts_invented": counts["texts_invented"],
-        "numbers_invented": counts["numbers_invented"],
-        "required_invented": counts["required_invented"],
-        "optional_invented": counts["optional_invented"],
-        "dates_invented": counts["dates_invented"],
-        "numbers_changed": counts["numbers_changed"],
+        "values_said_exact": counts[Source.SAID.value],
+        "values_calculated_exact": counts[Source.CALCULATED.value],
+        "values_of_schema_exact": counts[Source.SCHEMA.value],
+        "values_invented_exact": counts[Source.NOWHERE.value],
+        "texts_invented_exact": counts["texts_invented"],
+        "numbers_invented_exact": counts["numbers_invented"],
+        "required_invented_exact": counts["required_invented"],
+        "optional_invented_exact": counts["optional_invented"],
+        "dates_invented_exact": counts["dates_invented"],
+        "numbers_changed_exact": counts["numbers_changed"],
         "fillers": counts["fillers"],
         "members_unused": counts["members_unused"],
         "named_after_parameter": counts["named_after_parameter"],
         "placeholders": counts["placeholders"],
-        "text_said_min": worst if texts else -1,
-        "text_exact": exact if texts else -1,
+        "text_said_min_exact": worst if texts else -1,
+        "text_verbatim": verbatim if texts else -1,
         "order_inversions": swapped,
         "values_twice": counts["values_twice"],
         "optional_left_said": counts["left_said"],
         "optional_left_said_max": left_said,
-        "numbers_left_over": len(question.query_numbers - scaled) if calls else 0,
+        "numbers_left_over_exact": len(question.query_numbers - explained) if calls else 0,
     }
 
 
@@ -518,28 +526,37 @@ def _texts_in(schema: Schema) -> list[str]:
         return []
 
 
-def _named_leaves(key: str, value: Json, schema: Schema) -> Iterator[tuple[str, Json, Schema]]:
-    """Yield the values inside an argument, with the name of their parameter, and its schema."""
-    waiting = [(key, value, schema)]
+def _named_leaves(
+    key: str, value: Json, schema: Schema
+) -> Iterator[tuple[str, Json, Schema, bool]]:
+    """Yield the values inside an argument, with the name of their parameter, and its schema.
+
+    The last item says whether the value identifies something. That of a list tells of its items.
+    """
+    waiting = [(key, value, schema, identifies(key, schema))]
     while waiting:
-        name, inner, its = waiting.pop()
+        name, inner, its, is_identifying = waiting.pop()
         try:
             if isinstance(inner, Mapping):
-                waiting += [(each, item, its.key(each)) for each, item in inner.items()]
+                for each, item in inner.items():
+                    part = its.key(each)
+                    waiting.append((each, item, part, identifies(each, part, name)))
             elif isinstance(inner, list | tuple):
-                waiting += [(name, item, its.items) for item in reversed(inner)]
+                waiting += [(name, item, its.items, is_identifying) for item in reversed(inner)]
             else:
-                yield name, inner, its
+                yield name, inner, its, is_identifying
         except SchemaError:
-            yield from ((name, leaf, ANY_SCHEMA) for leaf in _leaves(inner))
+            yield from ((name, leaf, ANY_SCHEMA, is_identifying) for leaf in _leaves(inner))
 
 
 def _grounding_features(kind: str, shares: Sequence[float]) -> dict[str, float]:
+    """Return the grounding of values of a kind. Unless these are texts, numbers are exact."""
+    how = "" if kind == "text" else "_exact"
     return {
         f"{kind}_values": len(shares),
-        f"{kind}_grounding": sum(shares) / len(shares) if shares else -1,
-        f"{kind}_grounding_min": min(shares, default=-1),
-        f"{kind}_ungrounded": sum(share < _UNGROUNDED_BELOW for share in shares),
+        f"{kind}_grounding{how}": sum(shares) / len(shares) if shares else -1,
+        f"{kind}_grounding_min{how}": min(shares, default=-1),
+        f"{kind}_ungrounded{how}": sum(share < _UNGROUNDED_BELOW for share in shares),
     }
 
 
@@ -724,13 +741,18 @@ def _is_equal(value: Json, other: Json, schema: Schema, key: str) -> bool:
     """Return whether two values of a tool's argument are equal, by its schema if possible."""
     if type(value) is type(other) and value == other:
         return True
-    if isinstance(value, list | dict) and len(orjson.dumps(value)) > MAX_VALUE_CHARACTERS:
+    if isinstance(value, list | dict) and len(_json(value)) > MAX_VALUE_CHARACTERS:
         return False
     try:
         inner = schema.key(key)
         return _COMPARER.is_equal(value, other, inner) or _COMPARER.is_equal(other, value, inner)
     except (SchemaError, RecursionError):
         return False
+
+
+def _json(value: Json) -> bytes:
+    """Return a value as JSON; orjson cannot write integers beyond 64 bits."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _mean_grounding(question: Question, value: Json) -> float:
@@ -767,10 +789,11 @@ def unconfirmed_arguments(
             for key, value in call.arguments.items():
                 invented = [
                     (inner, leaf)
-                    for inner, leaf, its in _named_leaves(
+                    for inner, leaf, its, is_identifying in _named_leaves(
                         key, value, properties.get(key, ANY_SCHEMA)
                     )
-                    if source_of(question.said, inner, leaf, its) is Source.NOWHERE
+                    if source_of(question.said, inner, leaf, its, is_identifying=is_identifying)
+                    is Source.NOWHERE
                     and not is_written(inner, leaf)
                 ]
                 # Several models may leave the same gap: `"path": "path"` twice confirms nothing.
@@ -817,8 +840,8 @@ class Beliefs(NamedTuple):
 
 
 _COMPARED_WITH_OTHERS = (
-    "calls", "arguments", "optional", "fits_schema", "match", "all_grounding", "all_ungrounded",
-    "numbers_unused", "quoted_unused",
+    "calls", "arguments", "optional", "fits_schema", "match", "all_grounding_exact",
+    "all_ungrounded_exact", "numbers_unused_exact", "quoted_unused",
 )  # fmt: skip
 """Features of an answer that are also compared with the mean of all candidates."""
 
@@ -902,7 +925,7 @@ RELATION_FEATURES = (
     "candidates", "agreeing", "agreeing_logits", "agreeing_logit_max", "agreeing_reliability_max",
     "differing", "differing_weight", "differing_logit_max", "differing_reliability_max",
     "rival_arms", "rival_weight", "agreement", "rival_agreement_min", "rival_agreement_max",
-    "rival_grounding_lead", "only_here", "only_there",
+    "rival_grounding_lead_exact", "only_here", "only_there",
 )  # fmt: skip
 
 
@@ -956,4 +979,5 @@ CANDIDATE_FEATURES = (
     *RELATION_FEATURES,
 )
 """Names of all features of a candidate. The meaning of a name never changes: a changed feature gets
-a new name."""
+a new name. Those that end in `exact` compare integers exactly, and identifying numbers by their
+digits only; before, they kept 12 to 15 digits, under the names without this ending."""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from router_service.verifier.answer_features import (
     candidate_features,
     clipped_logit,
 )
+
+MAX_JUDGED = 3
+"""Candidates up to which verifiers are trained. After as many, no further gain can be estimated."""
 
 SURELY_CORRECT = 0.9995
 """No arm is asked after a candidate with this probability: the gain could not be measured."""
@@ -57,6 +61,11 @@ class VerifierSpec(BaseModel):
     price_usd: float = Field(
         gt=0, allow_inf_nan=False, description="Price of the policy `verified` without a number."
     )
+    floor: Probability = Field(
+        default=0.0,
+        description="Probability of a correct answer below which policies with a name ask another"
+        " arm, even if that is not worth its cost.",
+    )
     streams_text_from: Probability | None = Field(
         default=None,
         description="Probability, predicted by the router, that a request asks for no tool call,"
@@ -69,7 +78,11 @@ class VerifierSpec(BaseModel):
         unknown = {*self.candidate_features} - {*CANDIDATE_FEATURES}
         unknown |= {*self.gain_features} - {*GAIN_FEATURES}
         if unknown:
-            raise ValueError(f"this version cannot compute the features {sorted(unknown)}")
+            raise ValueError(
+                f"this version cannot compute the features {sorted(unknown)}; if an earlier one"
+                " could, their meaning has changed since: train the verifier again with"
+                " `switchcraft-train add-verifier`"
+            )
         if self.calibration.arms not in {None, 1}:
             raise ValueError("the calibration of a verifier must be for one output")
         return self
@@ -261,33 +274,55 @@ class GainModel:
         gains[state.askable] = self._graph.evaluate({"features": rows})[:, 0]
         return gains
 
-    def choose_arms(self, state: State, *, must_ask: bool = False) -> tuple[Columns, Floats]:
-        """Return the arm to ask next and what that gains, (requests,) each.
+    def choose_arms(
+        self, state: State, *, must_ask: bool = False, floor: float = 0.0
+    ) -> ArmChoices:
+        """Return the arm to ask next, which is `NO_ARM` if the best candidate should be accepted.
 
-        The arm is `NO_ARM` and the gain 0 if the best candidate should be accepted: no arm is worth
-        its cost, none may be asked, or a candidate is surely correct. Without candidates, or with
-        `must_ask`, an arm is asked at any cost.
+        That is so if no arm is worth its cost, none may be asked, or a candidate is surely correct.
+        Without candidates, or with `must_ask`, an arm is asked at any cost. If no candidate reaches
+        `floor`, an arm is asked, too: the gain says that none helps, so the arm with the best
+        probability for its cost is tried.
         """
         must_ask = must_ask or state.candidates.shape[1] == 0
         is_open: Flags = np.asarray(state.askable.any(axis=1))
         if not must_ask:
             is_open = is_open & (state.p_correct.max(axis=1) < SURELY_CORRECT)
         chosen = np.full(len(is_open), NO_ARM)
-        gain = np.zeros(len(is_open))
+        found = ArmChoices(chosen, chosen.copy(), np.zeros(len(is_open)))
         if not is_open.any():
-            return chosen, gain
+            return found
         rows = np.flatnonzero(is_open)
-        gains = self.gains(state if len(rows) == len(is_open) else state.take(rows))
+        state = state if len(rows) == len(is_open) else state.take(rows)
+        gains = self.gains(state)
         best = (gains - state.costs).argmax(axis=1)
         gained = gains[np.arange(len(rows)), best]
         is_worth = (gained > state.costs[best]) | must_ask
-        chosen[rows[is_worth]] = best[is_worth]
-        gain[rows[is_worth]] = gained[is_worth]
-        return chosen, gain
+        if not must_ask and floor > 0:
+            is_low = ~is_worth & (state.p_correct.max(axis=1) < floor)
+            values = np.where(state.askable, state.beliefs.probabilities - state.costs, -np.inf)
+            best = np.where(is_low, values.argmax(axis=1), best)
+            gained = gains[np.arange(len(rows)), best]
+            is_worth |= is_low
+        found.asked[rows[is_worth]] = best[is_worth]
+        found.best[rows], found.gain[rows] = best, gained
+        return found
 
 
 NO_ARM = -1
 """Column of no arm."""
+
+
+class ArmChoices(NamedTuple):
+    """Which arm to ask next, (requests,) each.
+
+    `asked` is `NO_ARM` if the best candidate should be accepted. `best` is the arm that was the
+    best one to ask, and `gain` what asking it gains; `NO_ARM` and 0 if nothing was estimated.
+    """
+
+    asked: Columns
+    best: Columns
+    gain: Floats
 
 
 @request_value(frozen=True, slots=True)
@@ -299,6 +334,10 @@ class NextStep:
     p_correct: Mapping[int, float]
     gain: float
     """Expected increase of the probability of a correct answer; 0 if a candidate is accepted."""
+    left_out: int | None = None
+    """The arm that was the best one to ask, if a candidate is accepted and another arm is left."""
+    left_out_gain: float = 0.0
+    """What asking that arm would gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +351,10 @@ class StepTerms:
     """The part of the arms' costs for the time that their answers take, (arms,). With it, the first
     step asks two arms at once if the second is probably needed, and costs less than the time that
     this saves."""
+    floor: float = 0.0
+    """Probability below which no candidate is accepted while another arm may be asked."""
+    excluded: Collection[int] = ()
+    """Columns of arms that limits exclude; what asking one would gain is estimated all the same."""
     refused: Collection[int] = ()
     """Columns of candidates that should not be accepted. Instead, another arm is asked at any cost.
     If none may be asked, the best of the other candidates is accepted, if there is one."""
@@ -402,13 +445,23 @@ class Verifier:
             is_same=np.array([is_same], dtype=np.bool_).reshape(1, len(columns), len(columns)),
         )
         best = columns[state.best_places()[0]] if columns else None
-        arms, gains = self._gain_model.choose_arms(state, must_ask=best in terms.refused)
-        first, gain = int(arms[0]), float(gains[0])
+        choice = self._gain_model.choose_arms(
+            state, must_ask=best in terms.refused, floor=terms.floor
+        )
+        arms, first, gain = choice.asked, int(choice.asked[0]), float(choice.gain[0])
         if first == NO_ARM:
             allowed = [column for column in columns if column not in terms.refused]
             if best in terms.refused and allowed:
                 best = max(allowed, key=lambda column: p_correct[column])
-            return NextStep(best, (), p_correct, 0.0)
+            left_out = int(choice.best[0])
+            if not askable and terms.excluded and len(columns) < MAX_JUDGED:
+                is_askable[0, list(terms.excluded)] = True
+                gains = self._gain_model.gains(state)
+                left_out = int((gains - costs).argmax())
+                gain = float(gains[0, left_out])
+            if left_out == NO_ARM:
+                return NextStep(best, (), p_correct, 0.0)
+            return NextStep(best, (), p_correct, 0.0, left_out, gain)
         is_last, waits = terms.is_last, terms.waits
         if not columns and (is_last or waits is not None):
             # The first answer is not known yet, so it counts as probable as the router expects.
@@ -419,8 +472,7 @@ class Verifier:
                 p_correct=state.beliefs.probabilities[:, arms],
                 is_same=np.ones((1, 1, 1), dtype=np.bool_),
             )
-            chosen, _ = self._gain_model.choose_arms(expected, must_ask=not is_last)
-            second = int(chosen[0])
+            second = int(self._gain_model.choose_arms(expected, must_ask=not is_last).asked[0])
             if second != NO_ARM and not is_last and waits is not None:
                 is_needed = 1 - float(beliefs.probabilities[first])
                 saved = is_needed * waits[second] - max(0.0, waits[second] - waits[first])

@@ -2,17 +2,20 @@
 
 A value that nobody said, no earlier result contains, and no schema suggests was invented. Values
 are looked up as they are usually rewritten: a date in another format, 5% as 0.05, a name's
-initials, or a sum of two numbers that were said.
+initials, or a sum of two numbers that were said. Integers are compared exactly, and a number that
+identifies something, such as an order's, is explained by the same digits only.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import cached_property
 from itertools import permutations
-from math import inf
+from math import isfinite
 
+from router_service.apis.answers import MAX_INTEGER_DIGITS
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
@@ -29,59 +32,70 @@ MAX_DESCRIPTION_CHARACTERS = 500
 MAX_CALCULATED = 12
 """Numbers of the conversation, the latest ones, with which sums and products are formed."""
 
+MAX_COMPUTED = 10**15
+"""Numbers up to which sums, products and shares are formed; larger ones identify something. Up to
+here, the quotient of two integers is exact in a float."""
+
+LEAST_JOINED_DIGITS = 7
+"""Digits from which groups, as in `555-123-4567`, are read as one number that identifies."""
+
 SAID_FROM = 0.5
 """Share of a text's words that were said, from which the text is not invented."""
 
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _NUMBER = re.compile(
-    r"(\d{1,15}(?:,\d{3}){0,4}(?:\.\d{1,15})?)(?:\s?(k|m|bn|hundred|thousand|million|billion)\b)?",
+    r"(\d+(?:,\d{3}(?!\d))*(?:\.\d+)?)(?:\s?(k|m|bn|hundred|thousand|million|billion)\b)?",
     re.IGNORECASE,
 )
+_DIGITS = re.compile(r"\d+")
+_RUN = re.compile(r"(?<!\d)(?<!\d\.)\d++(?!\.\d)")
+"""Digits that are no part of a decimal number: 4.5 does not identify number 5."""
+_JOINED = [re.compile(rf"(?<!\d)\d++(?:{separator}\d++)+") for separator in ("-", " ", r"\.")]
 _MULTIPLES = {
-    "hundred": 1e2,
-    "thousand": 1e3,
-    "k": 1e3,
-    "million": 1e6,
-    "m": 1e6,
-    "billion": 1e9,
-    "bn": 1e9,
+    "hundred": 100,
+    "thousand": 1_000,
+    "k": 1_000,
+    "million": 1_000_000,
+    "m": 1_000_000,
+    "billion": 1_000_000_000,
+    "bn": 1_000_000_000,
 }
-_NUMBER_WORDS = {
+_NUMBER_WORDS: dict[str, int | float] = {
     **{
-        word: float(number)
+        word: number
         for number, word in enumerate(
             "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
             "fifteen sixteen seventeen eighteen nineteen twenty".split()
         )
     },
     **{
-        word: 10.0 * number
+        word: 10 * number
         for number, word in enumerate(
             "thirty forty fifty sixty seventy eighty ninety hundred".split(), start=3
         )
     },
     **{
-        word: float(number)
+        word: number
         for number, word in enumerate(
             "first second third fourth fifth sixth seventh eighth ninth tenth".split(), start=1
         )
     },
-    "once": 1.0,
-    "twice": 2.0,
-    "double": 2.0,
-    "triple": 3.0,
-    "couple": 2.0,
-    "pair": 2.0,
+    "once": 1,
+    "twice": 2,
+    "double": 2,
+    "triple": 3,
+    "couple": 2,
+    "pair": 2,
     "half": 0.5,
     "quarter": 0.25,
-    "dozen": 12.0,
-    "thousand": 1e3,
-    "million": 1e6,
+    "dozen": 12,
+    "thousand": 1_000,
+    "million": 1_000_000,
 }
 _MONTHS = (
     "january february march april may june july august september october november december".split()
 )
-_SCALES = (100.0, 0.01, 0.001, 1000.0, 60.0, 1 / 60)
+_SCALES = (60, 100, 1000)
 """Factors between a number in the conversation and in a call: 5% is 0.05, 2 km are 2,000 m, and 2
 hours are 120 minutes."""
 _PLACEHOLDER = re.compile(
@@ -127,25 +141,51 @@ class Said:
             "".join(word[0] for word in _WORD.findall(name) if word[0].isupper()).lower()
             for name in names
         }
-        found = []
+        found: list[int | float] = []
+        whole: set[int | float] = set()
         for digits, unit in _NUMBER.findall(text):
-            number = float(digits.replace(",", ""))
-            found.append(number)
-            if unit:
-                found.append(number * _MULTIPLES[unit.lower()])
-        found += [_NUMBER_WORDS[word] for word in words if word in _NUMBER_WORDS]
-        self.numbers = frozenset(map(_rounded, found))
-        self._latest = [*dict.fromkeys(reversed([*map(_rounded, found)]))][:MAX_CALCULATED]
+            number = read_number(digits)
+            if number is not None:
+                found.append(number)
+                whole.add(number)
+                if unit:
+                    found.append(exact(number * _MULTIPLES[unit.lower()]))
+        spoken = [_NUMBER_WORDS[word] for word in words if word in _NUMBER_WORDS]
+        self.numbers = frozenset((*found, *spoken))
+        computed = (number for number in reversed((*found, *spoken)) if number <= MAX_COMPUTED)
+        self._latest = [*dict.fromkeys(computed)][:MAX_CALCULATED]
+        joined = text.replace(") ", "-")  # (555) 123-4567
+        groups = (re.sub(r"\D", "", run) for each in _JOINED for run in each.findall(joined))
+        self._digits = {
+            *map(_without_zeros, _RUN.findall(text)),
+            *map(str, (*whole, *spoken)),
+            *(_without_zeros(run) for run in groups if len(run) >= LEAST_JOINED_DIGITS),
+        }
 
     @cached_property
-    def _calculated(self) -> frozenset[float]:
+    def _calculated(self) -> frozenset[int | float]:
         """Numbers that two of the latest numbers give."""
-        found: set[float] = set()
+        found: set[int | float] = set()
         for one, other in permutations(self._latest, 2):
             found |= {one + other, abs(one - other), one * other}
             if other:
                 found.add(one / other)
-        return frozenset(map(_rounded, found))
+        return frozenset(map(exact, found))
+
+    def has_digits_of(self, value: str | float) -> bool:
+        """Return whether the conversation has the digits of a value, apart from leading zeros.
+
+        Those of a text may be said in groups, if they are many.
+        """
+        if not isinstance(value, str):
+            return str(exact(abs(value))) in self._digits
+        words = [*map(_without_zeros, _WORD.findall(value.lower()))]
+        groups = [word for word in words if word.isdigit()]
+        return (
+            (len(words) > 1 and f" {' '.join(words)} " in self._words)
+            or all(group in self._digits for group in groups)
+            or _without_zeros("".join(_DIGITS.findall(value))) in self._digits
+        )
 
     def share_of_text(self, text: str) -> float:
         """Return the share of a text's words that were said: 1 if they were said together."""
@@ -167,12 +207,12 @@ class Said:
 
     def source_of_number(self, number: float) -> Source:
         """Return where a number comes from, as far as the conversation says."""
-        value = abs(number)
-        if _rounded(value) in self.numbers:
+        value = exact(abs(number))
+        if value in self.numbers or (value > MAX_COMPUTED and self.has_digits_of(value)):
             return Source.SAID
-        if any(_rounded(value * scale) in self.numbers for scale in _SCALES):
+        if not self.numbers.isdisjoint(scaled(value, _SCALES, _SCALES)):
             return Source.CALCULATED
-        return Source.CALCULATED if _rounded(value) in self._calculated else Source.NOWHERE
+        return Source.CALCULATED if value in self._calculated else Source.NOWHERE
 
 
 def _without_zeros(word: str) -> str:
@@ -180,20 +220,42 @@ def _without_zeros(word: str) -> str:
     return word.lstrip("0") or "0" if word[0] == "0" else word
 
 
-def _rounded(number: float) -> float:
-    """Return a number without its last binary digits: 0.07 * 100 is not exactly 7."""
-    try:
-        return float(f"{number:.12g}")
-    except OverflowError:  # an integer of over 300 digits
-        return inf
+def read_number(digits: str) -> int | float | None:
+    """Return the number of a text such as `1,234.50`; None if it is too long to be one."""
+    whole, _, fraction = digits.replace(",", "").partition(".")
+    if len(whole) > MAX_INTEGER_DIGITS:
+        return None
+    return exact(float(f"{whole}.{fraction}")) if fraction.strip("0") else int(whole)
+
+
+def exact(number: float) -> int | float:
+    """Return an equal number by which to look a number up, whatever its type was.
+
+    An integer stays exact. A fraction loses its last binary digits: 0.07 * 100 is not exactly 7.
+    """
+    if isinstance(number, int) or not isfinite(number):
+        return number
+    rounded = float(f"{number:.12g}") if abs(number) < 1e9 else round(number, 3)
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def scaled(
+    number: float, multipliers: Sequence[int], divisors: Sequence[int]
+) -> Iterator[int | float]:
+    """Yield a number in other units: 5 as 500 and 0.05."""
+    yield from (exact(number * factor) for factor in multipliers)
+    for divisor in divisors:
+        if isinstance(number, int) and number % divisor == 0:
+            yield number // divisor
+        elif abs(number) < MAX_COMPUTED:
+            yield exact(number / divisor)
 
 
 def is_named_after(name: str, value: str) -> bool:
     """Return whether a text only repeats the name of its parameter, as in `"path": "path"`."""
     if len(value) > len(name) + 20:
         return False
-    words = _WORD.findall(_CAMEL.sub(" ", value).lower())
-    own = _WORD.findall(_CAMEL.sub(" ", name).lower())
+    words, own = _words_of(value), _words_of(name)
     rest = [word for word in words if word not in {"the", "a", "your", "my", "value", "here"}]
     return bool(own) and bool(words) and (rest == own or rest == own[-1:])
 
@@ -218,8 +280,9 @@ def is_written(name: str, value: Json) -> bool:
 
     The conversation does not contain such a text, but it is not a wrong value for that reason.
     """
-    words = _WORD.findall(_CAMEL.sub(" ", name).lower())
+    words = _words_of(name)
     is_long = isinstance(value, str) and len(value) > MAX_IDENTIFYING_CHARACTERS
+    is_long = is_long and not value.lstrip("-").isdigit()
     return is_long or (bool(words) and words[-1] in _WRITTEN_PARAMETERS)
 
 
@@ -249,23 +312,108 @@ def is_in_schema(value: Json, schema: Schema) -> bool:
     return bool(words) and f" {' '.join(words)} " in f" {' '.join(_WORD.findall(description))} "
 
 
-def source_of(
-    said: Said, name: str, value: Json, schema: Schema, share: float | None = None
+_IDENTIFIERS = frozenset(
+    "id ids identifier identifiers uuid uuids guid guids isbn issn iban ssn vin imei sku skus "
+    "asin ean upc zip zipcode zips postcode phone phones telephone tel fax pid pids port ports "
+    "pin account invoice".split()
+)
+"""Last words of the name of a value that identifies something."""
+_NUMBERED = frozenset(
+    "access account activation airport area bank booking bus card case cell check cheque claim "
+    "client confirmation contact container contract country coupon credit customer debit dialing "
+    "discount document employee fax flight house id identification invoice issue item licence "
+    "license lot member membership mobile order package parcel part passport patent patient "
+    "payment phone plate po policy post postal pr product promo pull purchase receipt record ref "
+    "reference registration reservation room routing seat security serial session shipment social "
+    "station street student tax telephone ticket tracking train transaction user vat vehicle "
+    "verification voucher zip".split()
+)
+"""What has a number or a code that identifies it. A number of guests, or of a page, identifies
+nothing."""
+_NUMBER_NOUNS = ("number", "numbers", "num", "no", "nr", "code", "codes", "id", "ids")
+_LIST_OF = re.compile(
+    r"\W*(?:(?:an?|the)\s+)?(?:[\w-]+\s+)?(?:list|array|set)\s+of\s+", re.IGNORECASE
+)
+_HEAD_END = re.compile(
+    r"[^\w\s'/-]|\b(?:of|for|to|in|on|at|from|by|with|that|which|who|whose|where|used|as|is)\b",
+    re.IGNORECASE,
+)
+_NUMBER_OF_ONE = re.compile(
+    r"\W*(?:the\s+)?(?:number|code)\s+of\s+(?:the|this|that|an?|your)\s+([^\W\d_]+)", re.IGNORECASE
+)
+
+
+def identifies(name: str, schema: Schema, parent: str = "") -> bool:
+    """Return whether a parameter's value identifies something, by its name, description or format.
+
+    `parent` is the name of the object or list that the value is in: in `{"order": {"number": 7}}`,
+    the number identifies.
+    """
+    own = _words_of(name)
+    if _ends_in_identifier([*_words_of(parent), *own]) or own[:1] in (["id"], ["ids"]):
+        return True
+    try:
+        description, form = schema.description[:MAX_DESCRIPTION_CHARACTERS], schema.format
+    except (SchemaError, RecursionError):
+        return False
+    description = _LIST_OF.sub("", description, count=1)
+    head = _HEAD_END.split(description, maxsplit=1)[0]
+    of_one = _NUMBER_OF_ONE.match(description)
+    return (
+        _ends_in_identifier(_words_of(head))
+        or _ends_in_identifier(_words_of(form))
+        or (of_one is not None and of_one[1].lower() in _NUMBERED)
+    )
+
+
+def _words_of(name: str) -> list[str]:
+    return _WORD.findall(_CAMEL.sub(" ", name).lower())
+
+
+def _ends_in_identifier(words: Sequence[str]) -> bool:
+    """Return whether a phrase names what identifies something, such as `order number`."""
+    last = words[-1] if words else ""
+    if last in _IDENTIFIERS or any(
+        last.endswith(noun) and last.removesuffix(noun) in _NUMBERED for noun in _NUMBER_NOUNS
+    ):
+        return True
+    return len(words) > 1 and last in _NUMBER_NOUNS and words[-2].removesuffix("s") in _NUMBERED
+
+
+def source_of(  # noqa: PLR0911
+    said: Said,
+    name: str,
+    value: Json,
+    schema: Schema,
+    share: float | None = None,
+    *,
+    is_identifying: bool = False,
 ) -> Source | None:
     """Return where the value of a parameter comes from; None for a boolean, null or empty text.
 
-    `share` is the share of a text's words that were said, if it is known.
+    `share` is the share of a text's words that were said, if it is known. The digits of a value
+    that `is_identifying` must all be said, or come from the schema.
     """
     if isinstance(value, bool) or value is None or value == "":
         return None
     if isinstance(value, int | float):
-        source = said.source_of_number(value)
+        if is_identifying:
+            source = Source.SAID if said.has_digits_of(value) else Source.NOWHERE
+        else:
+            source = said.source_of_number(value)
         if source is Source.NOWHERE and is_in_schema(value, schema):
             return Source.SCHEMA
         return source
     if not isinstance(value, str):
         return None
-    if (said.share_of_text(value) if share is None else share) >= SAID_FROM:
+    share = said.share_of_text(value) if share is None else share
+    if is_identifying and any(map(str.isdigit, value[:MAX_VALUE_CHARACTERS])):
+        value_digits = value[:MAX_VALUE_CHARACTERS]
+        if said.has_digits_of(value_digits) and (
+            share >= SAID_FROM or not any(map(str.isalpha, value_digits))
+        ):
+            return Source.SAID
+    elif share >= SAID_FROM:
         return Source.SAID
     # The date of an example is not the user's date.
     is_own = is_named_after(name, value) or is_date(value)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from router_service.apis.answers import ParsedAnswer
 from router_service.apis.capabilities import Feature
 from router_service.apis.conversation import Conversation, Json, as_list
+from router_service.core.decision_record import StopReason, VerificationStop
 from router_service.core.values import request_value
 from router_service.policies.verified import Verified
 
@@ -68,6 +69,8 @@ class VerificationState:
     grounded_tools: Collection[str] = ()
     """Tools that no accepted answer calls with an invented argument, unless a second arm gives the
     same value."""
+    excluded: Mapping[str, StopReason] = field(default_factory=dict)
+    """Arms that a limit excludes, besides those that the router finds by `limits`."""
 
 
 class UnverifiedReason(StrEnum):
@@ -124,6 +127,8 @@ class Step:
     """Why the accepted answer is not verified; None if it is."""
     ungrounded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Invented arguments of risky tools, such as `delete_file.path`, by the arm that gave them."""
+    stop: VerificationStop | None = None
+    """Why no further arm is asked; None if one is, or if the accepted answer is not verified."""
 
 
 _ATTACHMENTS = frozenset((Feature.IMAGES, Feature.AUDIO, Feature.FILES))

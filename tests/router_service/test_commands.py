@@ -24,9 +24,10 @@ from router_service.artifact import (
     VersusBest,
 )
 from router_service.cli import main
-from router_service.measurement.held_out import describe_pool
+from router_service.measurement.held_out import describe_pool, served_points
 from router_service.offline import explain_goal, list_policies
 from router_service.policies.costs import Price
+from router_service.policies.verified import is_verified
 from tests.fakes import manifest as fake_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -228,17 +229,27 @@ def test_goal_that_no_rule_reaches_is_an_error(
     assert output.err.count("\n") == 1
 
 
-def test_reachable_goal_prints_its_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--goal accuracy=best` prints the cheapest rule that is as accurate as the best model."""
-    manifest = Artifact.load(SHIPPED).manifest
+@pytest.mark.parametrize("option", ["--verified-goals", "--no-verified-goals", None])
+def test_reachable_goal_prints_its_rule(
+    capsys: pytest.CaptureFixture[str], option: str | None
+) -> None:
+    """`--goal accuracy=best` prints the cheapest rule that is as accurate as the best model.
+
+    As in a gateway, it may be a verified one, unless an option forbids it.
+    """
+    artifact = Artifact.load(SHIPPED)
+    manifest = artifact.manifest
     best = manifest.best_single_accuracy
     assert best is not None
-    reaching = [point for point in manifest.frontier if point.accuracy.value >= best.value]
+    verified = () if option == "--no-verified-goals" else served_points(artifact)
+    measured = (*manifest.frontier, *verified)
+    reaching = [point for point in measured if point.accuracy.value >= best.value]
     cheapest = min(reaching, key=lambda point: point.cost_usd.value)
-    assert main(["policies", "--goal", "accuracy=best"]) == 0
+    assert main(["policies", "--goal", "accuracy=best", *filter(None, [option])]) == 0
     goal, rule = capsys.readouterr().out.splitlines()[:2]
     assert goal.split() == ["goal", "accuracy=best"]
     assert rule.split()[:2] == ["policy", cheapest.policy]
+    assert is_verified(cheapest.policy) is (option != "--no-verified-goals")
 
 
 def test_metrics_command_prints_the_published_page(capsys: pytest.CaptureFixture[str]) -> None:

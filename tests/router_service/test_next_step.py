@@ -17,10 +17,11 @@ from router_service.apis.answers import ParsedAnswer
 from router_service.apis.conversation import Conversation, Json
 from router_service.artifact import SHIPPED, Artifact
 from router_service.cli import main
+from router_service.core.decision_record import StopReason, VerificationStop
 from router_service.core.errors import PolicyError
 from router_service.core.resources import Timer
 from router_service.offline import decide_lines
-from router_service.policies.verified import Verified
+from router_service.policies.verified import Verified, explain_stop
 from router_service.router import Prediction, Router
 from router_service.verifier.steps import (
     NO_LIMITS,
@@ -51,6 +52,12 @@ def prediction(router: Router) -> Prediction:
     """Return equal probabilities, so that the cheapest arm is the best one to ask."""
     features = (0.0,) * len(router.artifact.manifest.packing.features)
     return Prediction((0.8,) * len(router.arms), features, packed_tokens=7)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Router:
+    """Return the shipped router."""
+    return Router(Artifact.load(SHIPPED))
 
 
 NextStep = Callable[..., Step]
@@ -410,6 +417,143 @@ def test_invented_argument_of_a_risky_tool_is_not_accepted_alone(next_step: Next
     assert (alone.accept, alone.unverified) == (FIRST, UnverifiedReason.UNGROUNDED)
     explained = next_step({FIRST: "Lima", SECOND: "Oslo"}, free, ARMS[:2], grounded_tools=tools)
     assert (explained.accept, explained.unverified) == (SECOND, None)
+
+
+def test_below_the_floor_another_arm_is_asked_at_any_cost(
+    router: Router, prediction: Prediction
+) -> None:
+    """It is the one with the best probability for its cost; at a limit, the best is delivered."""
+    unsure = replace(prediction, probabilities=(0.4, 0.3, *(0.35,) * (len(ARMS) - 2)))
+
+    def step(policy: Verified, **given: Any) -> Step:  # noqa: ANN401 - further fields of the state
+        candidates = [ArmAnswer(FIRST, answer({"city": "Oslo"}))]
+        state = VerificationState(policy, ARMS, candidates, **given)
+        return router.next_step(QUESTION, unsure, state)
+
+    price = Verified(1e-4)  # an arm costs 10 times as much as a correct answer is worth
+    assert step(price).accept == FIRST
+    assert step(replace(price, floor=0.39)).accept == FIRST
+    assert step(replace(price, floor=0.5)).ask == (SECOND,)
+    alone = step(replace(price, floor=0.5), limits=VerificationLimits(max_candidates=1))
+    assert (alone.accept, alone.stop and alone.stop.reason) == (FIRST, StopReason.MAX_CANDIDATES)
+
+
+@pytest.mark.parametrize(
+    ("text", "floor"),
+    [
+        ("verified", 0.5),
+        ("economy", 0.5),
+        ("quality", 0.5),
+        (None, 0.5),
+        ("accuracy=best", 0.5),
+        ("verified=0.0106", 0.0),
+        ("verified=0.002", 0.0),
+    ],
+)
+def test_policies_with_a_name_have_a_floor(shipped: Router, text: str | None, floor: float) -> None:
+    """So has a goal whose rule was measured with it, and no price that a request names."""
+    policy = shipped.policy(text, verified_goals=True)
+    assert isinstance(policy, Verified)
+    assert policy.floor == floor
+    if text == "accuracy=best":
+        assert policy.price_usd == 0.0106
+        assert policy.otherwise is not None
+
+
+@pytest.mark.parametrize(
+    ("cities", "given", "reason", "arm"),
+    [
+        ({FIRST: "Oslo"}, {"policy": Verified(0.0)}, StopReason.NOT_WORTH, SECOND),
+        (
+            {FIRST: "Oslo"},
+            {"limits": VerificationLimits(max_candidates=1)},
+            StopReason.MAX_CANDIDATES,
+            SECOND,
+        ),
+        (
+            {FIRST: "Oslo", SECOND: "Lima", THIRD: "Rome"},
+            {},
+            StopReason.MAX_CANDIDATES,
+            None,
+        ),
+        (
+            {FIRST: "Oslo"},
+            {"limits": VerificationLimits(max_cost_usd=0.0025)},
+            StopReason.MAX_COST,
+            SECOND,
+        ),
+        (
+            {FIRST: "Oslo"},
+            {"limits": VerificationLimits(max_added_latency_s=1), "elapsed_s": 0.5},
+            StopReason.MAX_ADDED_LATENCY,
+            SECOND,
+        ),
+        (
+            {FIRST: "Oslo"},
+            {"arms": (), "excluded": {THIRD: StopReason.SHUTDOWN}},
+            StopReason.SHUTDOWN,
+            THIRD,
+        ),
+        ({FIRST: "Oslo"}, {"arms": ()}, StopReason.NO_MODEL_LEFT, None),
+    ],
+)
+def test_step_says_why_it_stops(
+    next_step: NextStep,
+    cities: Mapping[str, str],
+    given: Mapping[str, Any],
+    reason: StopReason,
+    arm: str | None,
+) -> None:
+    """It says which limit stopped it, and what asking the best remaining arm would have meant."""
+    step = next_step(cities, **given)
+    assert step.accept is not None
+    assert step.stop is not None
+    assert (step.stop.reason, step.stop.arm) == (reason, arm)
+    if arm is not None:
+        assert step.stop.expected_gain == pytest.approx(0.15)  # what 0.8 lacks to `MOST`
+        assert step.stop.expected_cost_usd == pytest.approx(1e-3 * (1 + ARMS.index(arm)))
+    assert next_step({FIRST: "Oslo", SECOND: "Lima"}).stop is None
+
+
+@pytest.mark.parametrize(
+    ("stop", "sentence"),
+    [
+        (None, ""),
+        (VerificationStop(reason=StopReason.SURE), ""),
+        (
+            VerificationStop(
+                reason=StopReason.NOT_WORTH,
+                arm="large",
+                expected_gain=0.004,
+                expected_cost_usd=0.00531,
+            ),
+            (
+                "Asking big (large) was expected to add 0.4 points for 0.0053 USD, which is not"
+                " worth it at 0.0106 USD for a correct answer."
+            ),
+        ),
+        (
+            VerificationStop(
+                reason=StopReason.MAX_CANDIDATES,
+                arm="small",
+                expected_gain=-0.1,
+                expected_cost_usd=2e-5,
+            ),
+            (
+                "Asking small was expected to add nothing for 0.00002 USD, but the limit on models"
+                " was reached (max_candidates)."
+            ),
+        ),
+        (
+            VerificationStop(reason=StopReason.MAX_COST),
+            "No other model was asked: the limit on cost leaves no room for it (max_cost_usd).",
+        ),
+        (VerificationStop(reason=StopReason.NO_MODEL_LEFT), "No other model was left to ask."),
+    ],
+)
+def test_stop_is_explained_in_a_sentence(stop: VerificationStop | None, sentence: str) -> None:
+    """The sentence follows the one about the delivered answer, in the header and the record."""
+    assert explain_stop(stop, "verified=0.0106", {"large": "big (large)"}) == sentence
 
 
 def test_time_has_a_price(next_step: NextStep, router: Router, prediction: Prediction) -> None:

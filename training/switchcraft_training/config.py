@@ -381,6 +381,11 @@ class RunConfig(_Frozen):
         " cost. The highest price within it is the policy's operating point. The default is the"
         " share at which the paper's router is as accurate as its best single model.",
     )
+    verified_floor: Probability = Field(
+        default=0.5,
+        description="Probability of a correct answer below which verified policies with a name ask"
+        " another arm, even if that is not worth its cost. A price in a request has no floor.",
+    )
     streams_text_from: Probability | None = Field(
         default=None,
         description="With the policy `verified`, probability that a request asks for no tool call"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +40,7 @@ from router_service.measurement.simulation import (
     count_judgements,
     quantize,
 )
-from router_service.policies.verified import PRICES, Verified
+from router_service.policies.verified import PRICES, VERIFIED, Verified, is_verified
 from router_service.verifier.answer_features import Candidates
 from router_service.verifier.graphs import GAIN_FEATURES, Verifier, VerifierSpec
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
@@ -220,7 +220,10 @@ class VerifierStudy:
     cost_share: float
     evidence: Evidence
     streams_text_from: float | None = None
-    """The verifier's setting of the same name."""
+    floor: float = 0.0
+    """The verifier's settings of the same names."""
+    named: Mapping[float, VerifiedAnswers] = field(default_factory=dict)
+    """Held-out results of the policies with a name by price, with the floor."""
 
     def entries(self) -> dict[float, Entry]:
         """Return the measured accuracy and cost of each price."""
@@ -234,11 +237,15 @@ class VerifierStudy:
         estimated accuracy of them, and the frontier, which was measured without them, is left out.
         """
         spec = self.verifier.export(directory, self.price_usd)
-        spec = spec.model_copy(update={"streams_text_from": self.streams_text_from})
+        changes = {"streams_text_from": self.streams_text_from, "floor": self.floor}
+        spec = spec.model_copy(update=changes)
         manifest = read_manifest(directory / MANIFEST)
         joined = {arm: facts.accuracy.value for arm, facts in manifest.onboarded.items()}
         shares = dict(zip(self.table.arms, spec.reliabilities, strict=True)) | joined
-        points = () if joined else tuple(entry.point for entry in self.entries().values())
+        by_price, named = (
+            () if joined else tuple(entry.point for entry in measured.values())
+            for measured in (self.entries(), measure_prices(self.table, self.named))
+        )
         reliabilities = tuple(shares[arm] for arm in manifest.arms)
         if HELD_OUT in manifest.files and manifest.arms == self.table.arms:
             judged, known = self.judged, read_judgements(directory / HELD_OUT)
@@ -254,7 +261,8 @@ class VerifierStudy:
         changed = manifest.model_copy(
             update={
                 "verifier": spec.model_copy(update={"reliabilities": reliabilities}),
-                "verified_frontier": points,
+                "verified_frontier": by_price,
+                "named_frontier": named,
                 "files": file_hashes(directory),
             }
         )
@@ -373,7 +381,10 @@ def study_verifier(
     with stage(VERIFIER):
         *tested, final = workers.map(study_part, settings, parts, "verifier")
         with step("answers by price"):
-            judged, by_price = accept_by_price(tested, parts[:-1], best_usd)
+            judged = JudgedAnswers.join(
+                [each.judged for each in tested], [part.test for part in parts[:-1]]
+            )
+            by_price = accept_by_price(judged, parts[:-1], prices_in_usd(PRICES, best_usd))
     evidence = Evidence.of(
         answers.candidates,
         calibrated,
@@ -391,8 +402,14 @@ def study_verifier(
         cost_share,
         evidence,
         config.streams_text_from,
+        config.verified_floor,
     )
-    return replace(study, price_usd=operating_price(study.entries(), cost_share))
+    price_usd = operating_price(study.entries(), cost_share)
+    rules = (rule for rule in config.policies.values() if is_verified(rule) and rule != VERIFIED)
+    named_usd = {price_usd, *(float(rule.partition("=")[2]) for rule in rules)}
+    by_price |= accept_by_price(judged, parts[:-1], named_usd)
+    named = accept_by_price(judged, parts[:-1], sorted(named_usd), config.verified_floor)
+    return replace(study, price_usd=price_usd, by_price=dict(sorted(by_price.items())), named=named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,17 +460,15 @@ def study_part(settings: VerifierSettings, part: VerifierPart) -> StudiedPart:
 
 
 def accept_by_price(
-    tested: Sequence[StudiedPart], parts: Sequence[VerifierPart], best_usd: float
-) -> tuple[JudgedAnswers, dict[float, VerifiedAnswers]]:
-    """Return the judgements of the verifiers of all parts, and the accepted answers by price.
-
-    `best_usd` is the best single model's mean cost.
-    """
-    judged = JudgedAnswers.join([each.judged for each in tested], [part.test for part in parts])
+    judged: JudgedAnswers,
+    parts: Sequence[VerifierPart],
+    prices_usd: Iterable[float],
+    floor: float = 0.0,
+) -> dict[float, VerifiedAnswers]:
+    """Return the accepted answers by price, from the judgements of the verifiers of all parts."""
     simulation = Simulation(judged, GAIN_FEATURES)
     costs_usd = np.array([part.costs_usd for part in parts])
-    prices_usd = prices_in_usd(PRICES, best_usd)
-    return judged, {price: simulation.answer(costs_usd, price) for price in prices_usd}
+    return {price: simulation.answer(costs_usd, price, floor=floor) for price in prices_usd}
 
 
 def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:

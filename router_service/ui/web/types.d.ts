@@ -281,6 +281,7 @@ export interface ExplainedDecision {
   risk: string | null;
   familiarity: number | null;
   candidates: Array<CandidateRecord> | null;
+  stop: VerificationStop | null;
   budget: BudgetChange | null;
   explanation: string;
   threshold: number | null;
@@ -591,6 +592,10 @@ export interface Session {
   version: string;
 }
 
+/** Why no further arm was asked for a candidate answer. */
+export type StopReason = "not_worth" | "sure" | "no_model_left" | "max_candidates" | "max_cost_usd"
+  | "max_added_latency_s" | "deadline" | "shutdown";
+
 /** Some teams, in the order of their names. */
 export interface TeamPage {
   teams: Array<TeamView>;
@@ -709,6 +714,18 @@ export interface UnroutedModel {
 export interface UsageSummary {
   sentence: string;
   details: Array<string>;
+}
+
+/**
+ * Why the verification stopped, and what asking the best remaining arm would have meant.
+ *
+ * Without such an arm, and if its gain could not be estimated, the other fields are None.
+ */
+export interface VerificationStop {
+  reason: StopReason;
+  arm: string | null;
+  expected_gain: number | null;
+  expected_cost_usd: number | null;
 }
 
 /** What verified policies do with a request. */

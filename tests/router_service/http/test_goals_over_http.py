@@ -66,20 +66,22 @@ def test_unreachable_goal_is_refused(http: httpx.Client, where: str) -> None:
 
 
 def verifying_gateway(
-    sandbox: Sandbox, goals: bool, default: str | None = None
+    sandbox: Sandbox, default: str | None = None, **verification: bool
 ) -> AbstractContextManager[str]:
     """Serve a gateway whose artifact has verified points, with this configuration."""
     router = Router(with_frontier(*POINTS, verified=VERIFIED_POINTS))
     base = Settings.sandbox(sandbox.base_url, list(router.arms))
-    section = RouterSettings(verification=VerificationSettings(goals=goals), default_policy=default)
+    section = RouterSettings(
+        verification=VerificationSettings.model_validate(verification), default_policy=default
+    )
     return served(create_app(base.model_copy(update={"router": section}), router))
 
 
 @pytest.fixture(scope="module")
 def verifying(sandbox: Sandbox) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway that allows verified answers for goals, also by default."""
+    """Yield a client of a gateway with a goal as its default, as configured by default."""
     with (
-        verifying_gateway(sandbox, goals=True, default="accuracy=0.92") as url,
+        verifying_gateway(sandbox, default="accuracy=0.92") as url,
         httpx.Client(base_url=url, timeout=20) as client,
     ):
         yield client
@@ -99,7 +101,7 @@ FORBIDDEN = {"x-switchcraft-verified-goals": "false"}
         (GOAL | {"x-switchcraft-max-candidates": "2"}, "accuracy=best (drift=0.05)", False),
     ],
 )
-def test_configuration_allows_verified_answers_for_goals(
+def test_goals_may_choose_verified_answers_by_default(
     verifying: httpx.Client, headers: dict[str, str], policy: str, is_verified: bool
 ) -> None:
     """The goal, also the default one, is reached by verified answers if they are the better point.

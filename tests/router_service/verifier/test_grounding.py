@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from router_service.apis.conversation import Json
@@ -11,12 +13,13 @@ from router_service.verifier.answer_features import read_answer, unconfirmed_arg
 from router_service.verifier.grounding import (
     Said,
     Source,
+    identifies,
     is_filler,
     is_named_after,
     is_placeholder,
     source_of,
 )
-from tests.candidates import ask
+from tests.candidates import answer, ask, read
 
 SAID = Said(
     "Book a table at Joe's Diner in San Francisco on March 5th, 2026 at 7 pm for twelve people. "
@@ -125,3 +128,150 @@ def test_named_arguments_are_safe_in_headers() -> None:
 
     assert named("b\r\nset-cookie: x") == {0: ("forecast.*",)}
     assert named(hostile) == {0: ("forecast.a\\r\\nset-cookie: x",)}
+
+
+LONG = 1234567890123456
+HUGE = int("12345" * 80)
+ORDER = Schema({"type": "integer"})
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "source"),
+    [
+        ("1234567890123", 1234567890124, Source.NOWHERE),
+        (str(LONG), LONG, Source.SAID),
+        (str(LONG), LONG + 1, Source.NOWHERE),
+        (f"{LONG:,}", LONG, Source.SAID),
+        (f"-{LONG}", -LONG, Source.SAID),
+        (f"000{LONG}", LONG, Source.SAID),
+        (f"{LONG}.0", LONG, Source.SAID),
+        ("5", 5.0, Source.SAID),
+        (str(2**64 + 1), 2**64 + 1, Source.SAID),
+        (str(2**64 + 1), 2**64, Source.NOWHERE),
+        (str(HUGE), HUGE, Source.SAID),
+        (str(HUGE), HUGE + 1, Source.NOWHERE),
+        (str(LONG), LONG * 100, Source.CALCULATED),
+        (str(LONG), LONG * 100 + 1, Source.NOWHERE),
+        ("0.07", 7, Source.CALCULATED),
+        ("1234567890123.5", 1234567890123, Source.NOWHERE),
+    ],
+)
+def test_integers_are_compared_exactly(said: str, value: float, source: Source) -> None:
+    """Every digit of an integer counts, whatever its length, sign, zeros and separators."""
+    assert source_of(Said(f"Take {said} of them"), "amount", value, ORDER) is source
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "is_identifying"),
+    [
+        ("id", {}, True),
+        ("order_id", {}, True),
+        ("orderId", {}, True),
+        ("userIDs", {}, True),
+        ("accountnumber", {}, True),
+        ("account_number", {}, True),
+        ("phone", {}, True),
+        ("zip_code", {}, True),
+        ("isbn", {}, True),
+        ("pid", {}, True),
+        ("order", {"description": "The ID of the order to delete."}, True),
+        ("order", {"description": "List of order numbers, at most five."}, True),
+        ("order", {"description": "The number of the order to delete."}, True),
+        ("order", {"description": "The order's unique identifier."}, True),
+        ("value", {"type": "string", "format": "uuid"}, True),
+        ("number_of_guests", {}, False),
+        ("num_items", {}, False),
+        ("page_number", {}, False),
+        ("number", {"description": "A whole number."}, False),
+        ("guests", {"description": "The number of guests for the booking ID."}, False),
+        ("user_id_count", {}, False),
+        ("paid", {}, False),
+        ("valid", {}, False),
+    ],
+)
+def test_identifying_parameters_are_known(name: str, schema: Json, is_identifying: bool) -> None:
+    """The name, the description or the format says that a value identifies something."""
+    assert identifies(name, Schema(schema)) is is_identifying
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "is_said"),
+    [
+        ("order 7", 7, True),
+        ("order seven", 7, True),
+        ("order 7", 700, False),
+        ("order 7", 0.07, False),
+        ("orders 7 and 8", 15, False),
+        ("in March", 3, False),
+        ("7 thousand", 7000, False),
+        ("rated 4.5", 5, False),
+        ("rated 4.5", 4.5, True),
+        ("version 1.2", "1.2", True),
+        ("No.12345.", 12345, True),
+        ("#12345", 12345, True),
+        ("ORD-12345", 12345, True),
+        ("ORD-12345", "ORD-12345", True),
+        ("ORD-12345", "ORD-12346", False),
+        ("ORD-12345", "12345", True),
+        ("orders 101,102,103", 102, True),
+        ("1234567890123", "1234567890124", False),
+        ("007", "7", True),
+        ("555-123-4567", 5551234567, True),
+        ("(555) 123-4567", "5551234567", True),
+        ("5551234567", "555-123-4567", True),
+        ("4111 1111 1111 1111", "4111111111111111", True),
+        ("the first of 12 and 34", 1234, False),
+    ],
+)
+def test_only_the_same_digits_explain_what_identifies(
+    said: str, value: Json, is_said: bool
+) -> None:
+    """A number that identifies something is not calculated, scaled or completed."""
+    found = source_of(Said(f"Delete {said}"), "order_id", value, ORDER, is_identifying=True)
+    assert found is (Source.SAID if is_said else Source.NOWHERE)
+
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "orders": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"number": {"type": "integer"}}},
+        },
+        "ids": {"type": "array", "items": {"type": "integer"}},
+        "which": {"type": "array", "description": "IDs of the orders", "items": {}},
+        "days": {"type": "integer"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ('{"ids": [7, 700]}', ("forecast.ids",)),
+        ('{"which": [700]}', ("forecast.which",)),
+        ('{"orders": [{"number": 700}]}', ("forecast.orders",)),
+        ('{"orders": [{"number": 7}], "ids": [7], "which": [7], "days": 700}', ()),
+        (f'{{"ids": [{HUGE}]}}', ()),
+        (f'{{"ids": [{HUGE + 1}]}}', ("forecast.ids",)),
+        (f'{{"days": {2**64 + 1}}}', ()),
+        (f'{{"days": {2**64 + 3}}}', ("forecast.days",)),
+    ],
+)
+def test_numbers_in_lists_and_objects_keep_their_identity(
+    arguments: str, named: tuple[str, ...]
+) -> None:
+    """Integers beyond 64 bits are read from a call as they are, at any depth."""
+    question = ask(f"Delete order 7, {HUGE} and {2**64 + 1}", NESTED)
+    found = unconfirmed_arguments(question, {0: read(question, answer(arguments))}, {"forecast"})
+    assert found.get(0, ()) == named
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 40_000, "9 " * 20_000, "1,000" * 8_000, "7-" * 20_000, "1." * 20_000]
+)
+def test_numbers_of_any_text_are_read_in_linear_time(text: str) -> None:
+    """Long runs of digits and of separators take milliseconds."""
+    started_s = time.process_time()
+    Said(text).source_of_number(10**299)
+    assert time.process_time() - started_s < 0.5

@@ -34,7 +34,7 @@ from router_service.measurement.simulation import (
 )
 from router_service.policies.costs import Price
 from router_service.predictor.model import Graph
-from router_service.verifier.graphs import GAIN_FEATURES, Verifier
+from router_service.verifier.graphs import GAIN_FEATURES, StepTerms, Verifier
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers
@@ -161,7 +161,9 @@ def test_verifier_learns_that_agreement_means_correctness(
     assert np.mean(lone) < 0.4
 
 
-def answer_by_steps(verifier: Verifier, data: VerifierData, price_usd: float) -> VerifiedAnswers:
+def answer_by_steps(
+    verifier: Verifier, data: VerifierData, price_usd: float, floor: float
+) -> VerifiedAnswers:
     """Answer every query as a gateway does, one step after the other."""
     decided, costs = [], data.costs_usd / price_usd
     judged = np.full((len(data.candidates), 3, 3), np.nan)
@@ -170,9 +172,8 @@ def answer_by_steps(verifier: Verifier, data: VerifierData, price_usd: float) ->
         asked: tuple[int, ...] = ()
         while True:
             askable = [column for column in range(len(costs)) if column not in asked]
-            step = verifier.choose_step(
-                beliefs, candidates.only(asked), costs, askable if len(asked) < 3 else []
-            )
+            able, terms = askable if len(asked) < 3 else [], StepTerms(floor=floor)
+            step = verifier.choose_step(beliefs, candidates.only(asked), costs, able, terms)
             if asked:
                 judged[query, len(asked) - 1, : len(asked)] = [step.p_correct[c] for c in asked]
             if step.accept is not None:
@@ -194,16 +195,21 @@ def simulation(judged: JudgedAnswers) -> Simulation:
     return Simulation(judged, GAIN_FEATURES)
 
 
+@pytest.mark.parametrize("floor", [0.0, 0.8])
 @pytest.mark.parametrize("price_usd", PRICES_USD)
 def test_simulation_decides_as_the_gateway(
-    verifier: Verifier, unseen: VerifierData, simulation: Simulation, price_usd: float
+    verifier: Verifier,
+    unseen: VerifierData,
+    simulation: Simulation,
+    price_usd: float,
+    floor: float,
 ) -> None:
     """It asks and accepts the same arms in the same order as one step after the other.
 
     Its probabilities differ only by their rounding.
     """
-    wanted = answer_by_steps(verifier, unseen, price_usd)
-    found = simulation.answer(unseen.costs_usd[None], price_usd)
+    wanted = answer_by_steps(verifier, unseen, price_usd, floor)
+    found = simulation.answer(unseen.costs_usd[None], price_usd, floor=floor)
     decided = [[each.decided(query) for query in range(120)] for each in (wanted, found)]
     assert decided[0] == decided[1]
     np.testing.assert_allclose(found.judged, wanted.judged, atol=0.6 / STEPS_PER_UNIT)

@@ -21,8 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from router_service.artifact import Measure
-from router_service.measurement.rules import Entry, best_single, sweep
+from router_service.measurement.rules import Entry, best_single, prices_in_usd, sweep
+from router_service.measurement.simulation import JudgedAnswers
 from router_service.measurement.statistics import auc_measure
+from router_service.policies.verified import PRICES
 from switchcraft_training.config import Grouping
 from switchcraft_training.data.splits import Split, grouped_folds
 from switchcraft_training.data.table import Floats
@@ -220,7 +222,8 @@ def measure_size(
     ]
     settings = VerifierSettings(everything, config.seed, effort, best_usd)
     studied = list(workers.map(study_part, settings, parts, "verifier"))
-    judged, by_price = accept_by_price(studied, parts, best_usd)
+    judged = JudgedAnswers.join([each.judged for each in studied], [part.test for part in parts])
+    by_price = accept_by_price(judged, parts, prices_in_usd(PRICES, best_usd))
     entries = measure_prices(table, by_price)
     corrupted = [each for part in studied for each in part.corrupted]
     alone = Evidence.of(answers.candidates, held_out, costs_usd, judged, corrupted).alone

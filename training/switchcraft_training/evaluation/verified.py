@@ -140,9 +140,9 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
     table, evidence = study.table, study.evidence
     rows = {
         price: comparison.measure(str(Verified(price)), answers)
-        for price, answers in sorted(study.by_price.items())
+        for price, answers in sorted({**study.by_price, **study.named}.items())
     }
-    chosen = study.by_price[study.price_usd]
+    chosen = {**study.by_price, **study.named}[study.price_usd]
     categories = [example.category for example in table.examples]
     agreements = [comparison.agreement(chosen, query) for query in range(len(table))]
     return VerifiedFigures(

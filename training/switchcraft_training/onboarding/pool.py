@@ -57,6 +57,7 @@ MIN_ANSWERS = 20
 CHANGED_RESULTS: Mapping[str, object] = {
     "frontier": (),
     "verified_frontier": (),
+    "named_frontier": (),
     "metrics": {},
     "estimated_arms": (),
 }

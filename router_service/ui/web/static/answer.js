@@ -184,11 +184,10 @@ function decisionHeaders(headers) {
 function known(headers, request) {
   const hasCandidates = ["verified", "text", undefined].includes(headers.get("reason"));
   if (hasCandidates && !headers.has(STEPS)) return undefined;
-  return verification(
-    JSON.parse(headers.get(STEPS) ?? "[]"),
-    headers.get("unverified") ?? null,
-    request,
-  );
+  return verification(JSON.parse(headers.get(STEPS) ?? "[]"), headers.get("unverified") ?? null, {
+    ...request,
+    why: headers.get("why"),
+  });
 }
 
 /** The steps without their calls. A stream may begin before its answer is chosen or complete, so
@@ -197,8 +196,8 @@ function known(headers, request) {
 async function recorded(id, request) {
   for (let tries = 1; ; tries += 1) {
     try {
-      const { candidates, unverified } = await decision(id);
-      return verification(candidates ?? [], unverified, request);
+      const { candidates, unverified, explanation } = await decision(id);
+      return verification(candidates ?? [], unverified, { ...request, why: explanation });
     } catch (error) {
       // The decision is recorded shortly after the answer's end.
       if (tries === TRIES)

@@ -144,6 +144,7 @@ function described(details, neighbours) {
         policy: policyOf(details),
         probabilities: probabilities ?? {},
         costs_usd: cost_usd ?? {},
+        why: details.explanation,
         neighbours,
       },
     ),

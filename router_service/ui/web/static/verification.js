@@ -15,6 +15,7 @@ import { answerOf, candidateTable, spentOn, summary, whyUnverified } from "./ste
  * @property {string} policy
  * @property {Record<string, number>} probabilities the router's, by arm
  * @property {Record<string, number>} costs_usd expected costs, by arm
+ * @property {string | null} [why] why the answer was delivered and no further model was asked
  * @property {Neighbours} [neighbours] the conversation's other requests */
 
 /** Show the request before and after this one in the conversation, if there is one.
@@ -203,21 +204,28 @@ function judged(candidates, number, later, unverified, request) {
           ? whyStopped(candidates, unverified, request)
           : known.length === 0
             ? `So ${namesOf(later)} is asked next.`
-            : `Another answer is worth more than it costs, so ${namesOf(later)} ${later.length > 1 ? "are" : "is"} asked next.`,
+            : `${whyGoOn(later, request)}, so ${namesOf(later)} ${later.length > 1 ? "are" : "is"} asked next.`,
       ),
     ],
   };
 }
 
+/** @param {CandidateView[]} later what is asked next @param {StepFacts} request */
+function whyGoOn(later, { policy, costs_usd }) {
+  const price = priceOf(policy) ?? Number.POSITIVE_INFINITY;
+  const isWorth = later.some(
+    ({ arm, expected_gain: gain }) => (gain ?? 0) * price >= (costs_usd[arm] ?? 0),
+  );
+  return isWorth
+    ? "Another answer is worth more than it costs"
+    : "No answer is likely enough to be delivered yet";
+}
+
 /** @param {CandidateView[]} candidates @param {string | null} unverified @param {StepFacts} request
  * @returns {string} */
-function whyStopped(candidates, unverified, { probabilities }) {
+function whyStopped(candidates, unverified, { why }) {
   if (unverified !== null) return whyUnverified(unverified);
-  if (candidates.length === Object.keys(probabilities).length)
-    return "It is the likeliest answer, and no model is left to ask.";
-  return candidates.length > 1
-    ? "It is the likeliest answer. No further model was worth asking within the limits."
-    : "No further model was worth asking within the limits: the answer is likely enough to be correct.";
+  return why ?? (candidates.length > 1 ? "It is the likeliest answer." : "It is likely enough.");
 }
 
 /** @param {CandidateView[]} candidates */
