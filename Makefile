@@ -103,7 +103,7 @@ format: $(VENV)/.dev
 		format --write router_service/ui/web
 
 types: $(VENV)/.dev
-	$(BIN)/mypy
+	$(BIN)/pyrefly check
 	$(BIN)/lint-imports --no-cache
 
 SITE ?= site
@@ -146,7 +146,7 @@ release: $(VENV)/.dev
 	$(BIN)/python deploy/release.py
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) runs .ruff_cache .pytest_cache
 
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed; set PYTHON=")'

@@ -473,7 +473,7 @@ class Budgets:
         is_due = overtakes = False
         with self._lock:
             for ask in tuple(account.waiting):
-                assert ask.future is not None  # noqa: S101 - for mypy; it waits
+                assert ask.future is not None  # noqa: S101 - for types; it waits
                 if overtakes and account.free < max(ask.least, 1):
                     continue
                 result: Reservation | _Account | None = None
@@ -504,7 +504,7 @@ class Budgets:
         comes back in `QUIET_S` and `WRITE_S`, or when the lease of a killed process expires.
         """
         future = ask.future
-        assert future is not None  # noqa: S101 - for mypy; it is enqueued
+        assert future is not None  # noqa: S101 - for types; it is enqueued
         try:
             while True:
                 self._ask_database(ask)

@@ -343,7 +343,7 @@ def _count_leaves(calls: Sequence[Call]) -> int | None:
     seen = 0
     while waiting:
         value, depth = waiting.pop()
-        if isinstance(value, Mapping | list | tuple):
+        if isinstance(value, (Mapping, list, tuple)):
             seen += len(value)
             if depth > MAX_DEPTH or seen > MAX_LEAVES:
                 return None
@@ -526,7 +526,7 @@ def _named_leaves(key: str, value: Json, schema: Schema) -> Iterator[tuple[str, 
         try:
             if isinstance(inner, Mapping):
                 waiting += [(each, item, its.key(each)) for each, item in inner.items()]
-            elif isinstance(inner, list | tuple):
+            elif isinstance(inner, (list, tuple)):
                 waiting += [(name, item, its.items) for item in reversed(inner)]
             else:
                 yield name, inner, its
@@ -609,7 +609,7 @@ def _leaves(value: Json) -> Iterator[Json]:
         inner = waiting.pop()
         if isinstance(inner, Mapping):
             waiting += inner.values()
-        elif isinstance(inner, list | tuple):
+        elif isinstance(inner, (list, tuple)):
             waiting += inner
         else:
             yield inner
@@ -724,7 +724,7 @@ def _is_equal(value: Json, other: Json, schema: Schema, key: str) -> bool:
     """Return whether two values of a tool's argument are equal, by its schema if possible."""
     if type(value) is type(other) and value == other:
         return True
-    if isinstance(value, list | dict) and len(orjson.dumps(value)) > MAX_VALUE_CHARACTERS:
+    if isinstance(value, (list, dict)) and len(orjson.dumps(value)) > MAX_VALUE_CHARACTERS:
         return False
     try:
         inner = schema.key(key)

@@ -18,10 +18,10 @@ from pydantic import SecretStr
 
 from tests.serving import Sandbox
 
-Agent = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
+Agent = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]  # pyrefly: ignore[bad-specialization]
 
-ASKED: MessagesState = {"messages": [("user", "What is the weather in Oslo?")]}  # type: ignore[list-item]
-BOTH: MessagesState = {"messages": [("user", "Please get weather and get time for Oslo")]}  # type: ignore[list-item]
+ASKED: MessagesState = {"messages": [("user", "What is the weather in Oslo?")]}  # pyrefly: ignore[bad-assignment]
+BOTH: MessagesState = {"messages": [("user", "Please get weather and get time for Oslo")]}  # pyrefly: ignore[bad-assignment]
 
 
 def get_weather(city: str) -> str:
@@ -53,7 +53,7 @@ def agent(base_url: str) -> Agent:
     async def ask_async(state: MessagesState) -> dict[str, list[BaseMessage]]:
         return {"messages": [await model.ainvoke(state["messages"])]}
 
-    graph = StateGraph(MessagesState)
+    graph = StateGraph(MessagesState)  # pyrefly: ignore[bad-specialization]
     graph.add_node("model", RunnableLambda(ask, ask_async))
     graph.add_node("tools", ToolNode(tools))
     graph.add_edge(START, "model")

@@ -200,7 +200,12 @@ def test_upstream_gets_the_clients_bytes_except_the_model(
     sent: list[bytes] = []
     hooks = {"request": [lambda request: sent.append(request.content)]}
     http_client = openai.DefaultHttpxClient(event_hooks=hooks)
-    fields = {"tools": [WEATHER], "stream": stream, "model": "switchcraft", **FORMS[form]}
+    fields: dict[str, Any] = {
+        "tools": [WEATHER],
+        "stream": stream,
+        "model": "switchcraft",
+        **FORMS[form],
+    }
     with openai.OpenAI(
         base_url=base_url, api_key="client-key", max_retries=0, http_client=http_client
     ) as client:

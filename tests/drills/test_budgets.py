@@ -234,7 +234,7 @@ def wait_until_valid(found: Replicas, secret: str) -> None:
         for _ in range(20):  # one worker may know it earlier than the other
             wait_until(
                 lambda each=each: (
-                    httpx.get(  # type: ignore[misc]
+                    httpx.get(
                         f"{each.url}/v1/models", headers={"authorization": f"Bearer {secret}"}
                     ).is_success
                 ),

@@ -210,4 +210,4 @@ class MessagesApi(Api):
         return error
 
 
-MESSAGES = MessagesApi()
+MESSAGES: Api = MessagesApi()

@@ -163,4 +163,4 @@ class ResponsesApi(Api):
         return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
 
 
-RESPONSES = ResponsesApi()
+RESPONSES: Api = ResponsesApi()

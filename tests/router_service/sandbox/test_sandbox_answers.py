@@ -181,15 +181,13 @@ def test_chat_has_no_logprobs_by_default(client: openai.OpenAI) -> None:
 
 def test_usage_includes_reasoning_tokens(client: openai.OpenAI) -> None:
     """A higher reasoning effort adds more tokens to the answer."""
-    used = [
+    used: list[Any] = [
         client.chat.completions.create(model="m", messages=ASK, reasoning_effort=effort).usage
         for effort in ("none", "low", "high")
     ]
-    reasoning = [usage.completion_tokens_details for usage in used if usage is not None]
-    tokens = [details.reasoning_tokens for details in reasoning if details is not None]
-    assert tokens[0] == 0
-    assert 0 < tokens[1] < tokens[2]  # type: ignore[operator]  # none of them is None
-    totals = [usage.completion_tokens - told for usage, told in zip(used, tokens, strict=True)]  # type: ignore[union-attr,operator]
+    tokens = [usage.completion_tokens_details.reasoning_tokens for usage in used]
+    assert tokens[0] == 0 < tokens[1] < tokens[2]
+    totals = [usage.completion_tokens - told for usage, told in zip(used, tokens, strict=True)]
     assert len(set(totals)) == 1
 
 
