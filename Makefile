@@ -19,8 +19,10 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-# Installs what locks hold: $(call locked,NAME NAME).
-locked = $(if $(filter yes,$(LOCKED)),$(BIN)/pip install --quiet --no-deps --require-hashes $(1:%=--requirement requirements/%.lock))
+# Installs what locks hold: $(call locked,NAME NAME). uv takes a fifth of pip's time, but does not read
+# the index that pip is configured with: pip is asked if uv fails.
+HASHED = --quiet --no-deps --require-hashes $(1:%=--requirement requirements/%.lock)
+locked = $(if $(filter yes,$(LOCKED)),$(BIN)/uv pip install --python $(BIN)/python $(HASHED) || $(BIN)/pip install $(HASHED))
 INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-isolation)
 
 # Extras of a gateway, as in the images, beside its runtime `cpu` or `gpu`; and of a checkout.
@@ -120,7 +122,6 @@ train: $(VENV)/.dev
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command 'make lock' $(UPGRADE)
 lock: $(VENV)/.python
-	$(BIN)/pip install --quiet --require-hashes --requirement requirements/installer.lock
 	$(COMPILE) pyproject.toml --extra cpu,$(SERVING) -o requirements/cpu.lock
 	$(COMPILE) pyproject.toml --extra gpu,$(SERVING) -c requirements/cpu.lock -o requirements/gpu.lock
 	$(COMPILE) --group build -o requirements/build.lock
@@ -151,6 +152,7 @@ clean:
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--require-hashes --requirement requirements/installer.lock,uv)
 	touch $@
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml requirements/build.lock requirements/cpu.lock
@@ -161,8 +163,8 @@ $(VENV)/.serve: $(VENV)/.python pyproject.toml requirements/build.lock requireme
 # The locks leave out torch, which pip then takes in the version that pyproject.toml names. Without
 # locks, pip has to be new enough for dependency groups, which is 25.1.
 $(VENV)/.dev: $(VENV)/.serve requirements/dev.lock requirements/no-deps.lock
-	$(call locked,dev)
+	$(call locked,dev no-deps)
 	$(if $(filter yes,$(LOCKED)),,$(BIN)/pip install --quiet 'pip>=25.1')
 	$(INSTALL) --editable '.[$(CHECKOUT)]' $(if $(filter yes,$(LOCKED)),,--group dev)
-	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements/no-deps.lock
+	$(if $(filter yes,$(LOCKED)),,$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements/no-deps.lock)
 	touch $@
