@@ -14,9 +14,8 @@ import pytest
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine, insert
 
-from deploy.grafana.build import FOLDER
 from router_service.database import schema
-from tests.deploy.dashboards import panels
+from tests.deploy.dashboards import FOLDER, panels
 from tests.postgresql import PostgreSQLServer
 
 ROOT = Path(__file__).parents[2]
