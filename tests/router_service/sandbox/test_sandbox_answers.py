@@ -147,38 +147,6 @@ def client(sandbox_url: str) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_chat_has_logprobs_if_requested(client: openai.OpenAI) -> None:
-    """Whole and streamed texts have log probabilities for their tokens."""
-    whole = client.chat.completions.create(
-        model="m", messages=ASK, logprobs=True, top_logprobs=3
-    ).choices[0]
-    assert whole.logprobs is not None
-    assert whole.logprobs.content is not None
-    assert "".join(entry.token for entry in whole.logprobs.content) == whole.message.content
-    assert all(
-        entry.logprob < 0
-        and len(entry.top_logprobs) == 3
-        and bytes(entry.bytes or ()).decode() == entry.token
-        for entry in whole.logprobs.content
-    )
-    chunks = client.chat.completions.create(model="m", messages=ASK, logprobs=True, stream=True)
-    streamed = [
-        entry.token
-        for chunk in chunks
-        if chunk.choices[0].logprobs is not None
-        for entry in chunk.choices[0].logprobs.content or ()
-    ]
-    assert "".join(streamed) == whole.message.content
-
-
-def test_chat_has_no_logprobs_by_default(client: openai.OpenAI) -> None:
-    """Too many alternatives are refused."""
-    assert client.chat.completions.create(model="m", messages=ASK).choices[0].logprobs is None
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="m", messages=ASK, logprobs=True, top_logprobs=21)
-    assert caught.value.param == "top_logprobs"
-
-
 def test_usage_includes_reasoning_tokens(client: openai.OpenAI) -> None:
     """A higher reasoning effort adds more tokens to the answer."""
     used: list[Any] = [
