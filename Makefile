@@ -32,35 +32,44 @@ CHECKOUT := cpu,$(SERVING),train,review,ray
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-packages test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom release clean
+.PHONY: serve test test-all test-packages test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom release clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
 	$(BIN)/switchcraft serve --port $(PORT) $(if $(CONFIG),--config $(CONFIG))
 
-## test: everything CI runs: lint, types, import contracts, tests
-test: lint
-	@$(BIN)/python -m tests.debian || true
-	$(MAKE) --jobs 2 types pytest
+# Each process computes with one thread, because waiting threads of several processes would keep the
+# cores busy. schemathesis' plugin takes a second of each process, and only slow tests need it.
+PYTEST := OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest
+DEBIAN := @$(BIN)/python -m tests.debian || true
+QUICK := $(PYTEST) -p no:schemathesis -m "not slow"
 
-# All tests. They often wait for servers, so that the types are checked at the same time. Each process
-# computes with one thread, because waiting threads of several processes would keep the cores busy.
+## test: what CI runs for each change: lint, types, import contracts, and all tests that are not slow
+test: lint types pytest
+
 pytest: $(VENV)/.dev
-	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest $(PARALLEL)
+	$(DEBIAN)
+	$(QUICK) $(PARALLEL)
+
+## test-all: everything, before a release
+test-all: lint types
+	$(DEBIAN)
+	$(PYTEST) $(PARALLEL)
 
 ## test-packages: what tests need of Debian's packages; `make test` installs what is missing, as root
 test-packages: $(VENV)/.dev
 	@$(BIN)/python -m tests.debian
 
+FAST := tests/router_service tests/training/checking tests/training/test_comparison.py tests/training/decisions tests/training/replay
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
-	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
+	$(QUICK) $(PARALLEL) $(FAST)
 
 ## walks: what the documents tell new users to do, with screenshots of each step in walks/
 walks: $(VENV)/.dev
-	@$(BIN)/python -m tests.debian || true
+	$(DEBIAN)
 	rm -rf walks
-	WALK_SCREENSHOTS=$(CURDIR)/walks OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest -p no:schemathesis tests/walks
+	WALK_SCREENSHOTS=$(CURDIR)/walks $(PYTEST) -p no:schemathesis tests/walks
 
 # For all fuzz targets together.
 FUZZ_SECONDS ?= 1800
@@ -79,7 +88,7 @@ test-lowest: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[cpu,$(SERVING)]'
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" \
 		> "$$($(LOWEST)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tools.pth"
-	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(LOWEST)/bin/python -m pytest --fast -p no:schemathesis $(PARALLEL) tests/router_service
+	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(LOWEST)/bin/python -m pytest -p no:schemathesis -m "not slow" $(PARALLEL) tests/router_service
 
 ## test-agents: Claude Code, Codex CLI and OpenCode with scripted models; needs npm and downloads 1.1 GB
 test-agents: $(VENV)/agents/.installed

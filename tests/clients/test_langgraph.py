@@ -18,6 +18,8 @@ from pydantic import SecretStr
 
 from tests.serving import Sandbox
 
+pytestmark = pytest.mark.slow
+
 Agent = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]  # pyrefly: ignore[bad-specialization]
 
 ASKED: MessagesState = {"messages": [("user", "What is the weather in Oslo?")]}  # pyrefly: ignore[bad-assignment]

@@ -14,6 +14,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.serving import Sandbox
 
+pytestmark = pytest.mark.slow
+
 ASKED = "What is the weather in Oslo?"
 
 

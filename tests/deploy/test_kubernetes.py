@@ -28,6 +28,8 @@ from tests.clients.installed import installed
 from tests.deploy.dockerfile import stages
 from tests.deploy.kustomize import Resource, render
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 VALIDATOR = Path(__file__).parent / "node" / "validate.mjs"

@@ -281,6 +281,7 @@ def test_two_gateways_with_redis_and_sqlite(
     check_shutdown(url, spent)
 
 
+@pytest.mark.slow
 def test_two_gateways_with_postgresql(
     tmp_path: Path, upstream: Sandbox, postgresql: PostgreSQLServer
 ) -> None:

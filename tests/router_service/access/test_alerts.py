@@ -107,7 +107,7 @@ def receiver() -> Iterator[Receiver]:
     thread.join()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty database of each kind."""
     if request.param == "sqlite":

@@ -272,6 +272,7 @@ def test_unwritable_file_is_an_error(
     assert f"{missing}: cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_importing_100_000_rows_needs_less_than_150_mebibytes(tmp_path: Path) -> None:
     """Importing an array of 100,000 rows needs at most 150 MiB of memory.
 

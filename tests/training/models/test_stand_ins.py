@@ -24,6 +24,8 @@ from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, rows_of
 from tests.training.models.stand_ins import CORPUS, STAND_INS, save
 
+pytestmark = pytest.mark.slow
+
 TOOL = {
     "type": "function",
     "function": {
