@@ -32,7 +32,7 @@ CHECKOUT := cpu,$(SERVING),train,review,ray
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-all test-packages test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom release clean
+.PHONY: serve test test-all durations test-packages test-fast test-lowest test-agents check-hostile walks pytest check lint format types docs train lock audit sbom release clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -55,6 +55,10 @@ pytest: $(VENV)/.dev
 test-all: lint types
 	$(DEBIAN)
 	$(PYTEST) $(PARALLEL)
+
+## durations: all tests, and tests/durations.json, which has how long their files take
+durations: $(VENV)/.dev
+	$(PYTEST) $(PARALLEL) --record-durations
 
 ## test-packages: what tests need of Debian's packages; `make test` installs what is missing, as root
 test-packages: $(VENV)/.dev
