@@ -326,7 +326,7 @@ def _modernbert(precision: str) -> EncoderBranch:
 def _branch(encoder: PreTrainedModel, precision: str) -> EncoderBranch:
     branch = EncoderBranch(encoder, ARMS, pooling="cls", dropout=0)
     if precision == "fp16":
-        branch.encoder.half()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        branch.encoder.half()
     return branch.eval()
 
 

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -83,7 +84,7 @@ def main() -> None:
     """Print the usage of each stage, and write it as JSON."""
     arguments = _arguments()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    measured: dict[str, list[dict[str, object]]] = {}
+    measured: dict[str, list[dict[str, Any]]] = {}
     for rows in arguments.rows:
         folder = arguments.out / f"{rows}"
         work = measure

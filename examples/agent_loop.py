@@ -43,7 +43,7 @@ for _ in range(5):
         model="switchcraft:economy", messages=messages, tools=tools
     )
     message = answer.choices[0].message
-    messages.append(message.to_dict())  # type: ignore[arg-type]
+    messages.append(message.to_dict())
     if not message.tool_calls:
         print(f"{answer.model}: {message.content}")
         break

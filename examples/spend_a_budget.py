@@ -34,7 +34,7 @@ for number in range(1, int(sys.argv[1]) + 1):
         answer = client.chat.completions.with_raw_response.create(
             model="switchcraft",
             messages=[{"role": "user", "content": question}],
-            tools=[weather],  # type: ignore[list-item]
+            tools=[weather],
         )
     except RateLimitError as error:
         print(f"request {number} is refused with {error.code}: {error}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import re
 import socket
 import subprocess
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,60 +39,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("busy")
 
-FAST_FOLDERS = (
-    "tests/router_service",
-    "tests/goldens",
-    "tests/training/checking",
-    "tests/training/test_comparison.py",
-    "tests/training/decisions",
-    "tests/training/replay",
-)
-"""Folders that `--fast` runs: their tests start no process and train nothing."""
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds that files of more than five seconds take; `--record-durations` writes it."""
 
-SLOW_FILES = (
-    "tests/deploy/test_image.py",
-    "tests/walks/test_operator.py",
-    "tests/deploy/test_installed_wheel.py",
-    "tests/training/test_pipeline.py",
-    "tests/training/test_sweep.py",
-    "tests/drills/test_database.py",
-    "tests/page/test_page_accounts.py",
-    "tests/page/test_page_served.py",
-    "tests/drills/test_budgets.py",
-    "tests/training/models/test_finetuning.py",
-    "tests/training/test_split_protocol.py",
-    "tests/drills/test_workers.py",
-    "tests/fuzz/test_fuzzing.py",
-    "tests/training/test_experiment.py",
-    "tests/training/models/test_onnx_export.py",
-    "tests/training/models/test_training.py",
-    "tests/training/models/test_stand_ins.py",
-    "tests/training/datasets/test_import.py",
-    "tests/hostile/test_malicious_upstream.py",
-    "tests/hostile/test_malicious_client.py",
-    "tests/benchmarks/test_soak.py",
-    "tests/examples/test_walk_through.py",
-    "tests/examples/test_examples.py",
-    "tests/training/test_dataset.py",
-    "tests/training/labelling/test_distributed.py",
-    "tests/training/labelling/test_kills.py",
-    "tests/training/test_interruptions.py",
-    "tests/deploy/test_questions.py",
-    "tests/training/evaluation/test_report.py",
-    "tests/training/evaluation/test_learning.py",
-    "tests/training/onboarding/test_onboarding.py",
-    "tests/training/test_own_traffic.py",
-    "tests/training/test_newcomer.py",
-    "tests/clients/test_bfcl_generation.py",
-    "tests/clients/test_node.py",
-    "tests/drills/test_startup_signals.py",
-    "tests/walks/test_engineer.py",
-    "tests/walks/test_application_developer.py",
-    "tests/walks/test_visitor.py",
-    "tests/benchmarks/test_training_scale.py",
-    "tests/router_service/database/test_engine.py",
-)
-"""Files that take longest. They run first, so that no worker gets one when the others are done."""
+WITHOUT_SLOW = "not slow"
+"""The value of `-m` in `make test`."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -108,9 +62,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--fast`."""
-    text = "run only the tests that start no process and train nothing"
-    parser.addoption("--fast", action="store_true", help=text)
+    """Add `--record-durations`."""
+    text = f"write {DURATIONS.name}, by which files are ordered; for runs of all tests"
+    parser.addoption("--record-durations", action="store_true", help=text)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -119,22 +73,32 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--fast`, skip other folders before their modules are imported."""
-    if not config.getoption("--fast"):
+    """Without slow tests, do not import the files that have no others."""
+    if config.option.markexpr != WITHOUT_SLOW or collection_path.suffix != ".py":
         return None
-    place = collection_path.relative_to(config.rootpath).as_posix()
-    is_fast = any(place.startswith(folder) or folder.startswith(place) for folder in FAST_FOLDERS)
-    return None if is_fast or place.endswith("conftest.py") else True
+    text = collection_path.read_text()
+    return bool(re.search(r"^pytestmark = .*pytest\.mark\.slow\b", text, re.MULTILINE)) or None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run slow files first; with `--fast`, deselect the tests marked `slow`."""
-    order = {file: place for place, file in enumerate(SLOW_FILES)}
-    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
-    if config.getoption("--fast"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest files first, so that no worker gets one when the others are done."""
+    seconds: dict[str, float] = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+
+_seconds: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up how long each file takes, in the process that starts the workers."""
+    _seconds[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the durations that were added up."""
+    if session.config.option.record_durations and "PYTEST_XDIST_WORKER" not in os.environ:
+        longest = {name: round(_seconds[name]) for name in sorted(_seconds) if _seconds[name] > 5}
+        DURATIONS.write_text(json.dumps(longest, indent=1) + "\n")
 
 
 @pytest.fixture(scope="session", autouse=True)

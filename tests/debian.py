@@ -1,4 +1,4 @@
-"""Programs from Debian's packages: a browser, a JDK, PostgreSQL, nginx and Prometheus.
+"""Programs from Debian's packages: a browser, PostgreSQL and Prometheus.
 
 `make test-packages` installs those that are missing: `python -m tests.debian`.
 """
@@ -40,9 +40,7 @@ class Package:
 
 PACKAGES = (
     Package("chromium", ("chromium",), "the web page and the walks as a new user, in a browser"),
-    Package("default-jdk-headless", ("javac", "java"), "a Java client that asks for HTTP/2"),
     Package("postgresql", ("initdb", "postgres"), "keys, budgets and usage in PostgreSQL"),
-    Package("nginx", ("nginx",), "requests through a reverse proxy", is_unpacked=True),
     Package(
         "prometheus",
         ("prometheus", "promtool"),
@@ -54,8 +52,7 @@ PACKAGES = (
 
 def find(name: str) -> Path | None:
     """Return a program's path, or None if it is not installed."""
-    unpacked = _UNPACKED / "usr"
-    places = [f"{unpacked}/bin", f"{unpacked}/sbin", *_POSTGRESQL]
+    places = [str(_UNPACKED / "usr" / "bin"), *_POSTGRESQL]
     found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(places))
     return None if found is None else Path(found)
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import anthropic
 import httpx2
 import openai
 import orjson
+from anthropic import Anthropic
 from anthropic.types import Message, RawMessageStreamEvent
+from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -402,14 +403,14 @@ class Sdks:
     body: bytes = b""
     status: int = 200
     is_stream: bool = False
-    openai: openai.OpenAI = field(init=False)
-    anthropic: anthropic.Anthropic = field(init=False)
+    openai: OpenAI = field(init=False)
+    anthropic: Anthropic = field(init=False)
 
     def __post_init__(self) -> None:
         """Create both clients."""
         http = httpx2.Client(transport=httpx2.MockTransport(self._respond))
-        self.openai = openai.OpenAI(api_key="k", http_client=http, max_retries=0)
-        self.anthropic = anthropic.Anthropic(api_key="k", http_client=http, max_retries=0)
+        self.openai = OpenAI(api_key="k", http_client=http, max_retries=0)
+        self.anthropic = Anthropic(api_key="k", http_client=http, max_retries=0)
 
     def _respond(self, _: httpx2.Request) -> httpx2.Response:
         kind = "text/event-stream" if self.is_stream else "application/json"
@@ -452,11 +453,9 @@ class Sdks:
             case apis.RESPONSES:
                 for event in decode(data) if checks else ():
                     _RESPONSE_EVENT.validate_python(event)
-                last: Any = None
                 with self.openai.responses.stream(model="m", input="?") as stream:
-                    for last in stream:  # noqa: B007 - the last event is used
-                        pass
-                return read_response(last.response)
+                    events: list[Any] = list(stream)
+                return read_response(events[-1].response)
             case _:  # Messages
                 for event in decode(data) if checks else ():
                     _MESSAGE_EVENT.validate_python(event)

@@ -308,7 +308,7 @@ def _insert(
     if is_postgresql:
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
     else:
-        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]  # noqa: PLC0415
+        from sqlalchemy.dialects.sqlite import insert  # noqa: PLC0415
     row = {**each.values(), "attempts": 0, "next_attempt_s": now_s}
     statement = insert(alerts).values(**row, sent_s=now_s if is_sent else None)
     inserted = statement.on_conflict_do_nothing().returning(alerts.c.subject)

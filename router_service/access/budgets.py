@@ -391,7 +391,7 @@ class Budgets:
         is_due = False
         with self._lock:
             for ask in tuple(account.waiting):
-                assert ask.future is not None  # noqa: S101 - for mypy; it waits
+                assert ask.future is not None  # noqa: S101 - for types; it waits
                 if ask.bound > account.free and ask is not account.waiting[0]:
                     continue
                 result: Reservation | _Account | None = None
@@ -419,7 +419,7 @@ class Budgets:
         comes back within `QUIET_S` and twice `WRITE_S`, or when a killed process's lease expires.
         """
         future = ask.future
-        assert future is not None  # noqa: S101 - for mypy; it is enqueued
+        assert future is not None  # noqa: S101 - for types; it is enqueued
         try:
             while True:
                 self._ask_database(ask)

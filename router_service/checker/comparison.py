@@ -91,8 +91,8 @@ class Comparer:
         if schema.foreign is not None:
             value, want = (parse_literal(v) if isinstance(v, str) else v for v in (value, want))
             return self.is_equal(value, want, schema.foreign)
-        if isinstance(want, list | tuple):
-            return isinstance(value, list | tuple) and self._are_equal_lists(value, want, schema)
+        if isinstance(want, (list, tuple)):
+            return isinstance(value, (list, tuple)) and self._are_equal_lists(value, want, schema)
         if isinstance(want, dict):
             return isinstance(value, dict) and not any(
                 True for _ in self.wrong_keys(value, want, schema)
@@ -134,7 +134,7 @@ class Comparer:
         """Compare lists as multisets, or in order for an ordered schema and for lists of lists."""
         if len(value) != len(want):
             return False
-        if schema.is_ordered or any(isinstance(item, list | tuple) for item in want):
+        if schema.is_ordered or any(isinstance(item, (list, tuple)) for item in want):
             schemas = (*schema.prefix, *[schema.items] * (len(want) - len(schema.prefix)))
             return all(map(self._is_equal_in_order, value, want, schemas))
         items = schema.items
@@ -142,9 +142,9 @@ class Comparer:
 
     def _is_equal_in_order(self, value: Json, want: Json, schema: Schema) -> bool:
         """Compare an item of an ordered list; the items of a nested list are ordered as well."""
-        if not isinstance(want, list | tuple):
+        if not isinstance(want, (list, tuple)):
             return self.is_equal(value, want, schema)
-        if not isinstance(value, list | tuple) or len(value) != len(want):
+        if not isinstance(value, (list, tuple)) or len(value) != len(want):
             return False
         return all(
             self._is_equal_in_order(v, w, schema.items) for v, w in zip(value, want, strict=True)
@@ -340,7 +340,7 @@ def _depth(value: Json) -> int:
     """Return the number of list levels in a value, counted down to its shallowest item."""
     if isinstance(value, OneOf):
         return min(map(_depth, value.values), default=0)
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (list, tuple)):
         return 0
     return 1 + min(map(_depth, value), default=0)
 

@@ -159,7 +159,7 @@ class Schema:
         if "const" in self._node:
             return (self._node["const"],)
         members = self._node.get("enum") or ()
-        if not isinstance(members, list | tuple):
+        if not isinstance(members, (list, tuple)):
             raise SchemaError(f"an enum must be a list, not {str(members)[:80]!r}")
         return tuple(members)
 
@@ -173,7 +173,7 @@ class Schema:
     def required(self) -> frozenset[str]:
         """Return the keys that an object must have."""
         names = self._node.get("required")
-        if not isinstance(names, list | tuple):
+        if not isinstance(names, (list, tuple)):
             return frozenset()
         return frozenset(name for name in names if isinstance(name, str))
 
@@ -205,7 +205,7 @@ class Schema:
         nodes = self._node.get("prefixItems")
         if nodes is None and isinstance(self._node.get("items"), list):
             nodes = self._node["items"]  # The form before draft 2020-12.
-        if nodes is not None and not isinstance(nodes, list | tuple):
+        if nodes is not None and not isinstance(nodes, (list, tuple)):
             raise SchemaError("prefixItems must be a list of schemas")
         return tuple(self._child(node) for node in nodes or ())
 

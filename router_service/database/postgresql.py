@@ -65,7 +65,7 @@ def connect(*args: Any, **parameters: Any) -> TimeLimitedConnection:  # noqa: AN
     # Not as `options` of the connection, which the address may have. The second limit frees the
     # locks of a gateway that is frozen within a transaction.
     limit_ms = STATEMENT_TIMEOUT_S * 1000
-    connection.execute(f"SET statement_timeout = {limit_ms}")
-    connection.execute(f"SET idle_in_transaction_session_timeout = {limit_ms}")
+    connection.execute(b"SET statement_timeout = %d" % limit_ms)
+    connection.execute(b"SET idle_in_transaction_session_timeout = %d" % limit_ms)
     connection.autocommit = False
     return connection

@@ -21,7 +21,7 @@ def add_to_sums(
     if is_postgresql:
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
     else:
-        from sqlalchemy.dialects.sqlite import (  # type: ignore[assignment]  # noqa: PLC0415
+        from sqlalchemy.dialects.sqlite import (  # noqa: PLC0415
             insert,
         )
 

@@ -87,7 +87,7 @@ class DeferredRelay:
     async def _deliver(self, accepted: Candidate) -> None:
         """Send the accepted candidate's answer, unchanged; a stream may still be arriving."""
         relay, opened = self._relay, accepted.opened
-        assert opened is not None  # noqa: S101 - for mypy; an accepted candidate has an answer
+        assert opened is not None  # noqa: S101 - for types; an accepted candidate has an answer
         await relay.remember_objects(opened)
         if opened.reader is not None and not accepted.is_complete:
             await relay.send_stream(opened, opened.reader)

@@ -320,7 +320,7 @@ class BoundedProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         scope["extensions"] = self._extensions
-        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))  # pyrefly: ignore[bad-argument-type]  # any kind of ASGI
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 

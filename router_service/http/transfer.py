@@ -108,7 +108,7 @@ async def reserve(request: Request, receive: Receive, cost: ExpectedCost) -> flo
     AdmissionError, and ClientDisconnect if the client leaves while the request waits.
     """
     admitted = info_of(request).admitted
-    assert admitted is not None  # noqa: S101 - for mypy; only called after `admit`
+    assert admitted is not None  # noqa: S101 - for types; only called after `admit`
     reserving = gateway_of(request).hooks.reserve(*admitted, cost)
     return await unless_client_leaves(receive, reserving)
 

@@ -69,7 +69,7 @@ class Drift(Policy):
         best = most_probable(probabilities, costs_usd)
         floor = probabilities[best] - self.delta - DRIFT_TOLERANCE
         cheapest = cheapest_above(floor, probabilities, costs_usd)
-        assert cheapest is not None  # noqa: S101 - for mypy; the most probable arm passes
+        assert cheapest is not None  # noqa: S101 - for types; the most probable arm passes
         return Selection(cheapest, Reason.DRIFT)
 
     def choose_rows(self, probabilities: Floats, costs_usd: Floats) -> Columns:

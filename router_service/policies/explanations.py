@@ -78,8 +78,8 @@ def explain_record(
     return ExplainedDecision(
         **dict(record),
         explanation=explanation_of(record, labels),
-        threshold=found and found.threshold,
-        best_arm=found and found.best_arm,
+        threshold=found.threshold if found else None,
+        best_arm=found.best_arm if found else None,
         qualifying_arms=found.qualifying_arms if found else (),
         labels={arm: label for arm, label in labels.items() if arm != label},
     )

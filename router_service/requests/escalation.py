@@ -51,7 +51,7 @@ _log = logging.getLogger("switchcraft.verification")
 
 def check_limits(plan: Plan, limits: VerificationLimits) -> None:
     """Raise InvalidRequestError if no arm may be asked within the limits."""
-    assert plan.decision is not None  # noqa: S101 - for mypy; plans with `verified` have one
+    assert plan.decision is not None  # noqa: S101 - for types; plans with `verified` have one
     costs_usd = plan.decision.cost_usd
     cheapest = min(costs_usd, key=lambda arm: costs_usd[arm])
     if costs_usd[cheapest] > limits.max_cost_usd:
@@ -93,7 +93,7 @@ class Escalation:
         whose rest `deliver` reads and whose ending it sets in the exchange.
         """
         plan = exchange.plan
-        assert plan.verified is not None  # noqa: S101 - for mypy
+        assert plan.verified is not None  # noqa: S101 - for types
         assert plan.decision is not None  # noqa: S101
         assert plan.prediction is not None  # noqa: S101
         self._exchange = exchange

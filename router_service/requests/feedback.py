@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import anyio.to_thread
 import orjson
@@ -284,13 +284,14 @@ def logged_decision(
     calls_fit = True if validities and CallValidity.UNCHECKED not in validities else None
     if any(validity in _INVALID for validity in validities):
         calls_fit = False
+    recorded: dict[str, Any] = {
+        **dict(record),
+        # The record's reason may be `fallback`, for which the log has a flag.
+        "reason": plan.decision.reason if accepted.arm is None else record.reason,
+        "candidates": candidates,
+    }
     return LoggedDecision(
-        **{
-            **dict(record),
-            # The record's reason may be `fallback`, for which the log has a flag.
-            "reason": plan.decision.reason if accepted.arm is None else record.reason,
-            "candidates": candidates,
-        },
+        **recorded,
         conversation=plan.request.conversation_id,
         request_sha256=plan.request.sha256,
         artifact=artifact.manifest.name,

@@ -503,7 +503,7 @@ class Planner:
         that stored the response.
         """
         chat = plan.request.chat
-        assert chat.continues is not None  # noqa: S101 - for mypy; only called for such requests
+        assert chat.continues is not None  # noqa: S101 - for types; only called for such requests
         pool = self.pool_for(plan.policy_headers.key)
         holder, pinned = pool.holder(held), pool.models.get(self.unalias(chat.model))
         if holder is None or untranslatable(holder, plan.request.obstacles):
@@ -650,7 +650,7 @@ class Planner:
         theirs, it counts as it is, except that conversations have estimates of their own.
         """
         decision, terms = plan.decision, self.terms[arm]
-        assert decision is not None  # noqa: S101 - for mypy; only called for routed requests
+        assert decision is not None  # noqa: S101 - for types; only called for routed requests
         usual_usd = decision.cost_usd[arm]
         if plan.conversation is not None:
             return usual_usd

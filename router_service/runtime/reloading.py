@@ -301,7 +301,7 @@ def load_first_router(
         raise settings.error("router.publication", problem)
 
     async def read_shared() -> bytes | None:
-        assert store_url is not None  # noqa: S101 - for mypy
+        assert store_url is not None  # noqa: S101 - for types
         state = open_backend(store_url, settings.server.store_limits).shared_state()
         try:
             return (await state.read(())).publication

@@ -25,9 +25,7 @@ from router_service.sandbox.replies import (
     count_usage,
     encode_prompt,
     fragments,
-    logprobs_of,
     make_answer,
-    read_alternatives,
     read_request,
 )
 from router_service.sandbox.sending import DONE, Faults, Reply, event
@@ -48,7 +46,6 @@ def chat(body: Mapping[str, Json], faults: Faults) -> Reply:
     prompt = encode_prompt(body)
     answer = make_answer(body, request, prompt)
     usage = count_usage(prompt, answer, copies=copies, effort=body.get("reasoning_effort"))
-    alternatives = read_alternatives(body, wants_logprobs=body.get("logprobs") is True)
     written = Answer(
         id=f"chatcmpl-sandbox-{secrets.token_hex(12)}",
         model=request.model,
@@ -59,19 +56,15 @@ def chat(body: Mapping[str, Json], faults: Faults) -> Reply:
     wants = Request(request.model, (), wants_usage=wants_usage(body) and not faults.no_usage)
     reply = write_answer(CHAT, written, stream=request.stream, request=wants)
     is_legacy = answer.finish_reason == "function_call"
-    if copies == 1 and alternatives is None and not is_legacy:
+    if copies == 1 and not is_legacy:
         return reply
 
     def adapt(value: dict[str, Json], copy: int) -> dict[str, Json]:
-        """Return an answer or an event as one choice of several, with log probabilities."""
+        """Return an answer or an event as one choice of several."""
         [choice] = value["choices"]
         message = choice.get("delta", choice.get("message"))
         if is_legacy and "tool_calls" in message:
             message["function_call"] = message.pop("tool_calls")[0]["function"]
-        text = message.get("content")
-        if alternatives is not None and text:
-            content = logprobs_of(fragments(text), alternatives)
-            choice["logprobs"] = {"content": content, "refusal": None}
         if choice["finish_reason"] is not None:
             choice["finish_reason"] = answer.finish_reason
         return {**value, "choices": [{**choice, "index": copy}]}

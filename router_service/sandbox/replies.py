@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -30,10 +30,6 @@ NAME_WEIGHT = 3
 MAX_CALLS = 8
 FRAGMENT_CHARACTERS = 16
 """Length of the text in one event; OpenAI sends about one token, 4 characters."""
-
-MAX_ALTERNATIVES = 20
-LOGPROB = -0.125
-"""Log probability of each chosen token; it decreases by 1 from each alternative to the next."""
 
 _CHARACTERS_PER_TOKEN = 4
 _REASONING_TOKENS: Final[Mapping[str, int]] = {
@@ -172,42 +168,6 @@ def fragments(text: str) -> Iterator[str]:
     """Yield a text in the pieces in which it is streamed."""
     for start in range(0, len(text), FRAGMENT_CHARACTERS):
         yield text[start : start + FRAGMENT_CHARACTERS]
-
-
-def read_alternatives(body: Mapping[str, Json], *, wants_logprobs: bool) -> int | None:
-    """Return `top_logprobs` (default: 0), the number of alternatives for each token.
-
-    Return None if the request does not want log probabilities. Raise InvalidRequestError if the
-    number is invalid.
-    """
-    count = body.get("top_logprobs")
-    if count is None or not wants_logprobs:
-        return 0 if wants_logprobs else None
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_ALTERNATIVES:
-        raise InvalidRequestError(
-            f"Invalid value for 'top_logprobs': must be an integer from 0 to {MAX_ALTERNATIVES}.",
-            param="top_logprobs",
-            code="invalid_value",
-        )
-    return count
-
-
-def logprobs_of(tokens: Iterable[str], alternatives: int) -> list[Json]:
-    """Return invented log probabilities of tokens. Here, a token is one streamed fragment."""
-
-    def entry(token: str, logprob: float) -> dict[str, Json]:
-        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
-
-    return [
-        {
-            **entry(token, LOGPROB),
-            "top_logprobs": [
-                entry(token if rank == 0 else f"{token}{rank}", LOGPROB - rank)
-                for rank in range(alternatives)
-            ],
-        }
-        for token in tokens
-    ]
 
 
 def encode_prompt(body: Mapping[str, Json]) -> bytes:

@@ -19,17 +19,13 @@ from router_service.sandbox.filling import mapping, sequence
 from router_service.sandbox.replies import (
     count_usage,
     encode_prompt,
-    fragments,
-    logprobs_of,
     make_answer,
-    read_alternatives,
     read_request,
 )
 from router_service.sandbox.sending import Faults, Reply
 
 MAX_STORED = 1000
 
-_LOGPROBS = "message.output_text.logprobs"
 _REPEATED: Mapping[str, Json] = {
     "background": False,
     "conversation": None,
@@ -94,8 +90,7 @@ class Responses:
             stop=Stop.CALLS if answer.calls else Stop.END,
             usage=None if faults.no_usage else usage.to_usage(),
         )
-        wants_logprobs = _LOGPROBS in sequence(body.get("include"))
-        adapter = _Adapter(body, read_alternatives(body, wants_logprobs=wants_logprobs))
+        adapter = _Adapter(body)
         response = adapter.adapt(orjson.loads(write_answer(RESPONSES, written, stream=False).body))
         if body.get("store") is not False:
             # Instructions apply to one request only (OpenAI's API reference).
@@ -184,8 +179,6 @@ class _Adapter:
 
     request: Mapping[str, Json]
     """The request, whose fields the response repeats."""
-    alternatives: int | None
-    """Number of alternatives for each token, or None for no log probabilities."""
 
     def adapt_event(self, written: bytes) -> bytes:
         """Return an event of a stream with what its objects lack."""
@@ -193,7 +186,7 @@ class _Adapter:
         return head + b"data: " + orjson.dumps(self.adapt(orjson.loads(data))) + b"\n\n"
 
     def adapt(self, value: dict[str, Json]) -> dict[str, Json]:
-        """Return an object with the request's fields, and log probabilities if they are wanted."""
+        """Return an object with the request's fields."""
         for name, inner in value.items():
             if isinstance(inner, dict):
                 value[name] = self.adapt(inner)
@@ -201,9 +194,6 @@ class _Adapter:
                 value[name] = [
                     self.adapt(each) if isinstance(each, dict) else each for each in inner
                 ]
-        text = value.get("text", value.get("delta"))
-        if self.alternatives is not None and "logprobs" in value and isinstance(text, str):
-            value["logprobs"] = logprobs_of(fragments(text), self.alternatives)
         if value.get("type") == "reasoning":  # it is empty, so it has no proof
             value = {name: value[name] for name in ("id", "type", "summary")}
         if value.get("object") == "response":

@@ -141,7 +141,7 @@ def run_worker(
         sys.exit(1)
     gateway: Gateway = app.state.gateway
     config = uvicorn_config(app, gateway.server)
-    assert options.workers_directory is not None  # noqa: S101 - for mypy; the parent sets it
+    assert options.workers_directory is not None  # noqa: S101 - for types; the parent sets it
     counts = ConnectionCounts(options.workers_directory, gateway.server.workers)
     WorkerServer(config, gateway, parent, counts, number).run(list(listeners))
 

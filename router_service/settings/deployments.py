@@ -302,7 +302,9 @@ class _Place:
             if params.api_version is not None:
                 base_url, model_path = f"{base}/openai", f"/deployments/{upstream_model}"
                 query = urlencode({"api-version": params.api_version})
-        platform, key_header = None, KEY_HEADERS.get(provider, "authorization")
+        platform = None
+        key_header: Literal["authorization", "api-key", "x-api-key"]
+        key_header = KEY_HEADERS.get(provider, "authorization")
         if provider == "azure" and not api_key:
             refreshes = self.litellm.enable_azure_ad_token_refresh
             platform, api_key = read_entra(

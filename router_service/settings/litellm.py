@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import orjson
@@ -387,7 +387,7 @@ class ModelEntry(Section):
         )
 
 
-def _token_prices(costs: Mapping[str, float], suffix: str) -> dict[str, float] | None:
+def _token_prices(costs: Mapping[str, float], suffix: str) -> dict[str, Any] | None:
     """Return the token prices whose LiteLLM names end with `suffix`, by our names.
 
     Return None unless both the input and the output price are set.

@@ -587,7 +587,10 @@ def _problem(error: ErrorDetails, path: Sequence[str]) -> str:
 def _unknown_setting(path: Sequence[str]) -> str:
     section: type[BaseModel] = File
     for name in path[:-1]:
-        section = section.model_fields[name].annotation  # type: ignore[assignment]  # a section
+        nested = section.model_fields[name].annotation
+        assert isinstance(nested, type)  # noqa: S101 - for types; it is a section
+        assert issubclass(nested, BaseModel)  # noqa: S101 - as above
+        section = nested
     similar = difflib.get_close_matches(path[-1], section.model_fields, n=1)
     if similar:
         return f"is unknown; did you mean {similar[0]!r}?"

@@ -208,7 +208,7 @@ class _Parent:
                 self._replies.append(reply)
                 writer.write(_encode(request))
                 return await reply
-        except (OSError, TimeoutError) as exc:
+        except OSError as exc:
             operation = f"carry out {request[0].decode()!r}"
             problem = f"the parent of the workers is unreachable ({type(exc).__name__})"
             raise StoreError(operation, problem) from exc

@@ -453,7 +453,7 @@ class RedisPointer:
         """Replace the key's value; call `update` again if another publisher was faster."""
         with self._raising_unavailable(), self._redis.pipeline() as pipeline:
             while True:
-                pipeline.watch(POINTER_KEY)  # type: ignore[no-untyped-call]  # untyped in redis-py
+                pipeline.watch(POINTER_KEY)
                 publication = update(self._parse(pipeline.get(POINTER_KEY)))
                 pipeline.multi()
                 pipeline.set(POINTER_KEY, publication.to_json())
@@ -468,7 +468,7 @@ class RedisPointer:
     def _raising_unavailable(self) -> Iterator[None]:
         try:
             yield
-        except (RedisError, OSError, TimeoutError) as exc:
+        except (RedisError, OSError) as exc:
             problem = f"is not reachable ({type(exc).__name__}); check the address and the server"
             raise PublicationError(self.name, problem) from exc
 
@@ -548,7 +548,7 @@ def _translate_errors(operation: str) -> Iterator[None]:
         raise StoreError(operation, f"Redis refused the command ({str(exc)[:200]})") from exc
     # The driver does not convert all errors of the operating system and of asyncio to its own, nor
     # those of a reply that is no number, too long for a line, or nested too deeply.
-    except (RedisError, OSError, TimeoutError, ValueError, RecursionError) as exc:
+    except (RedisError, OSError, ValueError, RecursionError) as exc:
         raise StoreError(operation, f"Redis is unreachable ({type(exc).__name__})") from exc
 
 

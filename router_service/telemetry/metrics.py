@@ -93,7 +93,7 @@ _KNOWN_STATUSES = frozenset({*HTTPStatus, 499, 529})
 
 # The files that workers share have no `_created` series, and one worker must show the same series
 # as several workers.
-disable_created_metrics()  # type: ignore[no-untyped-call] # the library lacks the annotation
+disable_created_metrics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -796,7 +796,7 @@ class Metrics:
         if SHARED_DIRECTORY not in os.environ:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # as above
+        MultiProcessCollector(registry)
         return generate_latest(registry)
 
     def child(self, series: C, *labels: str) -> C:
@@ -808,7 +808,7 @@ class Metrics:
         known = self._children.get(key)
         if known is None:
             known = self._children[key] = series.labels(*labels)
-        return known  # type: ignore[return-value] # a cast would be a tenth of the time
+        return known  # pyrefly: ignore[bad-return]  # a cast would be a tenth of the time
 
 
 def status_label(status: int) -> str:
@@ -870,7 +870,7 @@ def shared_metrics_directory() -> Iterator[None]:
         # The library has chosen where values are when it was imported, and forked workers do not
         # import it again.
         unshared = values.ValueClass
-        values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call] # as above
+        values.ValueClass = values.get_value_class()
         try:
             yield
         finally:
@@ -880,4 +880,4 @@ def shared_metrics_directory() -> Iterator[None]:
 
 def forget_worker(process_id: int) -> None:
     """Stop showing the gauges of a worker that has ended. Its counters still count."""
-    mark_process_dead(process_id)  # type: ignore[no-untyped-call] # as above
+    mark_process_dead(process_id)

@@ -104,7 +104,7 @@ class _Queue(SpanProcessor):
 
     def shutdown(self) -> None:
         """Send the waiting spans."""
-        self._batches.shutdown()  # type: ignore[no-untyped-call]
+        self._batches.shutdown()
 
     def _sent(self, count: int, succeeded: bool) -> None:
         with self._lock:

@@ -234,7 +234,7 @@ def _insert_new(connection: Connection) -> str:
         from sqlalchemy.dialects.postgresql.base import PGDialect  # noqa: PLC0415
 
         statement = insert(recent_requests).on_conflict_do_nothing()
-        dialect = PGDialect(paramstyle="format")  # type: ignore[no-untyped-call]
+        dialect = PGDialect(paramstyle="format")
         return str(statement.compile(dialect=dialect))
     from sqlalchemy.dialects.sqlite import insert as insert_in_sqlite  # noqa: PLC0415
 

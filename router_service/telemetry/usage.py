@@ -20,7 +20,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Row,
     Table,
     and_,
     bindparam,
@@ -430,7 +429,6 @@ def _count(database: Database, table: Table) -> Iterator[int]:
     """Count the rows of a table, some at once; yield the numbers."""
     key = list(table.primary_key)
     condition: ColumnElement[bool] = true()
-    last: Row[Any] | None
     while True:
         with database.read() as connection:
             query = select(*key).where(condition).order_by(*key)

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     Table,
     func,
     literal,
@@ -363,7 +362,7 @@ def write_csv(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[st
 def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[str]:
     """Yield the lines of a table for people, with the most important numbers and their total."""
     total = UsageSums()
-    head = (
+    head: tuple[str, ...] = (
         *by,
         "requests",
         "errors",
@@ -422,7 +421,7 @@ def _number(sums: UsageSums, name: str) -> str:
     return str(value) if digits is None else f"{Decimal(value).scaleb(-digits):f}"
 
 
-def _to_row(query: UsageQuery, row: Row[Any], teams: Mapping[str, str | None]) -> UsageRow:
+def _to_row(query: UsageQuery, row: Sequence[Any], teams: Mapping[str, str | None]) -> UsageRow:
     columns = query.columns
     values = {column.key: value for column, value in zip(columns, row, strict=False)}
     name = values.get("scope", "").partition(":")[2]
@@ -440,7 +439,7 @@ def _to_row(query: UsageQuery, row: Row[Any], teams: Mapping[str, str | None]) -
     return UsageRow(groups, _to_sums(row[len(columns) :]), tuple(row[: len(columns)]))
 
 
-def _teams_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, str | None]:
+def _teams_of(connection: Connection, rows: Iterable[Sequence[Any]]) -> dict[str, str | None]:
     """Return the teams of the keys in these rows; those of the configuration have none."""
     names = {row[0].partition(":")[2] for row in rows}
     query = select(keys.c.name, keys.c.team).where(keys.c.name.in_(names))

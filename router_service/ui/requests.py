@@ -164,7 +164,7 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
         return RequestDetails(
             request=listed, decision=decision, missing=None, conversation=conversation
         )
-    assert listed is not None  # noqa: S101 - for mypy; one of the two is known
+    assert listed is not None  # noqa: S101 - for types; one of the two is known
     missing = why_missing(listed, gateway.server, is_reachable=is_reachable)
     return RequestDetails(request=listed, decision=None, missing=missing)
 

@@ -347,7 +347,7 @@ def _count_leaves(calls: Sequence[Call]) -> int | None:
     seen = 0
     while waiting:
         value, depth = waiting.pop()
-        if isinstance(value, Mapping | list | tuple):
+        if isinstance(value, (Mapping, list, tuple)):
             seen += len(value)
             if depth > MAX_DEPTH or seen > MAX_LEAVES:
                 return None
@@ -541,7 +541,7 @@ def _named_leaves(
                 for each, item in inner.items():
                     part = its.key(each)
                     waiting.append((each, item, part, identifies(each, part, name)))
-            elif isinstance(inner, list | tuple):
+            elif isinstance(inner, (list, tuple)):
                 waiting += [(name, item, its.items, is_identifying) for item in reversed(inner)]
             else:
                 yield name, inner, its, is_identifying
@@ -626,7 +626,7 @@ def _leaves(value: Json) -> Iterator[Json]:
         inner = waiting.pop()
         if isinstance(inner, Mapping):
             waiting += inner.values()
-        elif isinstance(inner, list | tuple):
+        elif isinstance(inner, (list, tuple)):
             waiting += inner
         else:
             yield inner
@@ -741,7 +741,7 @@ def _is_equal(value: Json, other: Json, schema: Schema, key: str) -> bool:
     """Return whether two values of a tool's argument are equal, by its schema if possible."""
     if type(value) is type(other) and value == other:
         return True
-    if isinstance(value, list | dict) and len(_json(value)) > MAX_VALUE_CHARACTERS:
+    if isinstance(value, (list, dict)) and len(_json(value)) > MAX_VALUE_CHARACTERS:
         return False
     try:
         inner = schema.key(key)

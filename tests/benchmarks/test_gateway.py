@@ -112,6 +112,7 @@ def test_added_latency_excludes_the_upstreams_own_time() -> None:
     assert row.split(" | ")[2] == "0.500 (0.500 to 0.500)"
 
 
+@pytest.mark.slow
 def test_benchmark_command_measures_installed_gateways(tmp_path: Path) -> None:
     """The command measures installed gateways, lists missing ones, and writes stamped figures."""
     out = tmp_path / "gateway.json"

@@ -15,6 +15,8 @@ from benchmarks.mixed.report import slope_of
 from benchmarks.mixed.traffic import Mix, Outcome, Request, Trouble, judge
 from benchmarks.mixed.watching import Sample
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 MAX_RESIDENT_MB = 390
 """Enough for a gateway (200 MB), two more graphs, a third that is loading, and freed memory that

@@ -13,6 +13,8 @@ from benchmarks.training_scale import measure_cheap
 from switchcraft_training.data.splits import key_of
 from switchcraft_training.datasets.rows import read_rows
 
+pytestmark = pytest.mark.slow
+
 FEW, MANY = 2_000, 10_000
 SLACK = 2.5
 """Factor for the noise of a busy machine, and for what single queries need in addition."""

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import openai
+import pytest
 from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
 from pydantic import BaseModel
 
 from tests.serving import Sandbox
+
+pytestmark = pytest.mark.slow
 
 QUIET = RunConfig(tracing_disabled=True)
 """Traces would go to OpenAI."""

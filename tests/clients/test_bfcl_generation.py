@@ -32,7 +32,7 @@ INSTALL = (
 )
 RUN_S = 300
 
-pytestmark = pytest.mark.timeout(INSTALL_S + 2 * RUN_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S + 2 * RUN_S)]
 
 ENTRIES = {
     "simple_python": ["simple_python_0", "simple_python_1"],

@@ -14,6 +14,8 @@ from pydantic import BaseModel, SecretStr
 
 from tests.serving import Sandbox, wait_for
 
+pytestmark = pytest.mark.slow
+
 ASKED = "What is the weather in Oslo?"
 
 

@@ -28,7 +28,7 @@ NODE = Path(__file__).parent / "node"
 INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
 RUN_S = 60
 
-pytestmark = pytest.mark.timeout(INSTALL_S + 5 * RUN_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S + 5 * RUN_S)]
 
 
 @pytest.fixture(scope="session")

@@ -108,7 +108,7 @@ def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: 
     ):
         process.send_signal(signal.SIGTERM)
         for path in ("/readyz", "/health/readiness"):
-            wait_for(lambda path=path: http.get(path).status_code == 503, "readiness fails")  # type: ignore[misc]
+            wait_for(lambda path=path: http.get(path).status_code == 503, "readiness fails")
         served = http.post(CHAT, json=BODY)
         assert served.status_code == 200
         assert served.headers["connection"] == "close"

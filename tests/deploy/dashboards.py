@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from deploy.grafana.build import FOLDER
-
+FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 FILES = sorted(FOLDER.glob("*/*.json"))
 PROMETHEUS = [path for path in FILES if path.parent.name == "dashboards"]
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
 INSTALL_S = 600
 
-pytestmark = pytest.mark.timeout(2 * INSTALL_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * INSTALL_S)]
 
 
 def run(command: str, folder: Path) -> str:

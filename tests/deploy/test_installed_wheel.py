@@ -30,7 +30,7 @@ model_list:
     litellm_params: {model: openai/gpt-4.1-mini, api_key: sk-any}
 """
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Installed:

@@ -28,6 +28,8 @@ from tests.clients.installed import installed
 from tests.deploy.dockerfile import stages
 from tests.deploy.kustomize import Resource, render
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 VALIDATOR = Path(__file__).parent / "node" / "validate.mjs"
@@ -212,7 +214,7 @@ def test_operators_resources_are_valid_by_their_schemas(request: pytest.FixtureR
 
     def accepts(resources: list[Resource]) -> bool:
         text = json.dumps(resources).encode()
-        done = subprocess.run([node, script], input=text, capture_output=True, check=False)
+        done = subprocess.run([node, script], input=text, capture_output=True, check=False)  # pyrefly: ignore[no-matching-overload]
         return done.returncode == 0
 
     good = [MONITORED[kind] for kind in sorted(OPERATORS)]

@@ -25,6 +25,8 @@ from tests.deploy.prometheus import Prometheus, running
 from tests.drills.processes import ARMS, GatewayProcess, gateway, wait_until, write_config
 from tests.publishing import make_artifact
 
+pytestmark = pytest.mark.slow
+
 VARIABLES = {"job": "switchcraft", "__rate_interval": "10s", "__range": "1h", "before": "1s"}
 BASELINE = "claude-opus-4.5"
 BASELINE_USD_PER_TOKEN = (5e-6, 25e-6)

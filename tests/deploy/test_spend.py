@@ -11,11 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 from sqlalchemy import create_engine, insert
 
-from deploy.grafana.build import FOLDER
 from router_service.database import schema
-from tests.deploy.dashboards import panels
+from tests.deploy.dashboards import FOLDER, panels
 from tests.postgresql import PostgreSQLServer
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +97,7 @@ def show(grafana: psycopg.Connection, title: str) -> list[dict[str, Any]]:
     text = text.replace("$__unixEpochFrom()", str(int(midnight(7).timestamp())))
     text = text.replace("$__unixEpochTo()", str(int(midnight(-1).timestamp())))
     assert "$" not in text
-    with grafana.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+    with grafana.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(text.encode()).fetchall()
 
 

@@ -12,10 +12,10 @@ from functools import cache
 from cyclopts import App
 
 from router_service.cli.commands import app as switchcraft
-from router_service.settings.reference import PAGE, SCHEMA, schema_text, settings_page
 from router_service.telemetry.metrics import metrics_page
 from switchcraft_training.cli import app as training
 from tests.documentation.documents import ROOT
+from tests.documentation.settings_reference import PAGE, SCHEMA, schema_text, settings_page
 
 _COMMANDS_HEAD = """\
 # Commands

@@ -234,7 +234,7 @@ def wait_until_valid(found: Replicas, secret: str) -> None:
         for _ in range(20):  # one worker may know it earlier than the other
             wait_until(
                 lambda each=each: (
-                    httpx.get(  # type: ignore[misc]
+                    httpx.get(
                         f"{each.url}/v1/models", headers={"authorization": f"Bearer {secret}"}
                     ).is_success
                 ),
@@ -281,6 +281,7 @@ def test_two_gateways_with_redis_and_sqlite(
     check_shutdown(url, spent)
 
 
+@pytest.mark.slow
 def test_two_gateways_with_postgresql(
     tmp_path: Path, upstream: Sandbox, postgresql: PostgreSQLServer
 ) -> None:

@@ -143,6 +143,7 @@ def test_requests_continue_while_postgresql_is_away(
     assert log.count("the database can be used again") == 1
 
 
+@pytest.mark.slow
 def test_restart_of_postgresql_affects_no_request(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
 ) -> None:
@@ -162,6 +163,7 @@ def test_restart_of_postgresql_affects_no_request(
         assert set(load.statuses) == {200}
 
 
+@pytest.mark.slow
 def test_gateway_ends_while_postgresql_is_frozen(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
 ) -> None:
@@ -179,6 +181,7 @@ def test_gateway_ends_while_postgresql_is_frozen(
         server.thaw()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_gateway_with_other_keys_starts_without_its_database(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer, workers: int
@@ -203,6 +206,7 @@ def test_gateway_with_other_keys_starts_without_its_database(
         server.start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_gateway_without_keys_does_not_start_without_its_database(
     tmp_path: Path, upstream: Sandbox, workers: int
@@ -224,7 +228,7 @@ def test_gateway_without_keys_does_not_start_without_its_database(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_gateways_that_start_together_create_the_tables_once(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer, kind: str
 ) -> None:
@@ -260,6 +264,7 @@ def test_gateways_that_start_together_create_the_tables_once(
         )
 
 
+@pytest.mark.slow
 def test_documented_backup_can_be_restored(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
 ) -> None:

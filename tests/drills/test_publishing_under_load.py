@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from router_service.core.releases import Release
 from router_service.store.pointers import POINTER_FILE, open_pointer
 from switchcraft_training.cli import main
@@ -14,6 +16,8 @@ from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.drills.processes import GatewayProcess, Load, gateway, write_config
 from tests.publishing import flip
 from tests.serving import Sandbox
+
+pytestmark = pytest.mark.slow
 
 REFUSED = 'switchcraft_reloads_total{kind="artifact",outcome="refused"}'
 TAKEN = 'switchcraft_reloads_total{kind="artifact",outcome="taken"}'

@@ -18,6 +18,8 @@ import pytest
 from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until, write_config
 from tests.serving import Sandbox
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Starting:

@@ -31,7 +31,7 @@ LOST_S = 5.0
 PARALLEL = 8
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty database."""
     if request.param == "sqlite":

@@ -91,6 +91,7 @@ def test_embedded_router_chooses_among_the_given_arms(capsys: pytest.CaptureFixt
     assert [line.partition(":")[0].strip() for line in others] == list(ARMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["litellm_in_front.py", "litellm_callback.py"])
 def test_program_with_litellm(name: str, request: pytest.FixtureRequest, sandbox: Sandbox) -> None:
     """LiteLLM's SDK reads the gateway's answer; its router asks the arm that ours chooses.

@@ -14,6 +14,8 @@ import pytest
 from router_service.core.keys import PREFIX
 from tests.drills.processes import sandbox_gateway
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "accounts.md"
 ADDRESS = "http://127.0.0.1:8080"

@@ -169,7 +169,7 @@ def _places(value: Any) -> Iterator[Place]:  # noqa: ANN401
     members = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in members:
         yield value, key
-        if isinstance(inner, dict | list):
+        if isinstance(inner, (dict, list)):
             yield from _places(inner)
 
 

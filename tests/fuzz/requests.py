@@ -127,7 +127,7 @@ def _nest(tree: Json, rng: random.Random) -> None:
 def _widen(tree: Json, rng: random.Random) -> None:
     """Repeat the members of a list or an object, with different names."""
     places = [
-        (parent, key) for parent, key in _places(tree) if isinstance(parent[key], dict | list)
+        (parent, key) for parent, key in _places(tree) if isinstance(parent[key], (dict, list))
     ]
     if not places:
         return
@@ -142,7 +142,7 @@ def _widen(tree: Json, rng: random.Random) -> None:
 
 def _places(value: Json) -> Iterator[tuple[Json, Json]]:
     """Yield every container of a tree with each of its keys or indices."""
-    if isinstance(value, dict | list):
+    if isinstance(value, (dict, list)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield value, key
             yield from _places(inner)

@@ -112,7 +112,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     async def settle(self) -> None:
         """Run until all remaining work waits for a timer or for more input."""
-        ready: Sequence[object] = self._ready  # type: ignore[attr-defined] # asyncio's own
+        ready: Sequence[object] = self._ready  # pyrefly: ignore[missing-attribute]  # asyncio's own
         for _ in range(MAX_TURNS):
             await asyncio.sleep(0)
             if not ready:
@@ -132,8 +132,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 task.cancel()
             if left:
                 self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        timers = [t for t in self._scheduled if not t.cancelled()]  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        timers = [t for t in self._scheduled if not t.cancelled()]  # pyrefly: ignore[missing-attribute]
+        self._scheduled.clear()  # pyrefly: ignore[missing-attribute]
         expect(not self.problems, "; ".join(self.problems))
         expect(not left, f"tasks are left behind: {left}")
         expect(not timers, f"timers are left behind: {timers}")

@@ -30,6 +30,7 @@ def test_corpus_has_no_finding(name: str) -> None:
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_short_run_has_no_finding(name: str, tmp_path: Path) -> None:
     """A coverage-guided run from the corpus finds no defect."""

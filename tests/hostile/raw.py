@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 READ_BYTES = 256 * 1024
 ANSWER_S = 10.0
@@ -322,7 +322,7 @@ def request(
     body: bytes | None = None,
 ) -> bytes:
     """Return a request; one with a body gets a content-length."""
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    pairs: list[Any] = [*(headers.items() if isinstance(headers, Mapping) else headers)]
     if body is not None:
         pairs.append(("content-length", str(len(body))))
     return request_head(method, target, pairs) + (body or b"")

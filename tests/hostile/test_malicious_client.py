@@ -9,6 +9,8 @@ import pytest
 from tests.hostile.client import BEHAVIOURS, FEW_DESCRIPTORS, ClientBehaviour
 from tests.hostile.target import Target, running_target
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def narrow_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:

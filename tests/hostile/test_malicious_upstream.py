@@ -15,6 +15,8 @@ from tests.hostile.upstream import BEHAVIOURS, WRONG_TYPES
 from tests.hostile.upstream_server import BEHAVIOUR_HEADER, Behaviour, Expected, Surface, dumps
 from tests.products import pairwise
 
+pytestmark = pytest.mark.slow
+
 READ_BYTES = 16 * 1024 * 1024
 """Of an answer that need not be good; then the client leaves, for some have no end."""
 

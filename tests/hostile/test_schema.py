@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -19,6 +20,8 @@ from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.fakes import FakeRouter
 from tests.hostile.conftest import ADMIN_KEY
+
+pytestmark = pytest.mark.slow
 
 
 def no_server_error_in_time(context: Any, response: Any, case: Any) -> bool | None:  # noqa: ANN401 - schemathesis's own

@@ -62,6 +62,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "extra"),
     [(("check",), extra) for extra in SETTINGS]

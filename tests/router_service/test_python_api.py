@@ -40,7 +40,7 @@ def test_importing_the_package_loads_no_model_runtime() -> None:
 def test_unknown_attribute_is_an_attribute_error() -> None:
     """The lazy import answers only for public names."""
     with pytest.raises(AttributeError, match="no attribute 'Gateway'"):
-        _ = getattr(router_service, "Gateway")  # noqa: B009 - mypy knows that it is missing
+        _ = getattr(router_service, "Gateway")  # noqa: B009 - types know that it is missing
 
 
 @pytest.mark.parametrize("body", [json.dumps(REQUEST), json.dumps(REQUEST).encode(), REQUEST])

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def holder() -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Run a process with a temporary directory."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as process:
         try:
             assert process.stdout is not None
             yield process, Path(process.stdout.readline().strip())

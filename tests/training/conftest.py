@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-if TYPE_CHECKING:  # tests with `--fast` do without these imports
+if TYPE_CHECKING:  # many tests do without these imports
     from switchcraft_training.verification import VerifierStudy
+
+# With models as small as those of tests, several threads of torch wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
 ARMS = ("large-FC", "small-FC", "other")
@@ -51,15 +55,6 @@ def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_torch_thread(request: pytest.FixtureRequest) -> None:
-    """Let torch use one thread: with models as small as these, several wait for each other."""
-    if not request.config.getoption("--fast"):  # whose tests do without this import of 2 s
-        import torch  # noqa: PLC0415
-
-        torch.set_num_threads(1)
 
 
 @pytest.fixture

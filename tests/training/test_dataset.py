@@ -215,6 +215,7 @@ def test_labels_are_reused_until_something_changes(
     assert labels_by_query(third)[-2] == ("theirs", "a", [None, None, None, 1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.recorded
 def test_the_pool_of_8b_models_is_paid_by_the_hour(recorded_data: Path) -> None:
     """All but the two repeated of 3,094 queries are measured; the best arm is ToolACE at 84.8%.

@@ -15,6 +15,8 @@ from switchcraft_training.progress import running, stage
 from switchcraft_training.training_data import TrainingData, read_training_data
 from switchcraft_training.workers import Workers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def data(config: Path, benchmark: Path, tmp_path: Path) -> TrainingData:

@@ -26,6 +26,8 @@ from switchcraft_training.storage import explaining_failed_writes
 from tests.training.disks import full_disk
 from tests.training.labelling.cases import Case
 
+pytestmark = pytest.mark.slow
+
 
 def write_graph(path: Path) -> None:
     """Write an ONNX graph of 80 KB."""

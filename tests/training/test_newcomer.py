@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 ADDRESS = "127.0.0.1:8080"
 
-pytestmark = pytest.mark.slow
 
 KEYS = {f"{provider}_API_KEY": "sk-any" for provider in ("ANTHROPIC", "OPENAI", "XAI")}
 """The keys that README's configuration names."""
@@ -166,6 +165,7 @@ def test_goal_is_reached_with_the_listed_models(
     assert re.fullmatch(r"accuracy=best \(verified=[\d.e-]+\)", policy)
 
 
+@pytest.mark.slow
 def test_retrained_router_serves_the_two_models(
     own_config: Path,
     config: Path,

@@ -24,6 +24,8 @@ from tests.logs import LoggingGateway, logging_gateway
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
 from tests.training.conftest import CITIES
 
+pytestmark = pytest.mark.slow
+
 QUERIES = tuple(f"Weather in {city}?" for city in CITIES)
 JOB = Path(__file__).parents[2] / "examples" / "retraining_job.py"
 ROUNDS = 8

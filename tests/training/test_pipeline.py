@@ -142,6 +142,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert decision.arm in router.arms
 
 
+@pytest.mark.slow
 def test_verifier_is_trained_and_reported(
     config: Path, benchmark: Path, tmp_path: Path, train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,8 @@ from tests.training.conftest import ARMS
 from tests.training.models.stand_ins import save
 from tests.training.papers import DATASETS, write_labelled
 
+pytestmark = pytest.mark.slow
+
 RUN_S = 900
 """15 s of computing, but minutes on a machine that is busy with other tests."""
 

@@ -30,6 +30,8 @@ from switchcraft_training.evaluation.seeds import (
 from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.sweep import run_sweep, sweep_variants
 
+pytestmark = pytest.mark.slow
+
 SWEEP_S = 600
 """A minute on an idle machine: Ray's worker imports torch again."""
 

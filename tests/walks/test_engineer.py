@@ -34,6 +34,8 @@ from tests.training.conftest import (  # noqa: F401 - fixtures
 )
 from tests.walks.screens import Screens
 
+pytestmark = pytest.mark.slow
+
 POOL = Path(__file__).parents[2] / "training/switchcraft_training/configs/pools/sandbox.yaml"
 
 # The first row of xlam_function_calling_60k.json as it is published, and one as users write it.

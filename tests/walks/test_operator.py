@@ -26,6 +26,8 @@ from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
 from tests.publishing import make_artifact
 from tests.walks.screens import Screens
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 ACCOUNTS = (ROOT / "docs" / "accounts.md").read_text()

@@ -20,6 +20,8 @@ from tests.page.watching import Problems
 from tests.serving import wait_for
 from tests.walks.screens import Screens
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 model_list:
   - model_name: sonnet

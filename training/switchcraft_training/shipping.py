@@ -200,7 +200,7 @@ def describe_encoder(encoder: PretrainedEncoder) -> Encoder:
     size = encoder.model.config
     return Encoder(
         name=encoder.name,
-        parameters=sum(p.numel() for p in encoder.model.parameters()),
+        parameters=sum(p.numel() for p in encoder.model.parameters()),  # pyrefly: ignore[bad-argument-type]  # never none
         hidden_size=size.hidden_size,
         layers=size.num_hidden_layers,
     )

@@ -147,7 +147,7 @@ def _run_on_ray(jobs: Sequence[SweepJob], address: str) -> list[str | None]:
         import ray  # noqa: PLC0415 - optional
         from ray.exceptions import RayError  # noqa: PLC0415
 
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        resources = ray.cluster_resources()
     remote: Any = ray.remote(run_job).options(num_cpus=1, num_gpus=int("GPU" in resources))
     problems: list[str | None] = []
     try:

@@ -150,4 +150,4 @@ class ChatApi(Api):
         return b"data: " + body + b"\n\n"
 
 
-CHAT = ChatApi()
+CHAT: Api = ChatApi()

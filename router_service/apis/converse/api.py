@@ -112,4 +112,4 @@ class ConverseApi(UpstreamApi):
         return read_error(value, status)
 
 
-CONVERSE = ConverseApi()
+CONVERSE: UpstreamApi = ConverseApi()

@@ -226,4 +226,4 @@ class MessagesApi(Api):
         return error
 
 
-MESSAGES = MessagesApi()
+MESSAGES: Api = MessagesApi()

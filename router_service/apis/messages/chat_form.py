@@ -49,7 +49,7 @@ def to_chat_body(body: Mapping[str, Json]) -> dict[str, Json]:
     if not isinstance(messages, list):
         raise wrong_type("messages", "an array", messages, missing="messages" not in body)
     system, chat = body.get("system"), dict(body)
-    if not isinstance(system, str | list | None):
+    if not isinstance(system, (str, list, type(None))):
         raise wrong_type("system", "a string or an array", system)
     chat["messages"] = [
         *([{"role": "system", "content": system}] if system else ()),

@@ -104,7 +104,7 @@ class ResponsesWriter:
         }
         return written + self._event("response.failed", response=failed)
 
-    def _grow(self, index: int, text: str) -> bytes:
+    def _grow(self, index: int, text: str) -> bytes:  # pyrefly: ignore[bad-return]  # the cases are all kinds
         place, item_id = self._places[index]
         fields: dict[str, Json] = {"item_id": item_id, "output_index": place}
         match self._builder.parts[index].start:

@@ -185,4 +185,4 @@ class ResponsesApi(Api):
         return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
 
 
-RESPONSES = ResponsesApi()
+RESPONSES: Api = ResponsesApi()

@@ -47,7 +47,7 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
     items = body.get("input")
     may_lack_input = any(body.get(name) is not None for name in ("prompt", *CONTINUATION_FIELDS))
     if items is not None or not may_lack_input:
-        if not isinstance(items, str | list):
+        if not isinstance(items, (str, list)):
             raise wrong_type("input", "a string or an array", items, missing="input" not in body)
         if not items and not may_lack_input:
             raise InvalidRequestError(

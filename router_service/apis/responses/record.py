@@ -112,7 +112,8 @@ def read_usage(value: Json) -> Usage | None:
 def find_proofs(value: Mapping[str, Json]) -> Iterator[str]:
     """Yield the proofs of reasoning in a whole answer or in an event."""
     items = (value.get("item"),) if "item" in value else value.get("output")
-    for item in items if isinstance(items, list | tuple) else ():
-        proof = item.get("encrypted_content") if isinstance(item, dict) else None
-        if isinstance(proof, str) and proof and item.get("type") == "reasoning":
-            yield proof
+    for item in items if isinstance(items, (list, tuple)) else ():
+        if isinstance(item, dict) and item.get("type") == "reasoning":
+            proof = item.get("encrypted_content")
+            if isinstance(proof, str) and proof:
+                yield proof

@@ -161,7 +161,7 @@ class Shared:
         return int(self.read(lambda connection: connection.execute(query).scalar_one()))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
     """Return an empty database of each kind."""
     if request.param == "sqlite":

@@ -31,7 +31,7 @@ class _Closed(GenerateJsonSchema):
         is_open = (schema.get("config") or {}).get("extra_fields_behavior") == "allow"
         return closed if is_open else {**closed, "additionalProperties": False}
 
-    def handle_invalid_for_json_schema(
+    def handle_invalid_for_json_schema(  # pyrefly: ignore[bad-override]
         self, schema: core_schema.CoreSchema, error_info: str
     ) -> dict[str, Any]:
         del schema, error_info

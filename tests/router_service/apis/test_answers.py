@@ -203,7 +203,7 @@ def test_an_incomplete_answer_is_not_returned() -> None:
     assert accumulate(*[piece] * (MAX_ANSWER_CHARACTERS // 1024 + 1)) is None
 
 
-FLOODS = {
+FLOODS: dict[str, Any] = {
     "empty deltas": delta(content="", tool_calls=None),
     "short deltas": delta(content="\u00e9\u4e2d"),
     "short arguments": delta(
@@ -271,7 +271,7 @@ junk = st.recursive(
             ),
             inner,
             max_size=4,
-        ).flatmap(with_type)
+        ).flatmap(with_type)  # pyrefly: ignore[bad-argument-type]
     ),
     max_leaves=20,
 )

@@ -61,7 +61,8 @@ def write(request: Request, model: str = CLAUDE, *, can_reason: bool = True) -> 
 
 def ask(*messages: Message, **fields: Any) -> Request:  # noqa: ANN401 - fields of a request
     """Return a request with a tool."""
-    return Request("m", messages or (ASKED,), **{"tools": (TOOL,), **fields})
+    fields.setdefault("tools", (TOOL,))
+    return Request("m", messages or (ASKED,), **fields)
 
 
 files = st.sampled_from(

@@ -270,7 +270,7 @@ def test_damaged_requests_are_refused_or_translated(
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
         key = data.draw(st.sampled_from(keys))
-        if isinstance(place[key], dict | list) and place[key] and data.draw(st.integers(0, 4)):
+        if isinstance(place[key], (dict, list)) and place[key] and data.draw(st.integers(0, 4)):
             place = place[key]
         else:
             place[key] = data.draw(values)

@@ -154,10 +154,10 @@ def damaged(draw: st.DrawFn, source: UpstreamApi) -> list[Any]:
 
 def replace_value(draw: Callable[[st.SearchStrategy[Any]], Any], holder: Any) -> None:  # noqa: ANN401
     """Replace or remove a value somewhere in an event."""
-    while isinstance(holder, dict | list) and holder:
+    while isinstance(holder, (dict, list)) and holder:
         places = list(holder) if isinstance(holder, dict) else range(len(holder))
         place: Any = draw(st.sampled_from(places))
-        if not isinstance(holder[place], dict | list) or draw(st.booleans()):
+        if not isinstance(holder[place], (dict, list)) or draw(st.booleans()):
             if draw(st.booleans()):
                 holder[place] = draw(values)
             else:

@@ -95,8 +95,7 @@ class Client:
 
     def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
         """Send a request below /v1."""
-        content = {} if body is None else {"json": body}
-        return self.http.request(method, f"/v1{path}", **content)  # type: ignore[arg-type]
+        return self.http.request(method, f"/v1{path}", json=body)
 
     def create(self, path: str, body: object = None) -> str:
         """Create something, and return its id."""

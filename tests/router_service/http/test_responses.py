@@ -140,11 +140,11 @@ def test_continuation_goes_to_the_holder_of_the_response(
         shown = first.json() if not stream else json.loads(first.text.split("data: ")[-1])
         response = shown.get("response", shown)
         call = response["output"][0]
-        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+        output: Any = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
         raw = client.responses.with_raw_response.create(
             model="switchcraft",
             previous_response_id=response["id"],
-            input=[output],  # type: ignore[list-item]
+            input=[output],
             tools=FLAT,
         )
         assert raw.headers["x-switchcraft-model"] == "large"

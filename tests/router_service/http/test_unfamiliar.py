@@ -144,7 +144,7 @@ def test_failed_router_is_not_unfamiliar(sandbox: Sandbox) -> None:
     """If the router fails, the most expensive arm answers, and nothing is said of familiarity."""
 
     class BrokenRouter(FakeRouter):
-        def predict(self, *_: object) -> None:  # type: ignore[override]
+        def predict(self, *_: object) -> None:  # pyrefly: ignore[bad-override]
             raise RuntimeError("a defect of the router")
 
     with gateway(sandbox, with_familiarity(BrokenRouter(), FAR)) as http:

@@ -167,7 +167,7 @@ def test_cost_limit_covers_the_fallback() -> None:
     """If the verifier cannot be asked, only a model within the cost limit answers."""
 
     class NeverReady(VerifyingRouter):
-        def next_step(self, *_: object) -> None:  # type: ignore[override]
+        def next_step(self, *_: object) -> None:  # pyrefly: ignore[bad-override]
             raise RuntimeError("a defect")
 
     with run_in_thread() as url, verifying(url, router=NeverReady()) as gateway:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
@@ -91,7 +91,7 @@ BOOKING = {
 }
 
 
-def counts(request: dict[str, object], names: Iterable[str]) -> dict[str, float]:
+def counts(request: Mapping[str, object], names: Iterable[str]) -> dict[str, float]:
     """Return the named features of a request."""
     wanted = list(names)
     return dict(zip(wanted, extract(parse_conversation(request), wanted), strict=True))

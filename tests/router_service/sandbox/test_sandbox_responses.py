@@ -199,20 +199,6 @@ def test_built_in_tools_are_not_called(client: openai.OpenAI) -> None:
     assert response.output_text
 
 
-def test_response_has_logprobs_if_requested(client: openai.OpenAI) -> None:
-    """A text has log probabilities for its tokens."""
-    response = client.responses.create(
-        model="m", input="hello", include=["message.output_text.logprobs"], top_logprobs=2
-    )
-    item = response.output[0]
-    assert item.type == "message"
-    part = item.content[0]
-    assert part.type == "output_text"
-    assert part.logprobs is not None
-    assert "".join(each.token for each in part.logprobs) == part.text
-    assert all(each.logprob < 0 and len(each.top_logprobs) == 2 for each in part.logprobs)
-
-
 def test_stored_response_can_be_retrieved_until_deleted(client: openai.OpenAI) -> None:
     """A response with `store=False` cannot be retrieved."""
     made = client.responses.create(model="m", input=ASK, background=True)
@@ -287,7 +273,7 @@ def test_unreadable_request_gets_status_400(
 
 FIELDS = (
     "input instructions tools tool_choice stream text format reasoning effort include type role "
-    "content name parameters schema mode parallel_tool_calls top_logprobs previous_response_id"
+    "content name parameters schema mode parallel_tool_calls previous_response_id"
 ).split()
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(["function", "user", "auto"]),

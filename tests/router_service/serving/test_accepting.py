@@ -59,7 +59,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
     """Return an event loop with such a clock."""
     clock = Clock()
     loop = asyncio.SelectorEventLoop(clock)
-    loop.time = lambda: clock.now_s  # type: ignore[method-assign]
+    loop.time = lambda: clock.now_s  # pyrefly: ignore[method-assign]
     return loop
 
 

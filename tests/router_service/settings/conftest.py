@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from router_service.settings import Settings, load_settings
-from router_service.settings.reference import json_schema
+from tests.documentation.settings_reference import json_schema
 
 LoadFile = Callable[..., Settings]
 

@@ -335,7 +335,7 @@ def test_sandbox_settings_have_a_model_for_each_arm() -> None:
 def test_settings_are_frozen() -> None:
     """Settings cannot be changed after reading."""
     with pytest.raises(ValidationError, match="frozen"):
-        Settings().source = "x"  # type: ignore[misc]  # it must fail
+        Settings().source = "x"  # pyrefly: ignore[read-only]  # it must fail
 
 
 def test_tracing_and_logging_sections_are_read(load: Load) -> None:

@@ -113,7 +113,7 @@ def test_only_requested_members_are_read(redis_url: str, server: redis.Redis) ->
     for start in range(0, 100_000, 50_000):
         names = [f"{number}" for number in range(start, start + 50_000)]
         pipeline.zadd(COOL_DOWNS_KEY, dict.fromkeys(names, 1e12))
-        pipeline.hset(REJECTIONS_KEY, mapping=dict.fromkeys(names, "x"))
+        pipeline.hset(REJECTIONS_KEY, mapping=dict.fromkeys(names, "x"))  # pyrefly: ignore[no-matching-overload]
     pipeline.set(POINTER_KEY, b" " * 50_000_000)
     pipeline.execute()
 

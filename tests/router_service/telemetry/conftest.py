@@ -11,7 +11,7 @@ from router_service.database.engine import Database
 from tests.postgresql import PostgreSQLServer
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty database."""
     if request.param == "sqlite":

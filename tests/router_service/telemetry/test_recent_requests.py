@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import func, select
 
@@ -30,7 +32,7 @@ from router_service.telemetry.usage import DAY_S
 NOW_S = 20_000 * DAY_S
 
 
-def make(number: int, **changes: object) -> RecentRequest:
+def make(number: int, **changes: Any) -> RecentRequest:  # noqa: ANN401
     """Return a request that ended so many seconds after the beginning."""
     request = RecentRequest(
         ended_us=(NOW_S + number) * MICRO,
@@ -58,7 +60,7 @@ def make(number: int, **changes: object) -> RecentRequest:
         unverified=None,
         conversation=None,
     )
-    return request._replace(**changes)  # type: ignore[arg-type]
+    return request._replace(**changes)
 
 
 def refused(number: int, **changes: object) -> RecentRequest:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, insert, select
@@ -67,11 +68,11 @@ def add(
     model: str = "m",
     policy: str = "theta=0.5",
     key: Key = ANNA,
-    **values: float,
+    **values: Any,  # noqa: ANN401
 ) -> None:
     """Add a request of one second that costs 0.001 USD, unless `values` say otherwise."""
-    facts = {"latency_s": 1.0, "cost_usd": 0.001} | values
-    history.add(key, model, policy, is_error=False, **facts)  # type: ignore[arg-type]
+    facts: dict[str, Any] = {"latency_s": 1.0, "cost_usd": 0.001} | values
+    history.add(key, model, policy, is_error=False, **facts)
 
 
 def read(
@@ -260,7 +261,7 @@ def test_biggest_keys_and_teams_are_found(database: Database, clock: Clock) -> N
     def biggest(wanted: UsageFilter, kind: str = "key", step_s: int = MINUTE_S) -> dict[str, float]:
         since_s = NOON - 29 * DAY_S if step_s == DAY_S else NOON - 3600
         with database.read() as connection:
-            found = read_biggest(connection, kind, step_s, since_s, NOON, wanted)  # type: ignore[arg-type]
+            found = read_biggest(connection, kind, step_s, since_s, NOON, wanted)  # pyrefly: ignore[bad-argument-type]
         return {name: sums.cost_nusd / NANO for name, sums in found.items()}
 
     for step_s in (MINUTE_S, HOUR_S, DAY_S):

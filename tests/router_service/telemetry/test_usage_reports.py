@@ -82,9 +82,9 @@ def expected(counted: Counter[tuple[str, ...]], query: UsageQuery) -> Counter[tu
     """Return the numbers of requests by group, from those of single requests."""
     found = Counter[tuple[str, ...]]()
     for values, requests in counted.items():
-        row = dict(zip(EVERY, values, strict=True))
+        row: dict[str, str] = dict(zip(EVERY, values, strict=True))
         is_in_time = query.first.isoformat() <= row[UsageGroup.DAY] <= query.last.isoformat()
-        is_asked = query.key in {None, row[UsageGroup.KEY]} and query.team in {None, row["team"]}  # type: ignore[index]
+        is_asked = query.key in {None, row["key"]} and query.team in {None, row["team"]}
         if is_in_time and is_asked:
             found[tuple(row[group] for group in query.by)] += requests
     return found

@@ -26,6 +26,8 @@ from tests.training.baselines.cases import (
     without_labels,
 )
 
+pytestmark = pytest.mark.slow
+
 PROFILES = dict(zip(ARMS, ("river stone", "violin market"), strict=True))
 ALL = {each.name: each for each in baselines(views(), CountingEmbedder(), PROFILES)}
 PREDICTING = (

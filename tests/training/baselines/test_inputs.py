@@ -46,7 +46,7 @@ def test_turns_count_all_messages() -> None:
     assert turns(example(0, "river")) == 1
 
 
-class CountingModel(DistilBertModel):  # type: ignore[no-untyped-call]  # of its base class
+class CountingModel(DistilBertModel):
     """A small encoder with random weights that counts the rows that it embeds."""
 
     rows = 0

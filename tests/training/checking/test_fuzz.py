@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.training.checking.fuzz import outcomes
 
 
+@pytest.mark.slow
 def test_random_pairs_raise_only_schema_errors() -> None:
     """For every random pair, the checker returns a consistent verdict or raises SchemaError."""
     counts = Counter(outcomes(30_000))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from router_service.apis.conversation import Json
@@ -88,7 +90,10 @@ def test_similar_enum_members_are_distinct() -> None:
 
 def test_null_equals_omission_only_if_nullable_and_optional() -> None:
     """A null stands for an omitted parameter only if it is nullable and not required."""
-    nullable = {"type": "object", "properties": {"a": {"type": ["integer", "null"]}, "b": {}}}
+    nullable: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"type": ["integer", "null"]}, "b": {}},
+    }
     function = {"type": "function", "function": {"name": "f", "parameters": nullable}}
     nothing = Expected((ExpectedCall("f", {}),))
     null = Expected((ExpectedCall("f", {"a": (None,)}),))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,6 +146,7 @@ def test_each_category_of_each_dataset_is_split_on_its_own() -> None:
     assert sorted(corpus[i].dataset for i in validation) == ["d"] * 3 + ["e"] * 3
 
 
+@pytest.mark.slow
 def test_150_000_rows_are_split_in_seconds() -> None:
     """Splitting the paper's corpus takes less than ten seconds of processor time."""
     corpus = [turn(i, f"c{i // 3}", f"Query {i}") for i in range(150_000)]

@@ -86,6 +86,7 @@ def conversations() -> dict[str, list[Judged]]:
     return turns
 
 
+@pytest.mark.slow
 def test_every_turn_becomes_an_example(
     conversations: dict[str, list[Judged]],
 ) -> None:

@@ -15,6 +15,8 @@ from router_service.core.errors import DataError
 from switchcraft_training.checking import check_answer
 from switchcraft_training.datasets import bfcl
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = {"bfcl-2024-08": 50, "bfcl-v3-8b": 10, "bfcl-v4-gptoss": 2}
 """Models whose runs are not broken, by folder."""
 

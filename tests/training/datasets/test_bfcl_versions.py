@@ -28,6 +28,8 @@ from switchcraft_training.datasets.bfcl.format import (
 from switchcraft_training.datasets.rows import decode_row, encode_row
 from switchcraft_training.records import Expected, Judged
 
+pytestmark = pytest.mark.slow
+
 INSTALLED = Path("bfcl-eval")
 BOOK = {
     "name": "Hotel.book",

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,7 +174,7 @@ def test_schemas_that_cannot_be_interpreted_are_set_aside(
     options: list[str], tmp_path: Path
 ) -> None:
     """No answer to such a row could be judged; the rows beside it are read."""
-    function = {"name": "f", "description": "", "parameters": {"properties": {"a": {}}}}
+    function: dict[str, Any] = {"name": "f", "description": ""}
     call = '<functioncall> {"name": "f", "arguments": \'{"a": 1}\'}'
     rows = []
     for kind in ("date", "integer"):
@@ -271,6 +272,7 @@ def test_unwritable_file_is_an_error(
     assert f"{missing}: cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_importing_100_000_rows_needs_less_than_150_mebibytes(tmp_path: Path) -> None:
     """Importing an array of 100,000 rows needs at most 150 MiB of memory.
 

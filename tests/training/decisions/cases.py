@@ -41,7 +41,7 @@ def content(text: str, calls: tuple[LoggedCall, ...] | None = (), said: str | No
 
 def decision(name: str, arm: str = "large", **facts: Any) -> LoggedDecision:  # noqa: ANN401
     """Return a complete decision for a pool of two arms, with these values changed."""
-    known = {
+    known: dict[str, Any] = {
         "created": 1.0,
         "id": name,
         "conversation": name,

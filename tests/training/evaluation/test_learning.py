@@ -17,6 +17,8 @@ from switchcraft_training.evaluation.learning import learning_curves, router_spl
 from switchcraft_training.training_data import TrainingData, read_training_data
 from tests.training.verifiers import LITTLE, one_thread
 
+pytestmark = pytest.mark.slow
+
 QUERIES, FOLDS, FEW = 80, 3, 24
 
 

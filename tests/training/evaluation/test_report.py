@@ -34,7 +34,7 @@ from tests.training.evaluation.cases import (
     simulated_experiment,
 )
 
-pytestmark = pytest.mark.usefixtures("few_draws")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 OPTIONAL = ("tokens", "repeated", "parts", "stability")
 

@@ -10,6 +10,8 @@ import pytest
 from tests.serving import Sandbox
 from tests.training.labelling.cases import Case
 
+pytestmark = pytest.mark.slow
+
 RUN_S = 600
 """Half a minute on an idle machine: Ray starts about ten processes."""
 

@@ -8,9 +8,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from router_service.sandbox.provider import run_in_thread
 from tests.serving import Sandbox
 from tests.training.labelling.cases import Case, wait_for_requests
+
+pytestmark = pytest.mark.slow
 
 KILLS, CONCURRENCY = 6, 4
 ROWS, ATTEMPTS = 50, 4

@@ -54,7 +54,7 @@ def encoder(seed: int = 0, layers: int = 1, dropout: float = 0.1) -> PretrainedE
         dropout=dropout,
         attention_dropout=dropout,
     )
-    return PretrainedEncoder("tiny", DistilBertModel(size), tokenizer=None)  # type: ignore[arg-type]
+    return PretrainedEncoder("tiny", DistilBertModel(size), tokenizer=None)  # pyrefly: ignore[bad-argument-type]
 
 
 def rows(n: int, seed: int, heads: int = 2) -> Table:

@@ -110,6 +110,6 @@ def tokenizer(marks: tuple[str, ...]) -> PreTrainedTokenizerFast:
         roles = {"cls_token": "<s>", "sep_token": "</s>", "bos_token": "<s>", "eos_token": "</s>"}
     else:
         roles = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call] # transformers ships no types
+    return PreTrainedTokenizerFast(
         tokenizer_object=own, pad_token=by_letter["pad"], unk_token=by_letter["unk"], **roles
     )

@@ -25,6 +25,8 @@ from switchcraft_training.models.optimization import TIMEOUT_VARIABLE, collectiv
 from tests.training.models.cases import config, encoder, rows, with_labels
 from tests.training.models.job import main
 
+pytestmark = pytest.mark.slow
+
 JOB = "tests.training.models.job"
 RUN_S = 250
 TWO = (

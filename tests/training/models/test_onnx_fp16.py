@@ -17,6 +17,8 @@ from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, encoder, rows
 
+pytestmark = pytest.mark.slow
+
 DATA = rows(80, 1)
 SHARES = {"networks": 2, "lexical": 1, "encoder": 2}
 

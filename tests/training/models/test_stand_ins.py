@@ -24,6 +24,8 @@ from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, rows_of
 from tests.training.models.stand_ins import CORPUS, STAND_INS, save
 
+pytestmark = pytest.mark.slow
+
 TOOL = {
     "type": "function",
     "function": {
@@ -47,7 +49,7 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     """One epoch changes the weights; the graphs equal torch, and int8 is close to it."""
     encoder = load_encoder(str(save(name, tmp_path / name)))
     before = {key: tensor.clone() for key, tensor in encoder.model.state_dict().items()}
-    texts = ["weather in Paris? " * n for n in range(1, 13)]
+    texts: list[str] = ["weather in Paris? " * n for n in range(1, 13)]
     rng = np.random.default_rng(0)
     rows = rows_of(pack(encoder, texts), rng.integers(0, 2, (12, 2)).astype(np.float32))
     settings = config(max_epochs=1, batch_size=4)

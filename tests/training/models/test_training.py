@@ -187,7 +187,7 @@ def test_demand_is_added_to_the_features() -> None:
     plain, told = (train_router(encoder(), settings, each, each).model for each in (data, asked))
     assert plain.counts.demand is None
     assert told.counts.demand is not None
-    assert [each.counts.networks.mean.shape[0] for each in (plain, told)] == [2, 5]  # type: ignore[union-attr]
+    assert [each.counts.networks.mean.shape[0] for each in (plain, told)] == [2, 5]  # pyrefly: ignore[missing-attribute]
     assert np.isfinite(predict(told, asked)).all()
 
 

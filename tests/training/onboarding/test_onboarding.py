@@ -31,6 +31,8 @@ from switchcraft_training.records import Example, Expected, Judged
 from tests.training.disks import full_disk
 from tests.training.verifiers import one_thread
 
+pytestmark = pytest.mark.slow
+
 NEW = "newcomer"
 ELDER = "elder"
 MODEL = f"openai/{NEW}"

@@ -159,6 +159,6 @@ class ChatTrained:
                     scores = network(vectors[rows])
                     margins = scores.gather(1, winners[rows]) - scores.gather(1, losers[rows])
                     loss = -functional.logsigmoid(margins).mean()
-                    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                    loss.backward()
                     optimizer.step()
         return network.eval()

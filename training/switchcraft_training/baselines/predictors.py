@@ -241,7 +241,7 @@ class Network:
                 for batch in samples.batches(fitting.batch_size):
                     optimizer.zero_grad()
                     loss = _mean_loss(network, batch)
-                    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                    loss.backward()
                     optimizer.step()
                 with torch.inference_mode():
                     validation_loss = float(_mean_loss(network.eval(), held_out))

@@ -262,7 +262,7 @@ def python_value(node: ast.expr) -> Json:
 
 def _to_json(value: object) -> Json:
     """Convert a Python literal to JSON: tuples and sets become lists, keys become strings."""
-    if isinstance(value, list | tuple | set):
+    if isinstance(value, (list, tuple, set)):
         return [_to_json(item) for item in value]
     if isinstance(value, dict):
         return {str(key): _to_json(inner) for key, inner in value.items()}

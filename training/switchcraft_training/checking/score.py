@@ -72,7 +72,7 @@ def _score(line: bytes, is_paraphrase: IsParaphrase | None) -> Mapping[str, Json
         pair = _decode(line)
     except msgspec.ValidationError as exc:
         match = _MSGSPEC_MESSAGE.fullmatch(str(exc))
-        problem, path = match.groups()  # type: ignore[union-attr] # the pattern matches any text
+        problem, path = match.groups()  # pyrefly: ignore[missing-attribute]  # the pattern matches any text
         path = (path or "").lstrip(".")
         return _error("invalid_pair", path, f"{problem}; a line is, for example, {EXAMPLE_LINE}")
     except msgspec.DecodeError as exc:

@@ -156,7 +156,7 @@ def encoder_embeddings(source: str) -> Embed:
 
     from switchcraft_training.models.encoders import load_encoder  # noqa: PLC0415
 
-    disable_progress_bar()  # type: ignore[no-untyped-call] # transformers ships no types for it
+    disable_progress_bar()
     encoder = load_encoder(source)
     encoder.tokenizer.no_padding()  # A packaged tokenizer may pad all texts to one length.
     encoder.model.train(mode=False)

@@ -175,7 +175,7 @@ def save_layers(table: Table, path: Path) -> None:
     """
     layers = {name: getattr(table, name) for name in RECORDED} | {"correct": table.labels}
     with complete_file(path) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, **layers)
+        np.savez_compressed(file, **layers)  # pyrefly: ignore[bad-argument-type]
 
 
 def load_layers(path: Path, examples: Sequence[Example], arms: Sequence[str]) -> Table:

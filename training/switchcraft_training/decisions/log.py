@@ -130,7 +130,7 @@ class LoggedDecisions(Sequence[LoggedDecision]):
         if isinstance(row, slice):
             return LoggedDecisions(self.files, self.hashes[row], self.positions[row])
         line = self.files.read(int(self.positions[row]))
-        assert isinstance(line, LoggedDecision)  # noqa: S101 - for mypy
+        assert isinstance(line, LoggedDecision)  # noqa: S101 - for types
         return line
 
 
@@ -169,7 +169,7 @@ class FeedbackById(Mapping[str, LoggedFeedback]):
 
     def _read(self, place: int) -> LoggedFeedback:
         line = self.files.read(int(self.positions[place]))
-        assert isinstance(line, LoggedFeedback)  # noqa: S101 - for mypy
+        assert isinstance(line, LoggedFeedback)  # noqa: S101 - for types
         return line
 
 

@@ -275,7 +275,7 @@ def _plain(value: Json) -> Json:
         return _plain(value.model_dump(mode="json"))
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

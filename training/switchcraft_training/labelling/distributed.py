@@ -51,7 +51,7 @@ class RayWorkers:
         """
         in_flight = sum(endpoint.max_concurrency for endpoint in pool.endpoints.values())
         with connecting(address):
-            nodes = ray.nodes()  # type: ignore[no-untyped-call]  # untyped in Ray
+            nodes = ray.nodes()
             actor = ray.remote(RayWorker).options(
                 num_cpus=0,  # a worker only waits for endpoints
                 max_restarts=-1,

@@ -331,7 +331,7 @@ def fit_networks(
                     logits, wanted[rows].expand_as(logits), weight[rows].expand_as(logits)
                 )
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                loss.backward()
                 nn.utils.clip_grad_norm_(learning, 1.0)
                 optimizer.step()
                 schedule.step()

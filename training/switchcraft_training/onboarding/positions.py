@@ -158,7 +158,7 @@ class RecordedModels:
             mean = mean - step * min(1.0, LARGEST_STEP / max(largest, 1e-12))
             if largest < 1e-7:
                 break
-        return Position(mean, np.linalg.inv(hessian))
+        return Position(mean, np.linalg.inv(hessian))  # pyrefly: ignore[bad-argument-type]
 
     def probabilities(self, position: Position) -> Floats:
         """Return the probability that a model at this position answers each query, (queries,)."""

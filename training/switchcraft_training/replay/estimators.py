@@ -231,7 +231,7 @@ def _resampled_groups(conversations: Choices) -> Choices:
 def _group_sums(groups: Choices, columns: Sequence[Floats | Flags]) -> Floats:
     """Return the sums of columns, (n,) each, over each group: (groups, columns)."""
     size = int(groups.max()) + 1
-    return np.stack([np.bincount(groups, column, size) for column in columns], axis=1)
+    return np.stack([np.bincount(groups, column, size) for column in columns], axis=1)  # pyrefly: ignore[bad-return]
 
 
 def _resampled_sums(sums: Floats, seed: int) -> Floats:

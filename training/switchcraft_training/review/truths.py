@@ -188,7 +188,7 @@ def _has_type(kind: JsonType, _: object, value: Json) -> bool:
     return bool(_JSON_TYPES.is_type(value, kind))
 
 
-_Validator: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call] # untyped stub
+_Validator: Final = jsonschema.validators.extend(
     jsonschema.Draft202012Validator,
     type_checker=_JSON_TYPES.redefine_many(
         {word: partial(_has_type, kind) for word, kind in TYPE_WORDS.items()}

@@ -1,17 +1,13 @@
-"""Generate `docs/switchcraft.schema.json` and `docs/reference/settings.md`.
-
-    python -m router_service.settings.reference docs
+"""Text of `docs/switchcraft.schema.json` and `docs/reference/settings.md`.
 
 Both are generated from the pydantic models: the docstring of a field is its description.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -37,7 +33,7 @@ SCHEMA = "switchcraft.schema.json"
 _HEAD = """\
 # Settings
 
-<!-- Written by `python -m router_service.settings.reference docs`, from docstrings. -->
+<!-- Written by `python -m tests.documentation.reference`, from docstrings. -->
 
 Every setting of the configuration file, with its type and its default.
 [Configuration](../configuration.md) explains the file, and the settings that most gateways need.
@@ -229,19 +225,6 @@ def _type(schema: Mapping[str, Json]) -> str:
     return " or ".join(words)
 
 
-def main() -> None:
-    """Write the page and the schema to the directory that the command line names."""
-    parser = argparse.ArgumentParser(description="Generate the configuration reference.")
-    parser.add_argument("docs", type=Path, help=f"directory of {PAGE} and {SCHEMA}")
-    docs: Path = parser.parse_args().docs
-    (docs / PAGE).write_text(settings_page())
-    (docs / SCHEMA).write_text(schema_text())
-
-
 def schema_text() -> str:
     """Return the contents of the schema file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    main()
