@@ -88,7 +88,7 @@ class KeyRing:
 
     def warn_of_shared_names(self) -> None:
         """Log each name that both a key of the configuration and one of the database have."""
-        shared = self._stored.having_key({key.name for key in self._keys.values()})
+        shared = self._stored.having_key({key.name for key in self._keys.values() if key.name})
         for name in sorted(shared - self._shared_names):
             _log.warning(
                 "two keys have the same name, so each reads the requests of the other, and usage "

@@ -257,7 +257,7 @@ class _Writer:
         kinds = kind if isinstance(kind, list) and kind else [kind]
         for name in ("enum", "const"):
             values = as_list(left.get(name)) if name == "enum" else [left.get(name)]
-            if name in left and values and not any(isinstance(v, list | dict) for v in values):
+            if name in left and values and not any(isinstance(v, (list, dict)) for v in values):
                 written[name] = left.pop(name)
         for name in ("anyOf", "oneOf"):
             if isinstance(left.get(name), list) and "anyOf" not in written:

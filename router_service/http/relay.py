@@ -345,7 +345,7 @@ class AnswerRelay:
 
     def _remember_response(self, opened: StartedAnswer, response_id: str | None) -> None:
         """Remember a response under its id, once the id is known."""
-        if response_id in {None, self.remembered_id} or opened.is_translated:
+        if response_id is None or response_id == self.remembered_id or opened.is_translated:
             return
         self.gateway.held.remember(self._stored(opened, response_id))
         self.remembered_id = response_id

@@ -439,7 +439,9 @@ def _with_cached_input(price: Price, model: Model, now: datetime) -> Price:
     names = (*(deployment.listed_as for deployment in model.deployments), model.name)
     for found in (look_up_name(name, now) for name in names):
         listed = None if found is None else found.price
-        if listed and listed.input_usd_per_mtok and listed.cached_input_usd_per_mtok is not None:
+        if listed is None or price.input_usd_per_mtok is None:
+            continue
+        if listed.input_usd_per_mtok and listed.cached_input_usd_per_mtok is not None:
             share = listed.cached_input_usd_per_mtok / listed.input_usd_per_mtok
             cached = round(share * price.input_usd_per_mtok, 9)
             return price.model_copy(update={"cached_input_usd_per_mtok": cached})

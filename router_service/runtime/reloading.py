@@ -31,6 +31,7 @@ from router_service.settings import Settings
 from router_service.store.backends import open_backend
 from router_service.store.pointers import FilePointer
 from router_service.telemetry.logs import FIELDS
+from router_service.telemetry.metrics import Metrics
 
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
@@ -66,6 +67,7 @@ class Reloadable(EngineResources, Protocol):
     engine: Engine
     """The engine that answers the next request."""
     syncer: Syncer
+    metrics: Metrics
 
     async def replace_engine(self, engine: Engine) -> None:
         """Answer with another engine from the next request on."""

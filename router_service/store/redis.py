@@ -504,13 +504,13 @@ class _BoundedReader:
         return line
 
 
-class _BoundedParser(DefaultParser):  # type: ignore[misc, valid-type]
+class _BoundedParser(DefaultParser):  # pyrefly: ignore[invalid-inheritance]
     """The client's parser with a limit for each reply."""
 
     def on_connect(self, connection: Any) -> None:  # noqa: ANN401 - the client has no annotations
         """Read from a connection."""
         super().on_connect(connection)
-        self._stream = _BoundedReader(self._stream)
+        self._stream = _BoundedReader(self._stream)  # pyrefly: ignore[bad-argument-type]
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any reply
         """Read a reply."""

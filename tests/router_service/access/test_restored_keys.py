@@ -65,7 +65,8 @@ def test_database_with_another_history_replaces_what_is_known(tmp_path: Path, hi
     old = accounts.create_key(NewKey(name="old")).secret
     stored.refresh(database)
     with database.read() as connection:
-        known = connection.execute(select(state.c.value).where(state.c.name == "revision")).scalar()
+        query = select(state.c.value).where(state.c.name == "revision")
+        known = connection.execute(query).scalar_one()
     restored = Database(f"sqlite:///{backup}")
     new = Accounts(restored).create_key(NewKey(name="new")).secret
     shift = {"same number": 0, "lower number": -1, "higher number": 100_000}.get(history)

@@ -199,7 +199,7 @@ def refused(schema: Json, accepted: set[str]) -> Iterator[str]:
             yield "additionalProperties"
         if not set(schema.get("required", ())) <= schema["properties"].keys():
             yield "required"
-    if any(isinstance(value, dict | list) for value in schema.get("enum", ())):
+    if any(isinstance(value, (dict, list)) for value in schema.get("enum", ())):
         yield "enum"
     inner = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
     inner += schema.get("anyOf", [])

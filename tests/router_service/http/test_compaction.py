@@ -100,7 +100,8 @@ def test_trigger_is_answered_by_one_item(
 @pytest.mark.parametrize("api", OTHERS, ids=str)
 def test_endpoint_answers_with_one_item(it: Peers, client: openai.OpenAI, api: Api) -> None:
     """Nothing is sent to a path that the upstream does not have."""
-    for given in ("Hi", [*ASK, *CALL, {"role": "assistant", "content": "It rains."}]):
+    said: Any = [*ASK, *CALL, {"role": "assistant", "content": "It rains."}]
+    for given in ("Hi", said):
         prepare(it, api)
         answer = client.responses.compact(model=MODELS[api], input=given)
         assert answer.object == "response.compaction"

@@ -208,7 +208,7 @@ def gateway(*deployments: Deployment) -> Iterator[httpx.Client]:
         yield http
 
 
-def at(upstream: Upstream, api: Api, **more: object) -> Deployment:
+def at(upstream: Upstream, api: Api, **more: Any) -> Deployment:  # noqa: ANN401 - of any field
     """Return a deployment of an upstream that speaks one API."""
     return Deployment(upstream_model="m", base_url=upstream.url, apis=(api,), **more)
 

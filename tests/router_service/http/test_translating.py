@@ -403,6 +403,7 @@ def test_responses_client_sees_that_it_must_wait(slow: str, fails: bool) -> None
         final = events.get_final_response()
     assert isinstance(seen[0], ResponseCreatedEvent)
     assert final.id == seen[0].response.id
+    assert final.output[0].type == "function_call"
     assert json.loads(final.output[0].arguments) == {"city": "Oslo"}
 
 
@@ -416,4 +417,5 @@ def test_messages_client_sees_that_it_must_wait(slow: str) -> None:
     client = anthropic.Anthropic(base_url=slow, api_key="k", max_retries=0)
     with client.messages.stream(**body, extra_headers=VERIFIED) as events:
         (block,) = events.get_final_message().content
+    assert block.type == "tool_use"
     assert block.input == {"city": "Oslo"}

@@ -153,10 +153,10 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}
 COMPLETIONS, EMBEDDINGS = unrouted("/completions"), unrouted("/embeddings")
 
 
-def priced(router: FakeRouter, price: Price, **known: int) -> Planner:
+def priced(router: FakeRouter, price: Price, **known: int | None) -> Planner:
     """Return a planner for three models with one price and these capabilities."""
     settings = Settings.sandbox("http://127.0.0.1:9/v1", list(router.probabilities))
-    changes = {"price": price, "capabilities": Capabilities(**known)}
+    changes = {"price": price, "capabilities": Capabilities.model_validate(known)}
     models = tuple(model.model_copy(update=changes) for model in settings.models)
     settings = settings.model_copy(update={"models": models})
     return make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
