@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import permutations
 from math import isfinite
 
@@ -28,6 +28,9 @@ MAX_VALUE_CHARACTERS = 2_000
 
 MAX_DESCRIPTION_CHARACTERS = 500
 """Characters of a parameter's description in which a value is looked up."""
+
+MAX_NAME_CHARACTERS = 100
+"""Characters of a parameter's name, and of its format, that say whether it identifies."""
 
 MAX_CALCULATED = 12
 """Numbers of the conversation, the latest ones, with which sums and products are formed."""
@@ -349,13 +352,21 @@ def identifies(name: str, schema: Schema, parent: str = "") -> bool:
     `parent` is the name of the object or list that the value is in: in `{"order": {"number": 7}}`,
     the number identifies.
     """
+    try:
+        description, form = schema.description, schema.format
+    except (SchemaError, RecursionError):
+        description = form = ""
+    limit = MAX_NAME_CHARACTERS
+    return _identifies(
+        name[-limit:], parent[-limit:], description[:MAX_DESCRIPTION_CHARACTERS], form[:limit]
+    )
+
+
+@lru_cache(maxsize=2048)
+def _identifies(name: str, parent: str, description: str, form: str) -> bool:
     own = _words_of(name)
     if _ends_in_identifier([*_words_of(parent), *own]) or own[:1] in (["id"], ["ids"]):
         return True
-    try:
-        description, form = schema.description[:MAX_DESCRIPTION_CHARACTERS], schema.format
-    except (SchemaError, RecursionError):
-        return False
     description = _LIST_OF.sub("", description, count=1)
     head = _HEAD_END.split(description, maxsplit=1)[0]
     of_one = _NUMBER_OF_ONE.match(description)

@@ -106,7 +106,10 @@ def send(page: Page) -> None:
 
 
 def test_verified_answer_shows_its_steps(page: Page) -> None:
-    """Each candidate has its cost, time, calls, estimate and decision, and agreement is shown."""
+    """Each candidate has its cost, time, calls, estimate and decision, and agreement is shown.
+
+    The last step says why the answer was delivered, in the words of the header.
+    """
     open_playground(page)
     page.get_by_label(VERIFY).check()
     send(page)
@@ -119,6 +122,13 @@ def test_verified_answer_shows_its_steps(page: Page) -> None:
     expect(medium).to_contain_text("80.0%")
     expect(medium).to_contain_text("Accepted")
     expect(page.locator("#verification")).to_contain_text("2 models asked. The calls agree.")
+    walk = page.get_by_role("region", name="Step by step")
+    for _ in range(4):
+        walk.get_by_role("button", name="Next").click()
+    expect(walk).to_contain_text("medium's answer is delivered")
+    expect(walk).to_contain_text(
+        "medium: the likeliest of 2 models' answers (80%), by the verifier"
+    )
 
 
 @pytest.mark.usefixtures("failing_small")
