@@ -197,6 +197,7 @@ class LinesReader:
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
+        self.default_stop: Stop | None = None
         self._parts = 0
         self._is_text = False
         self._has_finished = False
