@@ -284,7 +284,7 @@ class AnswerRelay:
             async for events in reader.events:
                 await relay(events)
         except UpstreamError as exc:
-            error = None if is_whole else exc
+            error = exc
         except asyncio.CancelledError:
             # OpenAI's clients leave at the last event, before the upstream has ended its body.
             if not is_whole:

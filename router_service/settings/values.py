@@ -375,8 +375,10 @@ class VerificationSettings(Frozen):
     like its cost, so that fast arms are preferred, slow ones are asked only if they gain more, and
     two are asked at once if the second is probably needed."""
     keep_alive_s: Seconds = 5.0
-    """Time in seconds after which a streamed response begins with a comment, and time between two
-    comments, while candidates are checked. The comments keep clients and proxies from giving up."""
+    """Time in seconds after which a streamed response begins with a keep-alive, and time between
+    two of them, while candidates are checked, so that clients and proxies do not give up. It is a
+    comment in Chat Completions, `response.created` and `response.in_progress` in Responses, and a
+    `ping` in Messages."""
 
     @property
     def allows_goals(self) -> bool:

@@ -354,8 +354,9 @@ def _in_clients_api(
     if is_of_another_api(started.value, api):
         raise UpstreamError(answer.model, ANOTHER_API, Failure.MALFORMED)
     if translator is None:
-        is_answer = isinstance(api, Api) and not api.has_calls(started.body)
-        return api.without_call_reason(started.body) if is_answer else started.body
+        if isinstance(api, Api) and not api.has_calls(started.body):
+            return api.without_call_reason(started.body)
+        return started.body
     try:
         return translator.whole(started.value)
     except ForeignAnswerError as exc:

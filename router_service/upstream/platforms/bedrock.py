@@ -362,8 +362,7 @@ def _write_event(headers: dict[str, str], payload: bytes, *, is_messages: bool) 
         data = base64.b64decode(orjson.loads(payload)["bytes"])
         return _event(orjson.loads(data)["type"], data)
     if kind == "event":
-        name = orjson.dumps(headers[":event-type"])
-        return _event("", b"{%b:%b}" % (name, payload))
+        return _event("", b"{%b:%b}" % (orjson.dumps(headers[":event-type"]), payload))
     name = str(headers[":exception-type" if kind == "exception" else ":error-code"])
     said = headers.get(":error-message")
     if kind == "exception":

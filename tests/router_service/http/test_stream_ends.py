@@ -124,7 +124,7 @@ RESPONSE: dict[str, Any] = {
     "output": [],
 }
 CALL_ITEM = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f"}
-MESSAGE = {
+MESSAGE: dict[str, Any] = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",

@@ -400,7 +400,7 @@ def test_responses_client_sees_that_it_must_wait(slow: str, fails: bool) -> None
                 events.get_final_response()
             return
         seen = list(events)
-        final = events.get_final_response()
+        final: Any = events.get_final_response()
     assert isinstance(seen[0], ResponseCreatedEvent)
     assert final.id == seen[0].response.id
     assert final.output[0].type == "function_call"
@@ -416,6 +416,6 @@ def test_messages_client_sees_that_it_must_wait(slow: str) -> None:
     assert response.text.count("message_start") == 2  # the event's name and its type
     client = anthropic.Anthropic(base_url=slow, api_key="k", max_retries=0)
     with client.messages.stream(**body, extra_headers=VERIFIED) as events:
-        (block,) = events.get_final_message().content
-    assert block.type == "tool_use"
+        message: Any = events.get_final_message()
+    (block,) = message.content
     assert block.input == {"city": "Oslo"}
