@@ -276,7 +276,7 @@ def test_router_view_hides_hashes_until_they_are_needed(page: Page, shipped: Rou
 def test_docs_show_every_operation(page: Page, origin: str) -> None:
     """`/docs` shows the gateway's OpenAPI document, with examples for this address."""
     page.goto("/docs")
-    assert page.url == f"{origin}/ui#api"
+    expect(page).to_have_url(f"{origin}/ui#api")
     operations = page.locator("#api .operation")
     document = httpx.get(f"{origin}/openapi.json").json()
     expected = [(path, method) for path, item in document["paths"].items() for method in item]
