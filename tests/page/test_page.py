@@ -317,7 +317,7 @@ def test_live_traffic_says_where_prompts_are_kept(
 def test_docs_show_every_operation(page: Page, origin: str) -> None:
     """`/docs` shows the gateway's OpenAPI document, with examples for this address."""
     page.goto("/docs")
-    assert page.url == f"{origin}/ui#api"
+    expect(page).to_have_url(f"{origin}/ui#api")
     with page.expect_download() as saving:
         page.get_by_role("link", name="openapi.json").click()
     assert saving.value.suggested_filename == "openapi.json"
