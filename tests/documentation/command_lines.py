@@ -19,7 +19,7 @@ from tests.documentation.documents import ROOT
 EXTERNAL = frozenset(
     """
     accelerate alias apt-get awk brew cat cd claude codex cp echo exit export git goose grep head
-    helm journalctl jq kill kustomize ls mkdir mutmut mv nginx npm npx node opencode openssl
+    helm journalctl jq kill kustomize ls mkdir mutmut mv npm npx node opencode openssl
     pg_dump pg_restore printf psql ray rm sed set sleep sort source sqlite3 systemctl tail tee test
     trap true uniq unset uv uvx wait wc xargs
     """.split()
