@@ -106,7 +106,8 @@ def recording(recorded_data: Path) -> Recording:
     )
     judged = judge_answers(router.artifact.directory, manifest.verifier, data)
     simulation = Simulation(judged, manifest.verifier.gain_features)
-    offline = simulation.answer(data.costs_usd[None], manifest.verifier.price_usd)
+    spec = manifest.verifier
+    offline = simulation.answer(data.costs_usd[None], spec.price_usd, floor=spec.floor)
     answers = {
         (key_of(example.request), arm): by_arm[arm][example.id]
         for example in examples

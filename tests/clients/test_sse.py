@@ -23,7 +23,8 @@ from tests.bodies import ASK, BODY, TOOLS
 from tests.clients.upstreams import event_stream, gateway_before_app, gateway_before_script
 from tests.serving import scripted, wait_for
 
-STREAM = BODY | {"stream": True}
+STREAM = BODY | {"model": "medium", "stream": True}
+"""A named model without fallbacks: its answer is relayed, whatever it is."""
 
 
 def chunk(delta: str, **fields: object) -> bytes:
@@ -156,7 +157,7 @@ def assembled(base_url: str) -> list[dict[str, Any]]:
     """Return the parts of calls that the OpenAI client reads from a stream, in order."""
     with openai.OpenAI(base_url=base_url, api_key="k", max_retries=0) as client:
         stream = client.chat.completions.create(
-            model="switchcraft", messages=ASK, tools=TOOLS, stream=True
+            model="medium", messages=ASK, tools=TOOLS, stream=True
         )
         parts = [
             part

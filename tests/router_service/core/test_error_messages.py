@@ -194,6 +194,14 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "The upstream of model 'small' blocked the content. Change the request, or name another "
         "model."
     ),
+    UpstreamError("small", "has no credit left", Failure.QUOTA): (
+        "The upstream of model 'small' has no credit left. Name another model, or ask the operator "
+        "to add credit."
+    ),
+    UpstreamError("small", "gave neither text nor a call", Failure.UNUSABLE): (
+        "The upstream of model 'small' gave neither text nor a call. Try again, or name another "
+        "model."
+    ),
     UpstreamError("small", "refused the request as too long", Failure.TOO_LONG): (
         "The upstream of model 'small' refused the request as too long. Shorten the request, or "
         "name a model with a larger context window."
