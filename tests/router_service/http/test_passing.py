@@ -493,6 +493,7 @@ def played(
         loop.call_soon_threadsafe(loop.stop)
         thread.join(WAIT_S)
         server.close()
+        loop.close()
 
 
 def test_unreachable_upstream_is_502() -> None:
