@@ -92,8 +92,9 @@ def test_named_files_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`make (\w+)`", text):
         assert f"\n{target}:" in makefile, target
-    for script in re.findall(r"`python (\S+)", text):
-        assert (ROOT / script).is_file(), script
+    for module, script in re.findall(r"`python (?:-m ([\w.]+)|(\S+))", text):
+        path = script or f"{module.replace('.', '/')}.py"
+        assert (ROOT / path).is_file(), path
 
 
 def test_page_contains_no_email_address() -> None:

@@ -176,7 +176,7 @@ def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
     expect(tab.locator("#live .empty")).to_contain_text("No request matches")
     tab.get_by_label("Reason").select_option("")
     expect(rows).to_have_attribute("data-id", busy.routed_b)
-    assert tab.url.endswith("#live?key=team-b")
+    expect(tab).to_have_url(re.compile("#live\\?key=team-b$"))
     rows.get_by_role("button").click()
     expect(tab.get_by_role("dialog").locator(".explanation")).to_contain_text("90%")
     tab.keyboard.press("Escape")
