@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -29,13 +27,11 @@ from router_service.core.errors import (
     OverlongError,
     UpstreamError,
 )
-from router_service.core.values import request_value
 from router_service.settings import Deployment, Timeouts
 from router_service.settings.platforms import Platform
 from router_service.tracing import UNTRACED, Trace, UpstreamCall
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
-    Address,
     Connection,
     HttpRequest,
     HttpResponse,
@@ -43,7 +39,7 @@ from router_service.upstream.connection import (
     Transport,
     transport_to,
 )
-from router_service.upstream.platforms.platform import PlatformClient, PlatformRequest
+from router_service.upstream.platforms.platform import PlatformClient
 from router_service.upstream.platforms.registry import client_of
 from router_service.upstream.redaction import Redactor, Secrets, secrets_of
 
@@ -118,33 +114,6 @@ negative number releases bytes."""
 
 def unlimited(size_bytes: int) -> None:
     """Accept every reservation, without a limit."""
-
-
-@request_value(frozen=True, slots=True)
-class OutgoingRequest:
-    """A request to one deployment: the path below its base URL, and what the client sent."""
-
-    model: str
-    """The pool's name of the model, for errors."""
-    path: str
-    body: bytes
-    client_headers: Mapping[str, str]
-    deadline_s: float = math.inf
-    """When the time that the client allows is over, by the event loop's clock."""
-    caller: str | None = None
-    """Name of the client's key. Callers share the connections to an upstream."""
-    started_s: float = field(default_factory=time.monotonic)
-    """When the deployments' `total_s` began to count, by the event loop's clock."""
-    method: str = "POST"
-    content_type: bytes = b"application/json"
-    query: str = ""
-    """The client's query string, without `?`."""
-    needs_new_connection: bool = False
-    """Whether a kept-alive connection must not be used (see `HttpRequest`)."""
-    trace: Trace = field(default=UNTRACED, repr=False)
-    reserve_memory: ReserveMemory = unlimited
-    on_sent: Callable[[], None] | None = field(default=None, repr=False)
-    """Called just before the first byte is sent, after which the upstream may act and bill."""
 
 
 class UpstreamAnswer:
@@ -338,16 +307,28 @@ class UpstreamClient:
         for transport in self._transports.values():
             await transport.aclose()
 
-    async def send(self, deployment: Deployment, request: OutgoingRequest) -> UpstreamAnswer:
+    async def send(
+        self,
+        deployment: Deployment,
+        request: HttpRequest,
+        *,
+        deadline_s: float = math.inf,
+        started_s: float | None = None,
+        trace: Trace = UNTRACED,
+        reserve_memory: ReserveMemory = unlimited,
+    ) -> UpstreamAnswer:
         """Send a request, and return the answer once its headers have arrived.
+
+        `deadline_s` is the end of the time that the client allows, and `started_s` is when the
+        deployments' `total_s` began to count, now by default, by the event loop's clock.
 
         The answer must be closed, or used as a context. Raises UpstreamError if there is no answer
         or if its status is unusable, and its subclass DeadlineError if the time that the client
         allows is over.
         """
-        model, timeouts = request.model, deployment.timeouts
-        guard = TimeoutGuard(model, timeouts, request.deadline_s, request.started_s)
-        traced = request.trace.upstream_span(
+        model = request.model
+        guard = TimeoutGuard(model, request.timeouts, deadline_s, started_s)
+        traced = trace.upstream_span(
             UpstreamCall(
                 deployment.base_url, deployment.upstream_model, request.method, request.path
             )
@@ -365,30 +346,18 @@ class UpstreamClient:
 
         platform: PlatformClient | None = None
         try:
-            url, body = deployment.url(request.path, request.query), request.body
-            headers = self.headers_for(deployment, request, span.headers)
+            self._add_headers(request, deployment, span.headers, deadline_s)
             if deployment.platform is not None:
-                platform = await _ready_platform(deployment.platform, request, timeouts)
-                draft = PlatformRequest(model, request.method, request.path, url, headers, body)
-                if len(body) <= AT_ONCE_BYTES:
-                    prepared = platform.prepare(deployment, draft)
+                ready = TimeoutGuard(model, request.timeouts, deadline_s, started_s)
+                platform = await _ready_platform(deployment.platform, model, ready)
+                if len(request.body) <= AT_ONCE_BYTES:
+                    platform.prepare(deployment, request)
                 else:
-                    prepared = await asyncio.to_thread(platform.prepare, deployment, draft)
-                url, headers, body = prepared.url, prepared.headers, prepared.body
+                    await asyncio.to_thread(platform.prepare, deployment, request)
             try:
-                http_request = HttpRequest(
-                    request.method,
-                    Address.of(url),
-                    headers,
-                    body,
-                    timeouts,
-                    request.caller,
-                    request.needs_new_connection,
-                    request.on_sent,
-                )
                 transport = self.transport_to(deployment.origin)
                 with guard:
-                    connection = await transport.send(http_request)
+                    connection = await transport.send(request)
             except httpx.InvalidURL as exc:
                 raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
             except httpx.HTTPError as exc:
@@ -400,7 +369,7 @@ class UpstreamClient:
                 guard,
                 secrets=(platform and platform.secrets)
                 or secrets_of(deployment.base_url, deployment.api_key),
-                reserve_memory=request.reserve_memory,
+                reserve_memory=reserve_memory,
             )
         except BaseException as exc:
             release(exc)
@@ -417,10 +386,14 @@ class UpstreamClient:
             if platform is not None and (source := client_of(platform).credentials) is not None:
                 source.start()
 
-    def headers_for(
-        self, deployment: Deployment, request: OutgoingRequest, traced: Mapping[str, str]
-    ) -> RawHeaders:
-        """Return a request's headers; `traced` replaces the client's trace headers."""
+    def _add_headers(
+        self,
+        request: HttpRequest,
+        deployment: Deployment,
+        traced: Mapping[str, str],
+        deadline_s: float,
+    ) -> None:
+        """Add the client's headers, those of `traced` instead of its trace headers, and our own."""
         # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
         passed = self._forwarded - TRACE_HEADERS if traced else self._forwarded
         client_headers = request.client_headers
@@ -434,12 +407,12 @@ class UpstreamClient:
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in (*forwarded, *traced.items())
         ]
-        headers += [(b"content-type", request.content_type), *_OWN]
-        if request.deadline_s < math.inf:
-            left_s = max(0.0, request.deadline_s - asyncio.get_running_loop().time())
+        headers += [*request.headers, *_OWN]
+        if deadline_s < math.inf:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
         headers += _credentials(deployment.base_url, deployment.key_header, deployment.api_key)
-        return headers
+        request.headers = headers
 
     def transport_to(self, origin: str) -> Transport:
         """Return the connections to an origin; raises httpx.UnsupportedProtocol."""
@@ -450,9 +423,7 @@ class UpstreamClient:
         return transport
 
 
-async def _ready_platform(
-    platform: Platform, request: OutgoingRequest, timeouts: Timeouts
-) -> PlatformClient:
+async def _ready_platform(platform: Platform, model: str, guard: TimeoutGuard) -> PlatformClient:
     """Return the client of a platform once it has credentials.
 
     Only the first request waits for them, as long as for the first byte of an answer.
@@ -460,13 +431,12 @@ async def _ready_platform(
     client = client_of(platform)
     if client.credentials is None or client.credentials.current() is not None:
         return client
-    guard = TimeoutGuard(request.model, timeouts, request.deadline_s, request.started_s)
     try:
         with guard:
             await client.credentials.wait()
     except CredentialsError as exc:
         problem = f"was not asked, because the gateway has no credentials for {client.title}"
-        raise UpstreamError(request.model, problem, Failure.UNREACHABLE) from exc
+        raise UpstreamError(model, problem, Failure.UNREACHABLE) from exc
     finally:
         guard.close()
     return client

@@ -21,7 +21,7 @@ import ssl
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NoReturn, Protocol, cast
@@ -32,7 +32,6 @@ import httpx
 
 from router_service.core.addresses import check_http_address, check_proxy_address
 from router_service.core.sharing import FairSemaphore
-from router_service.core.values import request_value
 from router_service.settings import Timeouts
 
 MAX_HEAD_BYTES = 100 * 1024
@@ -77,6 +76,8 @@ HAPPY_EYEBALLS_S = 0.25
 5)."""
 
 RawHeaders = list[tuple[bytes, bytes]]
+
+JSON_CONTENT = (b"content-type", b"application/json")
 
 _log = logging.getLogger("switchcraft.upstream")
 
@@ -385,32 +386,33 @@ class Connection(asyncio.Protocol):
         raise ValueError(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A URL with the parts that a request line needs."""
+@lru_cache(maxsize=1024)
+def _host_and_target(url: str) -> tuple[bytes, bytes]:
+    """Return the host of a URL, and its path with the query; raises httpx.InvalidURL.
 
-    url: httpx.URL
-    host: bytes
-    target: bytes
-    """Path and query."""
-
-    @classmethod
-    @lru_cache(maxsize=64)
-    def of(cls, url: str) -> Address:
-        """Parse a URL. The result is cached, because httpx takes 0.03 ms to parse one."""
-        parsed = httpx.URL(url)
-        return cls(parsed, parsed.netloc, parsed.raw_path)
+    The result is cached, because httpx takes 0.03 ms to parse a URL.
+    """
+    parsed = httpx.URL(url)
+    return parsed.netloc, parsed.raw_path
 
 
-@request_value(frozen=True, slots=True)
+@dataclass(slots=True)
 class HttpRequest:
-    """A request to send. The transport adds `Host` and the body's length."""
+    """A request to one deployment, from its first draft until it is written.
 
-    method: str
-    address: Address
-    headers: RawHeaders
+    `UpstreamClient` adds headers, a platform may change the address, the headers and the body, and
+    the transport adds `Host` and the body's length.
+    """
+
+    model: str
+    """The pool's name of the model, for errors."""
+    path: str
+    """The endpoint of the API, such as `/messages`."""
+    url: str
     body: bytes
     timeouts: Timeouts
+    client_headers: Mapping[str, str] = field(default_factory=dict)
+    """What the client sent. Only the headers that are meant for upstreams are forwarded."""
     caller: str | None = None
     """Name of the client's key. Callers share the connections to an upstream."""
     needs_new_connection: bool = False
@@ -418,6 +420,8 @@ class HttpRequest:
     connection. If it does, it is unknown whether the upstream acted on the request."""
     on_sent: Callable[[], None] | None = field(default=None, repr=False)
     """Called just before the first byte is written, after which the upstream may act and bill."""
+    method: str = "POST"
+    headers: RawHeaders = field(default_factory=lambda: [JSON_CONTENT])
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,12 +496,12 @@ class Transport:
         The caller reads the response from the connection and then passes it to `release`. Raise
         LocalProtocolError if the request line and the headers are not valid HTTP.
         """
-        target = request.address.target
-        headers = [(b"host", request.address.host), *request.headers]
+        host, target = _host_and_target(request.url)
+        headers = [(b"host", host), *request.headers]
         if request.body or request.method in {"POST", "PUT", "PATCH"}:
             headers.append((b"content-length", b"%d" % len(request.body)))
         if self._forwarder is not None:
-            target = b"http://" + request.address.host + target
+            target = b"http://" + host + target
             headers += self._forwarder.headers
         lines = [request.method.encode("ascii") + b" " + target + b" HTTP/1.1"]
         lines += [name + b": " + value for name, value in headers]

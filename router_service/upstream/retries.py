@@ -37,12 +37,12 @@ from router_service.upstream.bodies import (
 )
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import (
-    OutgoingRequest,
     ReserveMemory,
     UpstreamAnswer,
     UpstreamClient,
     unlimited,
 )
+from router_service.upstream.connection import HttpRequest
 from router_service.upstream.parameters import add_parameters
 from router_service.upstream.streams import StartedAnswer, read_whole, start_stream
 from router_service.upstream.translation import (
@@ -381,21 +381,25 @@ class RetryingClient:
         body = await write()
         remember: Callable[[], None] | None = None
         while True:
-            outgoing = OutgoingRequest(
+            outgoing = HttpRequest(
                 model.name,
                 path,
+                deployment.url(path, request.query if is_native else ""),
                 body,
+                deployment.timeouts,
                 headers,
-                request.deadline_s,
                 request.client,
-                started_s=request.started_s,
-                query=request.query if is_native else "",
                 needs_new_connection=not may_be_repeated(path),
-                trace=request.trace,
-                reserve_memory=request.reserve_memory,
                 on_sent=attempt.mark_sent,
             )
-            answer = await self._client.send(deployment, outgoing)
+            answer = await self._client.send(
+                deployment,
+                outgoing,
+                deadline_s=request.deadline_s,
+                started_s=request.started_s,
+                trace=request.trace,
+                reserve_memory=request.reserve_memory,
+            )
             attempt.status = answer.status
             started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", answer)
             started.is_translated = not is_native

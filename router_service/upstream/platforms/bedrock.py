@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import zlib
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from router_service.apis.messages.api import MESSAGES
 from router_service.settings import Deployment
 from router_service.settings.platforms import Bedrock, secret_texts
 from router_service.upstream.bodies import decode_json
-from router_service.upstream.connection import HttpResponse, RawHeaders
+from router_service.upstream.connection import HttpRequest, HttpResponse, RawHeaders
 from router_service.upstream.platforms.credentials import (
     Credentials,
     CredentialSource,
@@ -35,7 +34,6 @@ from router_service.upstream.platforms.credentials import (
 from router_service.upstream.platforms.platform import (
     AdaptedResponse,
     PlatformClient,
-    PlatformRequest,
     known_betas,
     messages_body,
     without_fields,
@@ -117,36 +115,38 @@ class BedrockClient(PlatformClient):
                 self.title, self._fetch, REMEDY, secrets=secret_texts(platform)
             )
 
-    def prepare(self, deployment: Deployment, request: PlatformRequest) -> PlatformRequest:
-        """Return a signed request to invoke a model, or to converse with it.
+    def prepare(self, deployment: Deployment, request: HttpRequest) -> None:
+        """Sign a request to invoke a model, or to converse with it.
 
         The signature of a small body takes 0.1 ms, and of 1 MB 0.9 ms.
         """
-        headers = request.headers
         if request.path == MESSAGES.path:
-            betas = known_betas(headers, KNOWN_BETAS)
-            headers = without_headers(headers, b"anthropic-version", b"anthropic-beta")
-            body, is_streamed = messages_body(request, VERSION, keeps_stream=False, betas=betas)
+            betas = known_betas(request.headers, KNOWN_BETAS)
+            request.headers = without_headers(
+                request.headers, b"anthropic-version", b"anthropic-beta"
+            )
+            request.body, is_streamed = messages_body(
+                request, VERSION, keeps_stream=False, betas=betas
+            )
             operation = "invoke-with-response-stream" if is_streamed else "invoke"
         elif request.path == CONVERSE.path:
-            body, is_streamed = without_fields(request, "model", "stream")
+            request.body, is_streamed = without_fields(request, "model", "stream")
             operation = "converse-stream" if is_streamed else "converse"
         else:
             raise self.lacks(request)
         model = quote(deployment.upstream_model, safe="")
-        url = f"{deployment.base_url}/model/{model}/{operation}"
+        request.url = f"{deployment.base_url}/model/{model}/{operation}"
         if self.credentials is not None and (found := self.credentials.current()) is not None:
             signed = {"content-type": "application/json"}
-            aws_request = AWSRequest(request.method, url, signed, body)
+            aws_request = AWSRequest(request.method, request.url, signed, request.body)
             SigV4Auth(found.value, SERVICE, self._platform.region).add_auth(aws_request)
-            headers = [
-                *without_headers(headers, b"content-type"),
+            request.headers = [
+                *without_headers(request.headers, b"content-type"),
                 *(
                     (name.lower().encode(), value.encode())
                     for name, value in aws_request.headers.items()
                 ),
             ]
-        return replace(request, url=url, headers=headers, body=body)
 
     def read(self, response: HttpResponse, path: str) -> HttpResponse:
         """Return a response with server-sent events, and errors with the status that they mean."""

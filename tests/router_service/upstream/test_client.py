@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from router_service.apis.chat.api import CHAT
 from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Deployment, Timeouts
@@ -20,12 +21,12 @@ from router_service.upstream.client import (
     MAX_RETRY_AFTER_S,
     NEVER_SENT,
     PROBLEMS,
-    OutgoingRequest,
     UpstreamAnswer,
     UpstreamClient,
     read_retry_after,
     translate_error,
 )
+from router_service.upstream.connection import HttpRequest
 from router_service.upstream.streams import EventReader
 from tests.attacks import WAITS
 from tests.serving import Sandbox, scripted
@@ -45,9 +46,10 @@ def served_at(base_url: str, key: str | None = None) -> Deployment:
     return Deployment(upstream_model="m", base_url=base_url, api_key=secret)
 
 
-def outgoing(headers: Mapping[str, str] | None = None) -> OutgoingRequest:
+def outgoing(deployment: Deployment, headers: Mapping[str, str] | None = None) -> HttpRequest:
     """Return a chat request with a client's headers."""
-    return OutgoingRequest("m", "/chat/completions", BODY, headers or {})
+    url = deployment.url(CHAT.path)
+    return HttpRequest("m", CHAT.path, url, BODY, deployment.timeouts, headers or {})
 
 
 async def whole(answer: UpstreamAnswer) -> bytes:
@@ -64,7 +66,7 @@ def ask(
         client = UpstreamClient(max_connections=5)
         answer = (0, b"")
         for _ in range(times):
-            with await client.send(deployment, outgoing(headers)) as response:
+            with await client.send(deployment, outgoing(deployment, headers)) as response:
                 answer = (response.status, await whole(response))
         await client.aclose()
         return answer
@@ -78,7 +80,7 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
     async def exchange() -> tuple[list[bytes], Usage | None, UpstreamError | None]:
         deployment = served_at(base_url)
         client = UpstreamClient(max_connections=5)
-        with await client.send(deployment, outgoing()) as answer:
+        with await client.send(deployment, outgoing(deployment)) as answer:
             assert answer.is_stream
             reader, parts, error = EventReader(answer), [], None
             try:
@@ -164,7 +166,7 @@ def test_cookies_are_not_kept() -> None:
         deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
         client = UpstreamClient(max_connections=5)
         for _ in range(2):
-            with await client.send(deployment, outgoing()) as answer:
+            with await client.send(deployment, outgoing(deployment)) as answer:
                 assert await whole(answer) == b"{}"
         await client.aclose()
         server.close()

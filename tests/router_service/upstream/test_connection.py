@@ -23,7 +23,6 @@ from router_service.upstream.connection import (
     MAX_INFORMATIONAL,
     MAX_PASSED_BYTES,
     MAX_UNREAD_BYTES,
-    Address,
     Connection,
     HttpRequest,
     Proxy,
@@ -310,7 +309,7 @@ def outbound(
     timeouts: Timeouts | None = None,
 ) -> HttpRequest:
     """Return a request."""
-    return HttpRequest("POST", Address.of(str(url)), headers or [], body, timeouts or Timeouts())
+    return HttpRequest("m", "", str(url), body, timeouts or Timeouts(), headers=headers or [])
 
 
 async def whole(transport: Transport, connection: Connection) -> bytes:
