@@ -11,12 +11,10 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
 import httpx
-from pydantic import SecretStr
 
 from router_service import __version__
 from router_service.core.errors import (
@@ -28,8 +26,7 @@ from router_service.core.errors import (
     UpstreamError,
 )
 from router_service.settings import Deployment, Timeouts
-from router_service.settings.platforms import Platform
-from router_service.tracing import UNTRACED, Trace, UpstreamCall
+from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
     Connection,
@@ -91,6 +88,9 @@ MAX_DATE_BYTES = 64
 AT_ONCE_BYTES = 128 * 1024
 """Longest body that is prepared for a platform on the event loop, which takes 0.1 to 3 ms; longer
 ones are prepared in a thread."""
+
+MAX_UPSTREAMS = 1000
+"""Most deployments for which a client keeps what their requests have in common."""
 
 _OWN = (
     (b"accept", b"*/*"),
@@ -301,6 +301,7 @@ class UpstreamClient:
         self._tls.set_alpn_protocols(["http/1.1"])
         self._max_connections = max_connections
         self._transports: dict[str, Transport] = {}
+        self._upstreams: dict[int, _Upstream] = {}
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -329,9 +330,7 @@ class UpstreamClient:
         model = request.model
         guard = TimeoutGuard(model, request.timeouts, deadline_s, started_s)
         traced = trace.upstream_span(
-            UpstreamCall(
-                deployment.base_url, deployment.upstream_model, request.method, request.path
-            )
+            deployment.base_url, deployment.upstream_model, request.method, request.path
         )
         span = traced.__enter__()
         connection: Connection | None = None
@@ -339,25 +338,25 @@ class UpstreamClient:
         # Not an ExitStack, which would take 0.004 ms.
         def release(exc: BaseException | None) -> None:
             if connection is not None:
-                transport.release(connection)
+                upstream.transport.release(connection)
             guard.close()
             kind, trace = (None, None) if exc is None else (type(exc), exc.__traceback__)
             traced.__exit__(kind, exc, trace)
 
-        platform: PlatformClient | None = None
         try:
-            self._add_headers(request, deployment, span.headers, deadline_s)
-            if deployment.platform is not None:
+            upstream = self._upstream_of(deployment, model)
+            upstream.add_headers(request, span.headers, deadline_s)
+            platform = upstream.platform
+            if platform is not None:
                 ready = TimeoutGuard(model, request.timeouts, deadline_s, started_s)
-                platform = await _ready_platform(deployment.platform, model, ready)
+                await _wait_for_credentials(platform, model, ready)
                 if len(request.body) <= AT_ONCE_BYTES:
                     platform.prepare(deployment, request)
                 else:
                     await asyncio.to_thread(platform.prepare, deployment, request)
             try:
-                transport = self.transport_to(deployment.origin)
                 with guard:
-                    connection = await transport.send(request)
+                    connection = await upstream.transport.send(request)
             except httpx.InvalidURL as exc:
                 raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
             except httpx.HTTPError as exc:
@@ -367,8 +366,7 @@ class UpstreamClient:
                 model,
                 connection if platform is None else platform.read(connection, request.path),
                 guard,
-                secrets=(platform and platform.secrets)
-                or secrets_of(deployment.base_url, deployment.api_key),
+                secrets=(platform and platform.secrets) or upstream.secrets,
                 reserve_memory=reserve_memory,
             )
         except BaseException as exc:
@@ -386,60 +384,82 @@ class UpstreamClient:
             if platform is not None and (source := client_of(platform).credentials) is not None:
                 source.start()
 
-    def _add_headers(
-        self,
-        request: HttpRequest,
-        deployment: Deployment,
-        traced: Mapping[str, str],
-        deadline_s: float,
+    def _upstream_of(self, deployment: Deployment, model: str) -> _Upstream:
+        """Return what the requests to a deployment have in common; raises UpstreamError."""
+        upstream = self._upstreams.get(id(deployment))
+        if upstream is not None:
+            return upstream
+        try:
+            transport = self._transports.get(deployment.origin)
+            if transport is None:
+                transport = transport_to(deployment.origin, self._tls, self._max_connections)
+                self._transports[deployment.origin] = transport
+            upstream = _Upstream(deployment, transport, self._forwarded)
+        except httpx.InvalidURL as exc:
+            raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
+        except httpx.HTTPError as exc:
+            raise translate_error(exc, model) from exc
+        if len(self._upstreams) >= MAX_UPSTREAMS:  # clients choose the names of a wildcard's models
+            self._upstreams.clear()
+        self._upstreams[id(deployment)] = upstream
+        return upstream
+
+
+class _Upstream:
+    """What all requests to a deployment have in common."""
+
+    def __init__(
+        self, deployment: Deployment, transport: Transport, forwarded: frozenset[str]
+    ) -> None:
+        """Forward the client's headers in `forwarded`, and those of the deployment's APIs."""
+        self.deployment = deployment  # so that no other one gets its `id`
+        self.transport = transport
+        self.platform = None if deployment.platform is None else client_of(deployment.platform)
+        self.secrets = secrets_of(deployment.base_url, deployment.api_key)
+        self._headers = [*_OWN, *_credentials(deployment)]
+        self._forwarded = forwarded.union(*(api.forwarded_headers for api in deployment.apis))
+        self._untraced = self._forwarded - TRACE_HEADERS
+        self._defaults: dict[str, str] = {}
+        for api in deployment.apis:
+            self._defaults |= api.default_headers
+
+    def add_headers(
+        self, request: HttpRequest, traced: Mapping[str, str], deadline_s: float
     ) -> None:
         """Add the client's headers, those of `traced` instead of its trace headers, and our own."""
         # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
-        passed = self._forwarded - TRACE_HEADERS if traced else self._forwarded
-        client_headers = request.client_headers
-        for api in deployment.apis:
-            if api.forwarded_headers:
-                passed = passed | api.forwarded_headers
-                client_headers = {**api.default_headers, **client_headers}
-        forwarded = [(name, v) for name, v in client_headers.items() if name in passed]
+        passed = self._untraced if traced else self._forwarded
+        given = request.client_headers
+        given = {**self._defaults, **given} if self._defaults else given
+        forwarded = {name: value for name, value in given.items() if name in passed}
         # As bytes, because httpx refuses characters that are not ASCII.
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in (*forwarded, *traced.items())
+            for name, value in (*forwarded.items(), *traced.items())
         ]
-        headers += [*request.headers, *_OWN]
+        headers += request.headers
+        headers += self._headers
         if deadline_s < math.inf:
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
-        headers += _credentials(deployment.base_url, deployment.key_header, deployment.api_key)
         request.headers = headers
 
-    def transport_to(self, origin: str) -> Transport:
-        """Return the connections to an origin; raises httpx.UnsupportedProtocol."""
-        transport = self._transports.get(origin)
-        if transport is None:
-            transport = transport_to(origin, self._tls, self._max_connections)
-            self._transports[origin] = transport
-        return transport
 
+async def _wait_for_credentials(platform: PlatformClient, model: str, guard: TimeoutGuard) -> None:
+    """Wait until a platform has credentials, as long as for the first byte of an answer.
 
-async def _ready_platform(platform: Platform, model: str, guard: TimeoutGuard) -> PlatformClient:
-    """Return the client of a platform once it has credentials.
-
-    Only the first request waits for them, as long as for the first byte of an answer.
+    Only the first request has to wait.
     """
-    client = client_of(platform)
-    if client.credentials is None or client.credentials.current() is not None:
-        return client
+    if platform.credentials is None or platform.credentials.current() is not None:
+        return
     try:
         with guard:
-            await client.credentials.wait()
+            await platform.credentials.wait()
     except CredentialsError as exc:
-        problem = f"was not asked, because the gateway has no credentials for {client.title}"
+        problem = f"was not asked, because the gateway has no credentials for {platform.title}"
         raise UpstreamError(model, problem, Failure.UNREACHABLE) from exc
     finally:
         guard.close()
-    return client
 
 
 # One line for each class, so that a test fails if httpx adds a class that is not listed here.
@@ -479,13 +499,12 @@ def translate_error(exc: httpx.HTTPError, model: str) -> UpstreamError:
     return UpstreamError(model, problem, failure)
 
 
-@lru_cache(maxsize=64)
-def _credentials(base_url: str, key_header: str, api_key: SecretStr | None) -> RawHeaders:
+def _credentials(deployment: Deployment) -> RawHeaders:
     """Return headers with the key, or with the user and password in the base URL (RFC 7617)."""
-    url, credentials = httpx.URL(base_url), {}
-    if api_key is not None:
-        key = api_key.get_secret_value().strip()
-        credentials[key_header] = f"Bearer {key}" if key_header == "authorization" else key
+    url, credentials = httpx.URL(deployment.base_url), {}
+    if deployment.api_key is not None:
+        key, name = deployment.api_key.get_secret_value().strip(), deployment.key_header
+        credentials[name] = f"Bearer {key}" if name == "authorization" else key
     if url.userinfo:
         login = httpx.BasicAuth(url.username, url.password)
         request = next(login.auth_flow(httpx.Request("GET", url)))
