@@ -1,7 +1,4 @@
-"""Requests to one deployment, their answers, and how long each part of an answer may take.
-
-Callers need not know httpx: this module raises httpx's errors as UpstreamError.
-"""
+"""Requests to one deployment, their answers, and how long each part of an answer may take."""
 
 from __future__ import annotations
 
@@ -30,6 +27,7 @@ from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
     Connection,
+    Fault,
     HttpRequest,
     HttpResponse,
     RawHeaders,
@@ -60,15 +58,6 @@ ANSWER_COPIES = 3
 
 DEADLINE_HEADER = "x-request-timeout"
 """Seconds that a request may take. Clients send it to the gateway, and the gateway to upstreams."""
-
-NEVER_SENT = (
-    httpx.ConnectTimeout,
-    httpx.ConnectError,
-    httpx.UnsupportedProtocol,
-    httpx.LocalProtocolError,
-    httpx.ProxyError,
-)
-"""Errors after which the upstream has received nothing of the request."""
 
 FIRST_WAITS = 2
 """Waits to which the timeout for the first byte applies: one for the headers, and one for the first
@@ -185,7 +174,7 @@ class UpstreamAnswer:
             self._read_part = response.read
             self._connection = response if isinstance(response, Connection) else None
         elif len(codings) <= 1 and ACCEPTED_CODINGS.issuperset(codings):
-            self._read_part = Decompressor(response.read).read
+            self._read_part = Decompressor(model, response.read).read
         elif self.status >= 400:
             self._read_part = None
         else:
@@ -240,11 +229,8 @@ class UpstreamAnswer:
         """
         redactor, read_part = self._redactor, self._read_part
         while read_part is not None:
-            try:
-                with self._guard:
-                    part = await read_part()
-            except httpx.HTTPError as exc:
-                raise translate_error(exc, self.model) from exc
+            with self._guard:
+                part = await read_part()
             if not part:
                 break
             if redactor is not None:
@@ -354,17 +340,12 @@ class UpstreamClient:
                     platform.prepare(deployment, request)
                 else:
                     await asyncio.to_thread(platform.prepare, deployment, request)
-            try:
-                with guard:
-                    connection = await upstream.transport.send(request)
-            except httpx.InvalidURL as exc:
-                raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
-            except httpx.HTTPError as exc:
-                raise translate_error(exc, model) from exc
+            with guard:
+                connection = await upstream.transport.send(request)
             span.status = connection.status
             answer = UpstreamAnswer(
                 model,
-                connection if platform is None else platform.read(connection, request.path),
+                connection if platform is None else platform.read(connection, request),
                 guard,
                 secrets=(platform and platform.secrets) or upstream.secrets,
                 reserve_memory=reserve_memory,
@@ -395,10 +376,8 @@ class UpstreamClient:
                 transport = transport_to(deployment.origin, self._tls, self._max_connections)
                 self._transports[deployment.origin] = transport
             upstream = _Upstream(deployment, transport, self._forwarded)
-        except httpx.InvalidURL as exc:
-            raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
-        except httpx.HTTPError as exc:
-            raise translate_error(exc, model) from exc
+        except (ValueError, httpx.InvalidURL) as exc:
+            raise Fault.ADDRESS.error(model, str(exc)) from exc
         if len(self._upstreams) >= MAX_UPSTREAMS:  # clients choose the names of a wildcard's models
             self._upstreams.clear()
         self._upstreams[id(deployment)] = upstream
@@ -460,43 +439,6 @@ async def _wait_for_credentials(platform: PlatformClient, model: str, guard: Tim
         raise UpstreamError(model, problem, Failure.UNREACHABLE) from exc
     finally:
         guard.close()
-
-
-# One line for each class, so that a test fails if httpx adds a class that is not listed here.
-PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
-    httpx.ConnectTimeout: "did not accept a connection in time",
-    httpx.ReadTimeout: "did not answer in time",
-    httpx.WriteTimeout: "did not read the request in time",
-    httpx.PoolTimeout: "has no free connection, because too many requests are in progress",
-    httpx.ConnectError: "could not be reached",
-    httpx.ReadError: "broke the connection while it answered",
-    httpx.WriteError: "broke the connection while the request was sent",
-    httpx.CloseError: "broke the connection",
-    httpx.RemoteProtocolError: "broke the connection, or does not speak HTTP",
-    httpx.LocalProtocolError: "was not called, because the request's URL or headers are not valid",
-    httpx.UnsupportedProtocol: "has an invalid address or one that is not HTTP",
-    httpx.ProxyError: "could not be reached through the proxy",
-    httpx.DecodingError: "answered with compressed data that cannot be read",
-    httpx.TooManyRedirects: "answered with too many redirects",
-    httpx.HTTPStatusError: "answered with an error status",
-}
-"""What each error of httpx means to a client. Each text completes "The upstream of model X ..."."""
-
-
-def translate_error(exc: httpx.HTTPError, model: str) -> UpstreamError:
-    """Return an error of httpx as ours. It names the model, but neither an address nor a key."""
-    problem = PROBLEMS.get(type(exc), "did not answer")
-    if isinstance(exc, httpx.PoolTimeout):
-        failure = Failure.BUSY
-    elif isinstance(exc, NEVER_SENT):
-        failure = Failure.UNREACHABLE
-    elif isinstance(exc, httpx.TimeoutException):
-        failure = Failure.TIMEOUT
-    elif isinstance(exc, httpx.DecodingError):
-        failure = Failure.MALFORMED
-    else:
-        failure = Failure.BROKEN
-    return UpstreamError(model, problem, failure)
 
 
 def _credentials(deployment: Deployment) -> RawHeaders:

@@ -36,11 +36,8 @@ class PlatformClient(ABC):
         not have the endpoint.
         """
 
-    def read(self, response: HttpResponse, path: str) -> HttpResponse:
-        """Return a response in the form that the rest of the gateway reads.
-
-        `path` is the endpoint of the API.
-        """
+    def read(self, response: HttpResponse, request: HttpRequest) -> HttpResponse:
+        """Return the response to a request in the form that the rest of the gateway reads."""
         if response.status in OF_THE_ACCOUNT:
             self.note_refusal()
             return AdaptedResponse(401, response.headers, response)
