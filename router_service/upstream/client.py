@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -357,13 +358,16 @@ class UpstreamClient:
         return answer
 
     def prepare(self, deployments: Iterable[Deployment]) -> None:
-        """Load what the deployments' platforms need, and begin to fetch their credentials.
+        """Prepare requests to deployments, and begin to fetch their platforms' credentials.
 
-        It takes 0.2 s for a platform, so call it off the event loop.
+        It takes 0.2 s for a platform, so call it off the event loop. The first request to an
+        invalid address reports it.
         """
-        for platform in {deployment.platform for deployment in deployments}:
-            if platform is not None and (source := client_of(platform).credentials) is not None:
-                source.start()
+        for deployment in deployments:
+            with suppress(UpstreamError):
+                platform = self._upstream_of(deployment, "").platform
+                if platform is not None and platform.credentials is not None:
+                    platform.credentials.start()
 
     def _upstream_of(self, deployment: Deployment, model: str) -> _Upstream:
         """Return what the requests to a deployment have in common; raises UpstreamError."""
