@@ -125,6 +125,24 @@ def test_key_can_be_sent_in_azures_header(sandbox: Sandbox) -> None:
     assert (sent["api-key"], sent.get("authorization")) == ("k", None)
 
 
+def test_deployments_with_the_same_id_keep_their_own_headers(sandbox: Sandbox) -> None:
+    """Two models may have the same upstream model and key, but send the key in other headers."""
+    one = served_at(sandbox.base_url, "k")
+    other = one.model_copy(update={"key_header": "x-api-key"})
+    assert one.id == other.id
+
+    async def exchange() -> list[str | None]:
+        client, sent = UpstreamClient(max_connections=5), []
+        for deployment in (one, other, one):
+            with await client.send(deployment, outgoing(deployment)) as answer:
+                await whole(answer)
+            sent.append(sandbox.last_headers().get("x-api-key"))
+        await client.aclose()
+        return sent
+
+    assert asyncio.run(exchange()) == [None, "k", None]
+
+
 def test_cookies_are_not_kept() -> None:
     """A cookie that an answer sets is not sent with the next request."""
     received: list[bytes] = []
