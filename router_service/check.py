@@ -40,7 +40,8 @@ from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, examine_settings
 from router_service.store.backends import find_backend, log_warnings, open_backend
-from router_service.upstream.client import OutgoingRequest, UpstreamClient
+from router_service.upstream.client import UpstreamClient
+from router_service.upstream.connection import HttpRequest
 
 QUESTION = Request("", (Message("user", (Text("Reply with the word OK."),)),))
 """The request that `--ask` sends to each deployment."""
@@ -226,7 +227,9 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
         api = deployment.apis[0]
         target = Target(api, deployment.upstream_model, deployment.provider)
         body = orjson.dumps(api.write_request(QUESTION, target))
-        request = OutgoingRequest(model.name, api.path, body, {})
+        request = HttpRequest(
+            model.name, api.path, deployment.url(api.path), body, deployment.timeouts
+        )
         try:
             with await client.send(deployment, request) as answer:
                 start = b""

@@ -46,18 +46,6 @@ _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
 _W3C = TraceContextTextMapPropagator()
 
 
-@request_value(frozen=True, slots=True)
-class UpstreamCall:
-    """Request to an upstream, as its span describes it."""
-
-    base_url: str
-    model: str
-    """Name of the model at the upstream."""
-    method: str
-    path: str
-    """Path below the base URL."""
-
-
 @dataclass(slots=True)
 class UpstreamSpan:
     """Span of an upstream call that is in progress."""
@@ -125,25 +113,31 @@ class Trace:
         self._decision = self._start("decide", SpanKind.INTERNAL, {})
         return self._timed(self._decision)
 
-    def upstream_span(self, call: UpstreamCall) -> AbstractContextManager[UpstreamSpan]:
-        """Return a context that traces a call to an upstream."""
-        return nullcontext(UpstreamSpan()) if self.trace_id is None else self._upstream_span(call)
+    def upstream_span(
+        self, base_url: str, model: str, method: str, path: str
+    ) -> AbstractContextManager[UpstreamSpan]:
+        """Return a context that traces a request to an upstream, by its name of the model."""
+        if self.trace_id is None:
+            return nullcontext(UpstreamSpan())
+        return self._upstream_span(base_url, model, method, path)
 
     @contextmanager
-    def _upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:
-        parts = urlsplit(call.base_url)
+    def _upstream_span(
+        self, base_url: str, model: str, method: str, path: str
+    ) -> Iterator[UpstreamSpan]:
+        parts = urlsplit(base_url)
         attributes: dict[str, AttributeValue] = {
-            "http.request.method": call.method,
+            "http.request.method": method,
             "server.address": parts.hostname or "",
             "server.port": parts.port or (443 if parts.scheme == "https" else 80),
         }
-        name = call.method
-        operation = "chat" if APIS.at(call.path) else _OPERATIONS.get(call.path)
+        name = method
+        operation = "chat" if APIS.at(path) else _OPERATIONS.get(path)
         if operation is not None:
-            name = f"{operation} {call.model}"
+            name = f"{operation} {model}"
             attributes["gen_ai.operation.name"] = operation
-            attributes["gen_ai.provider.name"] = provider_name(call.base_url)
-            attributes["gen_ai.request.model"] = call.model
+            attributes["gen_ai.provider.name"] = provider_name(base_url)
+            attributes["gen_ai.request.model"] = model
         opened = self._start(name, SpanKind.CLIENT, attributes)
         self._calls.append(opened)
         headers: dict[str, str] = {}

@@ -55,10 +55,11 @@ from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.requests.parsing import unrouted
 from router_service.runtime.engine import Engine
 from router_service.runtime.gateway import Gateway
-from router_service.settings import Model
+from router_service.settings import Deployment, Model
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import may_be_repeated
-from router_service.upstream.client import OutgoingRequest, UpstreamClient
+from router_service.upstream.client import UpstreamClient
+from router_service.upstream.connection import HttpRequest
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
@@ -233,23 +234,25 @@ class PassedAnswer(Response):
                 body = await read_body(request, gateway.server)
                 await admit(request, path, len(body), reports_tokens=False)
                 await reserve(request, receive, UNKNOWN_COST)
-                outgoing = OutgoingRequest(
-                    model=model.name,
-                    path=path,
-                    query=query,
-                    body=body,
-                    client_headers=info.headers,
-                    deadline_s=read_deadline(request),
-                    caller=info.key,
-                    method=request.method,
-                    content_type=request.headers.get("content-type", "").encode("latin-1"),
+                deployment = model.deployments[0]
+                content_type = request.headers.get("content-type", "").encode("latin-1")
+                outgoing = HttpRequest(
+                    model.name,
+                    path,
+                    deployment.url(path, query),
+                    body,
+                    deployment.timeouts,
+                    info.headers,
+                    info.key,
                     needs_new_connection=request.method in CREATING and not may_be_repeated(path),
-                    trace=info.trace,
+                    method=request.method,
+                    headers=[(b"content-type", content_type)],
                 )
+                deadline_s = read_deadline(request)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, scope, exc)(scope, receive, send)
                 return
-            relay = _Relay(gateway, engine.client, scope, model, outgoing)
+            relay = _Relay(gateway, engine.client, request, deployment, outgoing, deadline_s)
             if self._named is not None and info.key is not None:
                 with suppress(StoreError):
                     segments = segments_of(outgoing.path)
@@ -272,15 +275,17 @@ class _Relay:
         self,
         gateway: Gateway,
         upstream: UpstreamClient,
-        scope: Scope,
-        model: Model,
-        outgoing: OutgoingRequest,
+        request: Request,
+        deployment: Deployment,
+        outgoing: HttpRequest,
+        deadline_s: float,
     ) -> None:
         self._ownership = gateway.ownership
         self._upstream = upstream
-        self._scope = scope
-        self._deployment = model.deployments[0]
+        self._request = request
+        self._deployment = deployment
         self._outgoing = outgoing
+        self._deadline_s = deadline_s
         self._owner: str | None = None
         self._named = frozenset[str]()
         self.status = CLIENT_LEFT
@@ -294,11 +299,17 @@ class _Relay:
     async def run(self, send: Send) -> Response | None:
         """Relay the answer and return None, or return the gateway's own error response."""
         try:
-            with await self._upstream.send(self._deployment, self._outgoing) as answer:
+            answer = await self._upstream.send(
+                self._deployment,
+                self._outgoing,
+                deadline_s=self._deadline_s,
+                trace=info_of(self._request).trace,
+            )
+            with answer:
                 if answer.status in KEY_REFUSED:
                     self.status, self.ending = answer.status, Ending.COMPLETE
                     exc = UpstreamRefusedError(answer.model, answer.status, headers=(), body=b"")
-                    body = refused_body(exc, ErrorFormat.of(self._scope))
+                    body = refused_body(exc, ErrorFormat.of(self._request.scope))
                     return Response(body, answer.status, media_type="application/json")
                 parts = answer.chunks()
                 # Nothing may keep it: it may be a new secret, such as that of a realtime session.
@@ -320,7 +331,7 @@ class _Relay:
             self.error = exc
             if self.ending is not Ending.BROKEN:
                 self.status, self.ending = status_of(exc), Ending.FAILED
-                return error_response(exc, self._scope)
+                return error_response(exc, self._request.scope)
         return None
 
     async def _remember_objects(self, parts: AsyncIterator[bytes]) -> bytes:

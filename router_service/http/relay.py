@@ -105,7 +105,8 @@ class AnswerRelay:
             candidate.error = exc
             return False
         finally:
-            self.exchange.settle(candidate)
+            if not candidate.seconds:  # a whole answer was settled before it was sent
+                self.exchange.settle(candidate)
         return True
 
     async def _check(

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import httpx
 import orjson
 
 from router_service.apis.answers import MAX_IDENTITY
@@ -20,6 +19,7 @@ from router_service.apis.registry import APIS
 from router_service.apis.usage import read_counts
 from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import exact_integer, has_long_integers, loads
+from router_service.upstream.connection import Fault
 
 MAX_KEYS = 10_000
 """Most keys of one name in a body, at all levels together. For example, each tool with a parameter
@@ -388,13 +388,17 @@ class Decompressor:
     accepted, because 7 KB with two levels can unpack to 8 GB. Even one level can unpack to a
     thousand times its size, so no more is unpacked than is read.
 
-    The format is recognized by its header. `read` raises httpx.DecodingError if the body has
+    The format is recognized by its header. `read` raises UpstreamError if the body has
     neither format, ends too early, continues after its end, or has more than `MAX_EMPTY_BYTES` in a
     row that unpack to nothing. A second gzip member is not read.
     """
 
-    def __init__(self, read_compressed: Callable[[], Awaitable[bytes]]) -> None:
-        """Read from `read_compressed`, which returns the next part, or no bytes at the end."""
+    def __init__(self, model: str, read_compressed: Callable[[], Awaitable[bytes]]) -> None:
+        """Read from `read_compressed`, which returns the next part, or no bytes at the end.
+
+        Errors name the model.
+        """
+        self._model = model
         self._read_compressed = read_compressed
         self._decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
         self._has_more = False
@@ -411,19 +415,19 @@ class Decompressor:
                 if not compressed and self._is_empty:
                     return b""  # an empty body, which needs no compressed format
                 if not compressed:
-                    raise httpx.DecodingError("the compressed data ends too early")
+                    raise Fault.CODING.error(self._model, "the data ends too early")
                 self._is_empty = False
                 empty_bytes += len(compressed)
                 if empty_bytes > MAX_EMPTY_BYTES:
-                    raise httpx.DecodingError("the compressed data unpacks to nothing")
+                    raise Fault.CODING.error(self._model, "the data unpacks to nothing")
             try:
                 part = self._decompressor.decompress(compressed, MAX_PART_BYTES)
             except zlib.error as exc:
-                raise httpx.DecodingError(str(exc)) from exc
+                raise Fault.CODING.error(self._model, str(exc)) from exc
             self._has_more = len(part) == MAX_PART_BYTES
             if part:
                 await asyncio.sleep(0)
                 return part
         if self._decompressor.unused_data or await self._read_compressed():
-            raise httpx.DecodingError("there is data after the end of the compressed body")
+            raise Fault.CODING.error(self._model, "there is data after the end")
         return b""

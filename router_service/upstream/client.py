@@ -1,24 +1,18 @@
-"""Requests to one deployment, their answers, and how long each part of an answer may take.
-
-Callers need not know httpx: this module raises httpx's errors as UpstreamError.
-"""
+"""Requests to one deployment, their answers, and how long each part of an answer may take."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
 import httpx
-from pydantic import SecretStr
 
 from router_service import __version__
 from router_service.core.errors import (
@@ -29,21 +23,19 @@ from router_service.core.errors import (
     OverlongError,
     UpstreamError,
 )
-from router_service.core.values import request_value
 from router_service.settings import Deployment, Timeouts
-from router_service.settings.platforms import Platform
-from router_service.tracing import UNTRACED, Trace, UpstreamCall
+from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
-    Address,
     Connection,
+    Fault,
     HttpRequest,
     HttpResponse,
     RawHeaders,
     Transport,
     transport_to,
 )
-from router_service.upstream.platforms.platform import PlatformClient, PlatformRequest
+from router_service.upstream.platforms.platform import PlatformClient
 from router_service.upstream.platforms.registry import client_of
 from router_service.upstream.redaction import Redactor, Secrets, secrets_of
 
@@ -68,15 +60,6 @@ ANSWER_COPIES = 3
 DEADLINE_HEADER = "x-request-timeout"
 """Seconds that a request may take. Clients send it to the gateway, and the gateway to upstreams."""
 
-NEVER_SENT = (
-    httpx.ConnectTimeout,
-    httpx.ConnectError,
-    httpx.UnsupportedProtocol,
-    httpx.LocalProtocolError,
-    httpx.ProxyError,
-)
-"""Errors after which the upstream has received nothing of the request."""
-
 FIRST_WAITS = 2
 """Waits to which the timeout for the first byte applies: one for the headers, and one for the first
 part of the body, which may arrive later."""
@@ -95,6 +78,9 @@ MAX_DATE_BYTES = 64
 AT_ONCE_BYTES = 128 * 1024
 """Longest body that is prepared for a platform on the event loop, which takes 0.1 to 3 ms; longer
 ones are prepared in a thread."""
+
+MAX_UPSTREAMS = 1000
+"""Most deployments for which a client keeps what their requests have in common."""
 
 _OWN = (
     (b"accept", b"*/*"),
@@ -118,33 +104,6 @@ negative number releases bytes."""
 
 def unlimited(size_bytes: int) -> None:
     """Accept every reservation, without a limit."""
-
-
-@request_value(frozen=True, slots=True)
-class OutgoingRequest:
-    """A request to one deployment: the path below its base URL, and what the client sent."""
-
-    model: str
-    """The pool's name of the model, for errors."""
-    path: str
-    body: bytes
-    client_headers: Mapping[str, str]
-    deadline_s: float = math.inf
-    """When the time that the client allows is over, by the event loop's clock."""
-    caller: str | None = None
-    """Name of the client's key. Callers share the connections to an upstream."""
-    started_s: float = field(default_factory=time.monotonic)
-    """When the deployments' `total_s` began to count, by the event loop's clock."""
-    method: str = "POST"
-    content_type: bytes = b"application/json"
-    query: str = ""
-    """The client's query string, without `?`."""
-    needs_new_connection: bool = False
-    """Whether a kept-alive connection must not be used (see `HttpRequest`)."""
-    trace: Trace = field(default=UNTRACED, repr=False)
-    reserve_memory: ReserveMemory = unlimited
-    on_sent: Callable[[], None] | None = field(default=None, repr=False)
-    """Called just before the first byte is sent, after which the upstream may act and bill."""
 
 
 class UpstreamAnswer:
@@ -216,7 +175,7 @@ class UpstreamAnswer:
             self._read_part = response.read
             self._connection = response if isinstance(response, Connection) else None
         elif len(codings) <= 1 and ACCEPTED_CODINGS.issuperset(codings):
-            self._read_part = Decompressor(response.read).read
+            self._read_part = Decompressor(model, response.read).read
         elif self.status >= 400:
             self._read_part = None
         else:
@@ -271,11 +230,8 @@ class UpstreamAnswer:
         """
         redactor, read_part = self._redactor, self._read_part
         while read_part is not None:
-            try:
-                with self._guard:
-                    part = await read_part()
-            except httpx.HTTPError as exc:
-                raise translate_error(exc, self.model) from exc
+            with self._guard:
+                part = await read_part()
             if not part:
                 break
             if redactor is not None:
@@ -332,25 +288,36 @@ class UpstreamClient:
         self._tls.set_alpn_protocols(["http/1.1"])
         self._max_connections = max_connections
         self._transports: dict[str, Transport] = {}
+        self._upstreams: dict[int, _Upstream] = {}
 
     async def aclose(self) -> None:
         """Close all connections."""
         for transport in self._transports.values():
             await transport.aclose()
 
-    async def send(self, deployment: Deployment, request: OutgoingRequest) -> UpstreamAnswer:
+    async def send(
+        self,
+        deployment: Deployment,
+        request: HttpRequest,
+        *,
+        deadline_s: float = math.inf,
+        started_s: float | None = None,
+        trace: Trace = UNTRACED,
+        reserve_memory: ReserveMemory = unlimited,
+    ) -> UpstreamAnswer:
         """Send a request, and return the answer once its headers have arrived.
+
+        `deadline_s` is the end of the time that the client allows, and `started_s` is when the
+        deployments' `total_s` began to count, now by default, by the event loop's clock.
 
         The answer must be closed, or used as a context. Raises UpstreamError if there is no answer
         or if its status is unusable, and its subclass DeadlineError if the time that the client
         allows is over.
         """
-        model, timeouts = request.model, deployment.timeouts
-        guard = TimeoutGuard(model, timeouts, request.deadline_s, request.started_s)
-        traced = request.trace.upstream_span(
-            UpstreamCall(
-                deployment.base_url, deployment.upstream_model, request.method, request.path
-            )
+        model = request.model
+        guard = TimeoutGuard(model, request.timeouts, deadline_s, started_s)
+        traced = trace.upstream_span(
+            deployment.base_url, deployment.upstream_model, request.method, request.path
         )
         span = traced.__enter__()
         connection: Connection | None = None
@@ -358,49 +325,31 @@ class UpstreamClient:
         # Not an ExitStack, which would take 0.004 ms.
         def release(exc: BaseException | None) -> None:
             if connection is not None:
-                transport.release(connection)
+                upstream.transport.release(connection)
             guard.close()
             kind, trace = (None, None) if exc is None else (type(exc), exc.__traceback__)
             traced.__exit__(kind, exc, trace)
 
-        platform: PlatformClient | None = None
         try:
-            url, body = deployment.url(request.path, request.query), request.body
-            headers = self.headers_for(deployment, request, span.headers)
-            if deployment.platform is not None:
-                platform = await _ready_platform(deployment.platform, request, timeouts)
-                draft = PlatformRequest(model, request.method, request.path, url, headers, body)
-                if len(body) <= AT_ONCE_BYTES:
-                    prepared = platform.prepare(deployment, draft)
+            upstream = self._upstream_of(deployment, model)
+            upstream.add_headers(request, span.headers, deadline_s)
+            platform = upstream.platform
+            if platform is not None:
+                ready = TimeoutGuard(model, request.timeouts, deadline_s, started_s)
+                await _wait_for_credentials(platform, model, ready)
+                if len(request.body) <= AT_ONCE_BYTES:
+                    platform.prepare(deployment, request)
                 else:
-                    prepared = await asyncio.to_thread(platform.prepare, deployment, draft)
-                url, headers, body = prepared.url, prepared.headers, prepared.body
-            try:
-                http_request = HttpRequest(
-                    request.method,
-                    Address.of(url),
-                    headers,
-                    body,
-                    timeouts,
-                    request.caller,
-                    request.needs_new_connection,
-                    request.on_sent,
-                )
-                transport = self.transport_to(deployment.origin)
-                with guard:
-                    connection = await transport.send(http_request)
-            except httpx.InvalidURL as exc:
-                raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
-            except httpx.HTTPError as exc:
-                raise translate_error(exc, model) from exc
+                    await asyncio.to_thread(platform.prepare, deployment, request)
+            with guard:
+                connection = await upstream.transport.send(request)
             span.status = connection.status
             answer = UpstreamAnswer(
                 model,
-                connection if platform is None else platform.read(connection, request.path),
+                connection if platform is None else platform.read(connection, request),
                 guard,
-                secrets=(platform and platform.secrets)
-                or secrets_of(deployment.base_url, deployment.api_key),
-                reserve_memory=request.reserve_memory,
+                secrets=(platform and platform.secrets) or upstream.secrets,
+                reserve_memory=reserve_memory,
             )
         except BaseException as exc:
             release(exc)
@@ -409,113 +358,99 @@ class UpstreamClient:
         return answer
 
     def prepare(self, deployments: Iterable[Deployment]) -> None:
-        """Load what the deployments' platforms need, and begin to fetch their credentials.
+        """Prepare requests to deployments, and begin to fetch their platforms' credentials.
 
-        It takes 0.2 s for a platform, so call it off the event loop.
+        It takes 0.2 s for a platform, so call it off the event loop. The first request to an
+        invalid address reports it.
         """
-        for platform in {deployment.platform for deployment in deployments}:
-            if platform is not None and (source := client_of(platform).credentials) is not None:
-                source.start()
+        for deployment in deployments:
+            with suppress(UpstreamError):
+                platform = self._upstream_of(deployment, "").platform
+                if platform is not None and platform.credentials is not None:
+                    platform.credentials.start()
 
-    def headers_for(
-        self, deployment: Deployment, request: OutgoingRequest, traced: Mapping[str, str]
-    ) -> RawHeaders:
-        """Return a request's headers; `traced` replaces the client's trace headers."""
-        # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
-        passed = self._forwarded - TRACE_HEADERS if traced else self._forwarded
-        client_headers = request.client_headers
+    def _upstream_of(self, deployment: Deployment, model: str) -> _Upstream:
+        """Return what the requests to a deployment have in common; raises UpstreamError."""
+        upstream = self._upstreams.get(id(deployment))
+        if upstream is not None:
+            return upstream
+        try:
+            transport = self._transports.get(deployment.origin)
+            if transport is None:
+                transport = transport_to(deployment.origin, self._tls, self._max_connections)
+                self._transports[deployment.origin] = transport
+            upstream = _Upstream(deployment, transport, self._forwarded)
+        except (ValueError, httpx.InvalidURL) as exc:
+            raise Fault.ADDRESS.error(model, str(exc)) from exc
+        if len(self._upstreams) >= MAX_UPSTREAMS:  # clients choose the names of a wildcard's models
+            self._upstreams.clear()
+        self._upstreams[id(deployment)] = upstream
+        return upstream
+
+
+class _Upstream:
+    """What all requests to a deployment have in common."""
+
+    def __init__(
+        self, deployment: Deployment, transport: Transport, forwarded: frozenset[str]
+    ) -> None:
+        """Forward the client's headers in `forwarded`, and those of the deployment's APIs."""
+        self.deployment = deployment  # so that no other one gets its `id`
+        self.transport = transport
+        self.platform = None if deployment.platform is None else client_of(deployment.platform)
+        self.secrets = secrets_of(deployment.base_url, deployment.api_key)
+        self._headers = [*_OWN, *_credentials(deployment)]
+        self._forwarded = forwarded.union(*(api.forwarded_headers for api in deployment.apis))
+        self._untraced = self._forwarded - TRACE_HEADERS
+        self._defaults: dict[str, str] = {}
         for api in deployment.apis:
-            if api.forwarded_headers:
-                passed = passed | api.forwarded_headers
-                client_headers = {**api.default_headers, **client_headers}
-        forwarded = [(name, v) for name, v in client_headers.items() if name in passed]
+            self._defaults |= api.default_headers
+
+    def add_headers(
+        self, request: HttpRequest, traced: Mapping[str, str], deadline_s: float
+    ) -> None:
+        """Add the client's headers, those of `traced` instead of its trace headers, and our own."""
+        # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
+        passed = self._untraced if traced else self._forwarded
+        given = request.client_headers
+        given = {**self._defaults, **given} if self._defaults else given
+        forwarded = {name: value for name, value in given.items() if name in passed}
         # As bytes, because httpx refuses characters that are not ASCII.
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in (*forwarded, *traced.items())
+            for name, value in (*forwarded.items(), *traced.items())
         ]
-        headers += [(b"content-type", request.content_type), *_OWN]
-        if request.deadline_s < math.inf:
-            left_s = max(0.0, request.deadline_s - asyncio.get_running_loop().time())
+        headers += request.headers
+        headers += self._headers
+        if deadline_s < math.inf:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
-        headers += _credentials(deployment.base_url, deployment.key_header, deployment.api_key)
-        return headers
-
-    def transport_to(self, origin: str) -> Transport:
-        """Return the connections to an origin; raises httpx.UnsupportedProtocol."""
-        transport = self._transports.get(origin)
-        if transport is None:
-            transport = transport_to(origin, self._tls, self._max_connections)
-            self._transports[origin] = transport
-        return transport
+        request.headers = headers
 
 
-async def _ready_platform(
-    platform: Platform, request: OutgoingRequest, timeouts: Timeouts
-) -> PlatformClient:
-    """Return the client of a platform once it has credentials.
+async def _wait_for_credentials(platform: PlatformClient, model: str, guard: TimeoutGuard) -> None:
+    """Wait until a platform has credentials, as long as for the first byte of an answer.
 
-    Only the first request waits for them, as long as for the first byte of an answer.
+    Only the first request has to wait.
     """
-    client = client_of(platform)
-    if client.credentials is None or client.credentials.current() is not None:
-        return client
-    guard = TimeoutGuard(request.model, timeouts, request.deadline_s, request.started_s)
+    if platform.credentials is None or platform.credentials.current() is not None:
+        return
     try:
         with guard:
-            await client.credentials.wait()
+            await platform.credentials.wait()
     except CredentialsError as exc:
-        problem = f"was not asked, because the gateway has no credentials for {client.title}"
-        raise UpstreamError(request.model, problem, Failure.UNREACHABLE) from exc
+        problem = f"was not asked, because the gateway has no credentials for {platform.title}"
+        raise UpstreamError(model, problem, Failure.UNREACHABLE) from exc
     finally:
         guard.close()
-    return client
 
 
-# One line for each class, so that a test fails if httpx adds a class that is not listed here.
-PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
-    httpx.ConnectTimeout: "did not accept a connection in time",
-    httpx.ReadTimeout: "did not answer in time",
-    httpx.WriteTimeout: "did not read the request in time",
-    httpx.PoolTimeout: "has no free connection, because too many requests are in progress",
-    httpx.ConnectError: "could not be reached",
-    httpx.ReadError: "broke the connection while it answered",
-    httpx.WriteError: "broke the connection while the request was sent",
-    httpx.CloseError: "broke the connection",
-    httpx.RemoteProtocolError: "broke the connection, or does not speak HTTP",
-    httpx.LocalProtocolError: "was not called, because the request's URL or headers are not valid",
-    httpx.UnsupportedProtocol: "has an invalid address or one that is not HTTP",
-    httpx.ProxyError: "could not be reached through the proxy",
-    httpx.DecodingError: "answered with compressed data that cannot be read",
-    httpx.TooManyRedirects: "answered with too many redirects",
-    httpx.HTTPStatusError: "answered with an error status",
-}
-"""What each error of httpx means to a client. Each text completes "The upstream of model X ..."."""
-
-
-def translate_error(exc: httpx.HTTPError, model: str) -> UpstreamError:
-    """Return an error of httpx as ours. It names the model, but neither an address nor a key."""
-    problem = PROBLEMS.get(type(exc), "did not answer")
-    if isinstance(exc, httpx.PoolTimeout):
-        failure = Failure.BUSY
-    elif isinstance(exc, NEVER_SENT):
-        failure = Failure.UNREACHABLE
-    elif isinstance(exc, httpx.TimeoutException):
-        failure = Failure.TIMEOUT
-    elif isinstance(exc, httpx.DecodingError):
-        failure = Failure.MALFORMED
-    else:
-        failure = Failure.BROKEN
-    return UpstreamError(model, problem, failure)
-
-
-@lru_cache(maxsize=64)
-def _credentials(base_url: str, key_header: str, api_key: SecretStr | None) -> RawHeaders:
+def _credentials(deployment: Deployment) -> RawHeaders:
     """Return headers with the key, or with the user and password in the base URL (RFC 7617)."""
-    url, credentials = httpx.URL(base_url), {}
-    if api_key is not None:
-        key = api_key.get_secret_value().strip()
-        credentials[key_header] = f"Bearer {key}" if key_header == "authorization" else key
+    url, credentials = httpx.URL(deployment.base_url), {}
+    if deployment.api_key is not None:
+        key, name = deployment.api_key.get_secret_value().strip(), deployment.key_header
+        credentials[name] = f"Bearer {key}" if name == "authorization" else key
     if url.userinfo:
         login = httpx.BasicAuth(url.username, url.password)
         request = next(login.auth_flow(httpx.Request("GET", url)))

@@ -5,9 +5,9 @@ the least CPU time for a small chat request: 0.079 ms, against 0.208 ms for aioh
 0.101 ms on a faster machine; `benchmarks/DETAILS.md` names the command). A request is one write,
 and bytes that arrive together are returned as one part.
 
-Failures are raised as httpx's errors. httpx's own transport is not used, not even for proxies: it
-reads one event at a time without yielding, so that 64 KB of informational responses stall the event
-loop for 0.7 s, and it does not limit their number.
+httpx's transport is not used, not even for proxies: it reads one event at a time without yielding,
+so that 64 KB of informational responses stall the event loop for 0.7 s, and it does not limit their
+number.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import ssl
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from typing import NoReturn, Protocol, cast
 
@@ -31,8 +32,8 @@ import httptools
 import httpx
 
 from router_service.core.addresses import check_http_address, check_proxy_address
+from router_service.core.errors import Failure, UpstreamError
 from router_service.core.sharing import FairSemaphore
-from router_service.core.values import request_value
 from router_service.settings import Timeouts
 
 MAX_HEAD_BYTES = 100 * 1024
@@ -78,7 +79,39 @@ HAPPY_EYEBALLS_S = 0.25
 
 RawHeaders = list[tuple[bytes, bytes]]
 
+JSON_CONTENT = (b"content-type", b"application/json")
+
 _log = logging.getLogger("switchcraft.upstream")
+
+
+class Fault(Enum):
+    """What can go wrong in an exchange, as clients are told, and the kind of failure.
+
+    Each text completes "The upstream of model X ...". It has neither an address nor a key.
+    """
+
+    ADDRESS = "has an invalid address or one that is not HTTP", Failure.UNREACHABLE
+    REQUEST = (
+        "was not called, because the request's URL or headers are not valid",
+        Failure.UNREACHABLE,
+    )
+    POOL_TIMEOUT = (
+        "has no free connection, because too many requests are in progress",
+        Failure.BUSY,
+    )
+    CONNECT_TIMEOUT = "did not accept a connection in time", Failure.UNREACHABLE
+    CONNECT = "could not be reached", Failure.UNREACHABLE
+    PROXY = "could not be reached through the proxy", Failure.UNREACHABLE
+    WRITE_TIMEOUT = "did not read the request in time", Failure.TIMEOUT
+    RESET = "broke the connection while it answered", Failure.BROKEN
+    PROTOCOL = "broke the connection, or does not speak HTTP", Failure.BROKEN
+    CODING = "answered with compressed data that cannot be read", Failure.MALFORMED
+
+    def error(self, model: str, detail: str) -> UpstreamError:
+        """Return the error for a model's upstream. Only tracebacks show the detail."""
+        error = UpstreamError(model, *self.value)
+        error.add_note(detail)
+        return error
 
 
 class HttpResponse(Protocol):
@@ -92,7 +125,7 @@ class HttpResponse(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A connection that carries one exchange at a time. It raises httpx's errors.
+    """A connection that carries one exchange at a time. It raises UpstreamError.
 
     An exchange is a request and its response. The number of bytes that an upstream can make the
     connection buffer is limited, however these bytes are split into packets. The parser buffers the
@@ -109,6 +142,8 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._is_write_paused = False
         self._is_read_paused = False
+        self._model = ""
+        """Whose upstream the errors are about."""
         self._error: Exception | None = None
         self._is_open = True
         self._reset()
@@ -132,13 +167,16 @@ class Connection(asyncio.Protocol):
 
     # The exchange
 
-    async def send(self, head: bytes, body: bytes, write_timeout_s: float | None) -> None:
-        """Send a request.
+    async def send(
+        self, model: str, head: bytes, body: bytes, write_timeout_s: float | None
+    ) -> None:
+        """Send a request for a model.
 
         Return early if the upstream closes the connection, or if it responds without reading the
-        whole request. Raise WriteTimeout if it neither reads nor responds for `write_timeout_s`.
+        whole request. Raise UpstreamError if it neither reads nor responds for `write_timeout_s`.
         """
         self._reset()
+        self._model = model
         data, position = head + body[:WRITE_BYTES], WRITE_BYTES
         while True:
             if self._transport is not None and self._is_open:
@@ -150,7 +188,7 @@ class Connection(asyncio.Protocol):
                             await self._wait()
                 except TimeoutError as exc:
                     if not self._has_head:
-                        raise httpx.WriteTimeout("the request was not read in time") from exc
+                        raise Fault.WRITE_TIMEOUT.error(model, "the request was not read") from exc
                 if self._is_write_paused:
                     return
             if position >= len(body):
@@ -190,7 +228,7 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         if not self._is_open:
-            raise httpx.RemoteProtocolError("the connection was closed before the response ended")
+            raise Fault.PROTOCOL.error(self._model, "the connection was closed too early")
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -234,7 +272,7 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, problem: str) -> None:
         """End the exchange and the connection. If there are several problems, report the first."""
-        self._error = self._error or httpx.RemoteProtocolError(problem)
+        self._error = self._error or Fault.PROTOCOL.error(self._model, problem)
         self.close()
 
     # Callbacks of the event loop (asyncio.Protocol)
@@ -299,7 +337,7 @@ class Connection(asyncio.Protocol):
         # up to 150 MB for seconds.
         del self._parser
         if exc is not None:
-            self._error = self._error or httpx.ReadError(str(exc))
+            self._error = self._error or Fault.RESET.error(self._model, str(exc))
         elif self._has_head and self._error is None:
             names = {name for name, _ in self.headers}
             if names.isdisjoint((b"content-length", b"transfer-encoding")):
@@ -385,32 +423,33 @@ class Connection(asyncio.Protocol):
         raise ValueError(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A URL with the parts that a request line needs."""
+@lru_cache(maxsize=1024)
+def _host_and_target(url: str) -> tuple[bytes, bytes]:
+    """Return the host of a URL, and its path with the query; raises httpx.InvalidURL.
 
-    url: httpx.URL
-    host: bytes
-    target: bytes
-    """Path and query."""
-
-    @classmethod
-    @lru_cache(maxsize=64)
-    def of(cls, url: str) -> Address:
-        """Parse a URL. The result is cached, because httpx takes 0.03 ms to parse one."""
-        parsed = httpx.URL(url)
-        return cls(parsed, parsed.netloc, parsed.raw_path)
+    The result is cached, because httpx takes 0.03 ms to parse a URL.
+    """
+    parsed = httpx.URL(url)
+    return parsed.netloc, parsed.raw_path
 
 
-@request_value(frozen=True, slots=True)
+@dataclass(slots=True)
 class HttpRequest:
-    """A request to send. The transport adds `Host` and the body's length."""
+    """A request to one deployment, from its first draft until it is written.
 
-    method: str
-    address: Address
-    headers: RawHeaders
+    `UpstreamClient` adds headers, a platform may change the address, the headers and the body, and
+    the transport adds `Host` and the body's length.
+    """
+
+    model: str
+    """The pool's name of the model, for errors."""
+    path: str
+    """The endpoint of the API, such as `/messages`."""
+    url: str
     body: bytes
     timeouts: Timeouts
+    client_headers: Mapping[str, str] = field(default_factory=dict)
+    """What the client sent. Only the headers that are meant for upstreams are forwarded."""
     caller: str | None = None
     """Name of the client's key. Callers share the connections to an upstream."""
     needs_new_connection: bool = False
@@ -418,6 +457,8 @@ class HttpRequest:
     connection. If it does, it is unknown whether the upstream acted on the request."""
     on_sent: Callable[[], None] | None = field(default=None, repr=False)
     """Called just before the first byte is written, after which the upstream may act and bill."""
+    method: str = "POST"
+    headers: RawHeaders = field(default_factory=lambda: [JSON_CONTENT])
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,28 +484,25 @@ class Proxy:
 def transport_to(origin: str, tls: ssl.SSLContext, max_connections: int) -> Transport:
     """Return the transport to an upstream, through a proxy if the environment names one.
 
-    The proxy is taken from the same environment variables as in curl and httpx. Raise
-    httpx.UnsupportedProtocol if the address of the upstream or of the proxy is invalid, or so
-    ambiguous that two URL parsers could disagree about it.
+    The proxy is taken from the same environment variables as in curl and httpx. Raise ValueError or
+    httpx.InvalidURL if the address of the upstream or of the proxy is invalid, or so ambiguous that
+    two URL parsers could disagree about it.
     """
-    try:
-        check_http_address(origin)
-        url = httpx.URL(origin)
-        proxies = urllib.request.getproxies()
-        proxy = proxies.get(url.scheme) or proxies.get("all")
-        if not proxy or urllib.request.proxy_bypass(url.netloc.decode("ascii")):
-            return Transport(url, tls, max_connections)
-        address = proxy if "://" in proxy else f"http://{proxy}"
-        return Transport(url, tls, max_connections, Proxy.at(address))
-    except ValueError as exc:
-        raise httpx.UnsupportedProtocol(str(exc)) from exc
+    check_http_address(origin)
+    url = httpx.URL(origin)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(url.netloc.decode("ascii")):
+        return Transport(url, tls, max_connections)
+    address = proxy if "://" in proxy else f"http://{proxy}"
+    return Transport(url, tls, max_connections, Proxy.at(address))
 
 
 class Transport:
     """Up to `max_connections` connections to one origin, which are kept alive for later requests.
 
     Callers share them fairly, so that the requests of one caller cannot hold all connections to an
-    upstream that hangs. It raises httpx.TransportError. A request's timeouts bound connecting,
+    upstream that hangs. It raises UpstreamError. A request's timeouts bound connecting,
     writing and waiting for a connection. How long the response is read is not limited here.
     """
 
@@ -490,25 +528,28 @@ class Transport:
         """Send a request and return its connection once the response's headers have arrived.
 
         The caller reads the response from the connection and then passes it to `release`. Raise
-        LocalProtocolError if the request line and the headers are not valid HTTP.
+        UpstreamError if there is none, or if the request is not valid HTTP.
         """
-        target = request.address.target
-        headers = [(b"host", request.address.host), *request.headers]
+        try:
+            host, target = _host_and_target(request.url)
+        except httpx.InvalidURL as exc:
+            raise Fault.ADDRESS.error(request.model, str(exc)) from exc
+        headers = [(b"host", host), *request.headers]
         if request.body or request.method in {"POST", "PUT", "PATCH"}:
             headers.append((b"content-length", b"%d" % len(request.body)))
         if self._forwarder is not None:
-            target = b"http://" + request.address.host + target
+            target = b"http://" + host + target
             headers += self._forwarder.headers
         lines = [request.method.encode("ascii") + b" " + target + b" HTTP/1.1"]
         lines += [name + b": " + value for name, value in headers]
         head = b"\r\n".join((*lines, b"", b""))
         if not head.count(b"\r") == head.count(b"\n") == len(lines) + 1 or b"\0" in head:
-            raise httpx.LocalProtocolError("a header contains a control character")
+            raise Fault.REQUEST.error(request.model, "a header contains a control character")
         connection = await self._acquire(request)
         if request.on_sent is not None:
             request.on_sent()
         try:
-            await connection.send(head, request.body, request.timeouts.write_s)
+            await connection.send(request.model, head, request.body, request.timeouts.write_s)
             await connection.read_head()
         except BaseException:
             self.release(connection)
@@ -543,7 +584,7 @@ class Transport:
                 async with asyncio.timeout(request.timeouts.pool_s):
                     await self._permits.acquire(caller)
             except TimeoutError as exc:
-                raise httpx.PoolTimeout("no connection was free in time") from exc
+                raise Fault.POOL_TIMEOUT.error(request.model, "none was free in time") from exc
         try:
             connection: Connection | None = None
             if request.needs_new_connection and self._idle:
@@ -556,33 +597,35 @@ class Transport:
                     connection = idle
                 else:
                     idle.close()
-            connection = connection or await self._connect(request.timeouts.connect_s)
+            connection = connection or await self._connect(request)
         except BaseException:
             self._permits.release(caller)
             raise
         self._callers[connection] = caller
         return connection
 
-    async def _connect(self, timeout_s: float) -> Connection:
+    async def _connect(self, request: HttpRequest) -> Connection:
+        model = request.model
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(request.timeouts.connect_s):
                 if self._proxy is None:
                     return await self._open(self._origin)
                 scheme = self._proxy.url.scheme
                 if scheme not in {"http", "https"}:
-                    raise httpx.ProxyError(f"the proxy must use http or https, not {scheme!r}")
+                    problem = f"the proxy must use http or https, not {scheme!r}"
+                    raise Fault.PROXY.error(model, problem)
                 connection = await self._open(self._proxy.url)
                 if self._forwarder is not None:
                     return connection
                 try:
-                    return await self._open_tunnel(connection, self._proxy)
+                    return await self._open_tunnel(model, connection, self._proxy)
                 except BaseException:
                     connection.close()
                     raise
         except TimeoutError as exc:
-            raise httpx.ConnectTimeout("no connection was made in time") from exc
+            raise Fault.CONNECT_TIMEOUT.error(model, "no connection was made in time") from exc
         except (OSError, UnicodeError) as exc:  # UnicodeError: a name that no host can have
-            raise httpx.ConnectError(str(exc)) from exc
+            raise Fault.CONNECT.error(model, str(exc)) from exc
 
     async def _open(self, url: httpx.URL) -> Connection:
         loop = asyncio.get_running_loop()
@@ -598,18 +641,18 @@ class Transport:
         )
         return connection
 
-    async def _open_tunnel(self, connection: Connection, proxy: Proxy) -> Connection:
+    async def _open_tunnel(self, model: str, connection: Connection, proxy: Proxy) -> Connection:
         """Let the proxy connect to the origin (RFC 9110, section 9.3.6), and start TLS."""
         authority = self._origin.netloc + (b"" if self._origin.port else b":443")
         lines = [b"CONNECT " + authority + b" HTTP/1.1", b"host: " + authority]
         lines += [name + b": " + value for name, value in proxy.headers]
         try:
-            await connection.send(b"\r\n".join((*lines, b"", b"")), b"", None)
+            await connection.send(model, b"\r\n".join((*lines, b"", b"")), b"", None)
             await connection.read_head()
-        except httpx.TransportError as exc:
-            raise httpx.ProxyError(str(exc)) from exc
+        except UpstreamError as exc:
+            raise Fault.PROXY.error(model, str(exc)) from exc
         if connection.status // 100 != 2:
-            raise httpx.ProxyError(f"the proxy answered with status {connection.status}")
+            raise Fault.PROXY.error(model, f"it answered with status {connection.status}")
         return await connection.start_tls(self._tls, _host_of(self._origin))
 
 

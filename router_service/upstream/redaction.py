@@ -16,7 +16,6 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from urllib.parse import quote
 
 import httpx
@@ -181,7 +180,6 @@ class Redactor:
         return clean
 
 
-@lru_cache(maxsize=256)
 def secrets_of(base_url: str, api_key: SecretStr | None) -> Secrets | None:
     """Return the secrets in a deployment's address and key, or None if there are none."""
     texts: list[str] = []

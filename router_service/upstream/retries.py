@@ -37,12 +37,12 @@ from router_service.upstream.bodies import (
 )
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import (
-    OutgoingRequest,
     ReserveMemory,
     UpstreamAnswer,
     UpstreamClient,
     unlimited,
 )
+from router_service.upstream.connection import HttpRequest
 from router_service.upstream.parameters import add_parameters
 from router_service.upstream.streams import StartedAnswer, read_whole, start_stream
 from router_service.upstream.translation import (
@@ -140,17 +140,20 @@ def _draw(deployments: Sequence[Deployment], conversation: str | None) -> Deploy
     A conversation's draws are weighted rendezvous hashing: if its deployment is removed, only its
     own conversations move (Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005).
     """
-    weights = [deployment.weight for deployment in deployments]
-    weights = weights if any(weights) else [1.0] * len(weights)
+    weighted = [deployment for deployment in deployments if deployment.weight]
+    if len(weighted) == 1:
+        return weighted[0]
+    drawn = weighted or deployments
     if conversation is None:
-        return random.choices(deployments, weights)[0]  # noqa: S311 - not a secret
+        weights = [deployment.weight or 1.0 for deployment in drawn]
+        return random.choices(drawn, weights)[0]  # noqa: S311 - not a secret
 
-    def score(index: int) -> float:
-        digest = sha256(f"{conversation}\0{deployments[index].id}".encode()).digest()
+    def score(deployment: Deployment) -> float:
+        digest = sha256(f"{conversation}\0{deployment.id}".encode()).digest()
         uniform = (int.from_bytes(digest[:8]) + 1) / (2**64 + 1)
-        return weights[index] / -math.log(uniform)
+        return (deployment.weight or 1.0) / -math.log(uniform)
 
-    return deployments[max(range(len(deployments)), key=score)]
+    return max(drawn, key=score)
 
 
 @dataclass(slots=True)
@@ -310,26 +313,23 @@ class RetryingClient:
 
         All requests of a conversation draw the same one.
         """
-        client = request.client
-        waits_s = self._waits_s(model, request)
-        if not waits_s:
-            if request.deadline_s <= asyncio.get_running_loop().time():
+        now_s = asyncio.get_running_loop().time()
+        in_time = [d for d in model.deployments if request.end_s(d) > now_s]
+        if not in_time:
+            if request.deadline_s <= now_s:
                 raise DeadlineError(model.name)
             problem = "was not asked any more, because the time for the whole request is over"
             raise UpstreamError(model.name, problem, Failure.TIMEOUT)
-        closed = [d for d in model.deployments if waits_s.get(d.id) == 0]
-        left = [d for d in closed if d.id not in failed_ids] or closed
-        while left:
-            chosen = left[0]
-            if len(left) > 1:
-                chosen = _draw(left, request.conversation)
-            if self._breakers.admit(chosen.id, client):
-                return chosen
-            left.remove(chosen)
+        for has_failed in (False, True):
+            left = [d for d in in_time if (d.id in failed_ids) == has_failed]
+            while left:
+                chosen = left[0] if len(left) == 1 else _draw(left, request.conversation)
+                if self._breakers.admit(chosen.id, request.client):
+                    return chosen
+                left.remove(chosen)
         problem = "is not tried, because its circuit is open after recent failures"
-        raise UpstreamError(
-            model.name, problem, Failure.COOLING_DOWN, retry_after_s=min(waits_s.values())
-        )
+        wait_s = min([self._breakers.wait_s(d.id, request.client) for d in in_time])
+        raise UpstreamError(model.name, problem, Failure.COOLING_DOWN, retry_after_s=wait_s)
 
     def _waits_s(self, model: Model, request: UpstreamRequest) -> dict[str, float]:
         """Return the breakers' waits of the deployments for which the request has time left."""
@@ -366,11 +366,11 @@ class RetryingClient:
             headers = _without_betas(headers, known)
 
         async def write(*, has_thinking: bool = True) -> bytes:
-            if translation is None:
+            if translation is None or target is None:
                 body = request.body.with_model(deployment.upstream_model)
             else:
                 body = await translation.body_for(
-                    model, deployment, self._proofs, has_thinking=has_thinking
+                    model, deployment, target, self._proofs, has_thinking=has_thinking
                 )
             if deployment.parameters:
                 body = add_parameters(body, deployment.parameters, path, deployment.upstream_model)
@@ -381,21 +381,25 @@ class RetryingClient:
         body = await write()
         remember: Callable[[], None] | None = None
         while True:
-            outgoing = OutgoingRequest(
+            outgoing = HttpRequest(
                 model.name,
                 path,
+                deployment.url(path, request.query if is_native else ""),
                 body,
+                deployment.timeouts,
                 headers,
-                request.deadline_s,
                 request.client,
-                started_s=request.started_s,
-                query=request.query if is_native else "",
                 needs_new_connection=not may_be_repeated(path),
-                trace=request.trace,
-                reserve_memory=request.reserve_memory,
                 on_sent=attempt.mark_sent,
             )
-            answer = await self._client.send(deployment, outgoing)
+            answer = await self._client.send(
+                deployment,
+                outgoing,
+                deadline_s=request.deadline_s,
+                started_s=request.started_s,
+                trace=request.trace,
+                reserve_memory=request.reserve_memory,
+            )
             attempt.status = answer.status
             started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", answer)
             started.is_translated = not is_native
@@ -410,9 +414,11 @@ class RetryingClient:
                         other_headers = _without_betas(headers, refused)
                         found = [(deployment.id, beta, request.client) for beta in refused]
                         remember = partial(self._remember_refusals, found)
-                    elif translation is not None and may_refuse_thinking(started.body):
+                    elif translation and target and may_refuse_thinking(started.body):
                         other = await write(has_thinking=False)
-                        remember = partial(translation.refuse_proofs, deployment, self._proofs)
+                        remember = partial(
+                            translation.refuse_proofs, deployment, target, self._proofs
+                        )
             except BaseException as exc:
                 started.close(exc)
                 raise
@@ -436,8 +442,8 @@ class RetryingClient:
     ) -> None:
         """Read the start of an answer, translate it, and remember who made its proofs."""
         translation, translator, on_proof = request.translation, None, None
-        if translation is not None and started.is_translated and answer.status < 400:
-            translator = translation.answer_translator(started.deployment)
+        if translation and target and started.is_translated and answer.status < 400:
+            translator = translation.answer_translator(started.deployment, target)
         if target is not None and target.has_proofs:
             account = account_of(started.deployment, target)
             on_proof = partial(self._proofs.remember, account=account)

@@ -105,14 +105,19 @@ class Translation:
     _proofs: list[str] | None = None
 
     async def body_for(
-        self, model: Model, deployment: Deployment, memory: ProofMemory, *, has_thinking: bool
+        self,
+        model: Model,
+        deployment: Deployment,
+        api: UpstreamApi,
+        memory: ProofMemory,
+        *,
+        has_thinking: bool,
     ) -> bytes:
         """Return the request's body for a deployment, without reasoning that is invalid there.
 
-        Without `has_thinking`, there is no reasoning in it at all. Raises UpstreamError if there is
-        too little memory.
+        `api` is what `target_of` returns. Without `has_thinking`, there is no reasoning in it at
+        all. Raises UpstreamError if there is too little memory.
         """
-        api = self.target_of(deployment) or self.client
         account = account_of(deployment, api)
 
         def is_foreign(proof: str) -> bool:
@@ -173,20 +178,17 @@ class Translation:
             self._proofs = [proof.decode(errors="replace") for proof in distinct]
         return self._proofs
 
-    def refuse_proofs(self, deployment: Deployment, memory: ProofMemory) -> None:
+    def refuse_proofs(self, deployment: Deployment, api: UpstreamApi, memory: ProofMemory) -> None:
         """Remember that a deployment refuses the proofs in the client's body.
 
         Without any, what it refuses has no proof: reasoning, or what is attached to calls.
         """
-        account = account_of(deployment, self.target_of(deployment) or self.client)
+        account = account_of(deployment, api)
         for proof in self.proofs or ("",):
             memory.refuse(unseal("", proof, self.client.name).proof, account)
 
-    def answer_translator(self, deployment: Deployment) -> AnswerTranslator | None:
-        """Return a translator of a deployment's answer, or None if it needs none."""
-        source = self.target_of(deployment)
-        if source is None or source is self.client:
-            return None
+    def answer_translator(self, deployment: Deployment, source: UpstreamApi) -> AnswerTranslator:
+        """Return a translator of a deployment's answer, which is in another API."""
         return AnswerTranslator(
             source,
             self.client,

@@ -15,7 +15,6 @@ from math import isfinite
 from typing import Any
 
 import h11
-import httpx
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
@@ -113,7 +112,7 @@ async def _exchange(parts: Sequence[bytes], *, is_reset: bool, is_pumped: bool) 
     """Send a request, let the upstream send these parts, and read the answer."""
     connection, transport = Connection(), FakeTransport()
     connection.connection_made(transport)
-    await connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
+    await connection.send("m", b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
     outcome = Outcome()
     reading = asyncio.create_task(_read(connection, outcome))
     await _play(connection, transport, parts, is_pumped=is_pumped)
@@ -147,8 +146,8 @@ async def _read(connection: Connection, outcome: Outcome) -> None:
         outcome.status, outcome.headers = connection.status, list(connection.headers)
         while part := await connection.read():
             outcome.body += part
-    except httpx.TransportError as exc:
-        outcome.error = type(exc).__name__
+    except UpstreamError as exc:
+        outcome.error = exc.problem
 
 
 def check(data: bytes) -> None:
@@ -315,7 +314,7 @@ def check_memory(data: bytes) -> None:
 async def _flood(parts: Sequence[bytes]) -> None:
     connection, transport = Connection(), FakeTransport()
     connection.connection_made(transport)
-    await connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
+    await connection.send("m", b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
     accepted_bytes = await _play(connection, transport, parts, is_pumped=True)
     kept_bytes = held_bytes(connection, apart_from=(transport, virtual_loop()))
     connection.close()

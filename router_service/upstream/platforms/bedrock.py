@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import os
 import zlib
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import orjson
 from botocore import UNSIGNED
 from botocore.auth import SigV4Auth
@@ -26,7 +24,7 @@ from router_service.apis.messages.api import MESSAGES
 from router_service.settings import Deployment
 from router_service.settings.platforms import Bedrock, secret_texts
 from router_service.upstream.bodies import decode_json
-from router_service.upstream.connection import HttpResponse, RawHeaders
+from router_service.upstream.connection import Fault, HttpRequest, HttpResponse, RawHeaders
 from router_service.upstream.platforms.credentials import (
     Credentials,
     CredentialSource,
@@ -35,7 +33,6 @@ from router_service.upstream.platforms.credentials import (
 from router_service.upstream.platforms.platform import (
     AdaptedResponse,
     PlatformClient,
-    PlatformRequest,
     known_betas,
     messages_body,
     without_fields,
@@ -117,38 +114,40 @@ class BedrockClient(PlatformClient):
                 self.title, self._fetch, REMEDY, secrets=secret_texts(platform)
             )
 
-    def prepare(self, deployment: Deployment, request: PlatformRequest) -> PlatformRequest:
-        """Return a signed request to invoke a model, or to converse with it.
+    def prepare(self, deployment: Deployment, request: HttpRequest) -> None:
+        """Sign a request to invoke a model, or to converse with it.
 
         The signature of a small body takes 0.1 ms, and of 1 MB 0.9 ms.
         """
-        headers = request.headers
         if request.path == MESSAGES.path:
-            betas = known_betas(headers, KNOWN_BETAS)
-            headers = without_headers(headers, b"anthropic-version", b"anthropic-beta")
-            body, is_streamed = messages_body(request, VERSION, keeps_stream=False, betas=betas)
+            betas = known_betas(request.headers, KNOWN_BETAS)
+            request.headers = without_headers(
+                request.headers, b"anthropic-version", b"anthropic-beta"
+            )
+            request.body, is_streamed = messages_body(
+                request, VERSION, keeps_stream=False, betas=betas
+            )
             operation = "invoke-with-response-stream" if is_streamed else "invoke"
         elif request.path == CONVERSE.path:
-            body, is_streamed = without_fields(request, "model", "stream")
+            request.body, is_streamed = without_fields(request, "model", "stream")
             operation = "converse-stream" if is_streamed else "converse"
         else:
             raise self.lacks(request)
         model = quote(deployment.upstream_model, safe="")
-        url = f"{deployment.base_url}/model/{model}/{operation}"
+        request.url = f"{deployment.base_url}/model/{model}/{operation}"
         if self.credentials is not None and (found := self.credentials.current()) is not None:
             signed = {"content-type": "application/json"}
-            aws_request = AWSRequest(request.method, url, signed, body)
+            aws_request = AWSRequest(request.method, request.url, signed, request.body)
             SigV4Auth(found.value, SERVICE, self._platform.region).add_auth(aws_request)
-            headers = [
-                *without_headers(headers, b"content-type"),
+            request.headers = [
+                *without_headers(request.headers, b"content-type"),
                 *(
                     (name.lower().encode(), value.encode())
                     for name, value in aws_request.headers.items()
                 ),
             ]
-        return replace(request, url=url, headers=headers, body=body)
 
-    def read(self, response: HttpResponse, path: str) -> HttpResponse:
+    def read(self, response: HttpResponse, request: HttpRequest) -> HttpResponse:
         """Return a response with server-sent events, and errors with the status that they mean."""
         headers = dict(response.headers)
         if response.status >= 400:
@@ -160,7 +159,7 @@ class BedrockClient(PlatformClient):
             rest = without_headers(response.headers, b"content-length")
             return ErrorResponse(status, rest, response, kind)
         if headers.get(b"content-type", b"").lower().startswith(EVENT_STREAM):
-            return EventStreamResponse(response, is_messages=path == MESSAGES.path)
+            return EventStreamResponse(response, request)
         return response
 
     def _fetch(self) -> Credentials[ReadOnlyCredentials]:
@@ -271,7 +270,7 @@ class ErrorResponse(AdaptedResponse):
 class EventStreamResponse(AdaptedResponse):
     """A binary event stream of AWS as server-sent events."""
 
-    def __init__(self, response: HttpResponse, *, is_messages: bool) -> None:
+    def __init__(self, response: HttpResponse, request: HttpRequest) -> None:
         kept = without_headers(response.headers, b"content-type", b"content-length")
         if any(name == b"content-length" for name, _ in response.headers):
             # Whoever reads the events must know that they have an end.
@@ -279,7 +278,7 @@ class EventStreamResponse(AdaptedResponse):
         super().__init__(
             response.status, [*kept, (b"content-type", b"text/event-stream")], response
         )
-        self._is_messages = is_messages
+        self._model, self._is_messages = request.model, request.path == MESSAGES.path
         self._held = bytearray()
 
     async def read(self) -> bytes:
@@ -288,7 +287,7 @@ class EventStreamResponse(AdaptedResponse):
             part = await self.response.read()
             if not part:
                 if self._held:
-                    raise httpx.RemoteProtocolError("the event stream ended within an event")
+                    raise Fault.PROTOCOL.error(self._model, "the stream ended within an event")
                 return b""
             events = self._events(part)
             if events:
@@ -301,7 +300,7 @@ class EventStreamResponse(AdaptedResponse):
             while (message := self._next_message()) is not None:
                 written.append(_write_event(*message, is_messages=self._is_messages))
         except Exception as exc:  # whatever the upstream sends, reading it is its failure
-            raise httpx.RemoteProtocolError(f"the event stream cannot be read: {exc}") from exc
+            raise Fault.PROTOCOL.error(self._model, f"an event cannot be read: {exc}") from exc
         return b"".join(written)
 
     def _next_message(self) -> tuple[dict[str, str], bytes] | None:

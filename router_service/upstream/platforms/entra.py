@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from router_service.settings import Deployment
 from router_service.settings.platforms import Entra, secret_texts
+from router_service.upstream.connection import HttpRequest
 from router_service.upstream.platforms.credentials import (
     Credentials,
     CredentialSource,
     secrets_of_environment,
 )
-from router_service.upstream.platforms.platform import PlatformClient, PlatformRequest
+from router_service.upstream.platforms.platform import PlatformClient
 
 REMEDY = (
     "Check tenant_id, client_id and client_secret, or what DefaultAzureCredential finds on this"
@@ -35,12 +35,12 @@ class EntraClient(PlatformClient):
             self.title, self._fetch, REMEDY, secrets=secret_texts(platform)
         )
 
-    def prepare(self, deployment: Deployment, request: PlatformRequest) -> PlatformRequest:
+    def prepare(self, deployment: Deployment, request: HttpRequest) -> None:
         """Add the token; the address and the body stay as they are."""
         found = self.credentials.current()
         token = "" if found is None else found.value
         authorization = (b"authorization", b"Bearer " + token.encode())
-        return replace(request, headers=[*request.headers, authorization])
+        request.headers.append(authorization)
 
     def _fetch(self) -> Credentials[str]:
         self.credentials.note_secrets(*secrets_of_environment(*SECRET_VARIABLES))

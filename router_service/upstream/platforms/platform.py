@@ -11,27 +11,13 @@ from router_service.apis.conversation import Json
 from router_service.core.errors import Failure, InvalidRequestError, UpstreamError
 from router_service.settings import Deployment
 from router_service.upstream.bodies import find_field, with_fields, without_field
-from router_service.upstream.connection import HttpResponse, RawHeaders
+from router_service.upstream.connection import HttpRequest, HttpResponse, RawHeaders
 from router_service.upstream.platforms.credentials import CredentialSource
 from router_service.upstream.redaction import Secrets
 
 OF_THE_ACCOUNT = frozenset({401, 403})
 """Statuses that say that the gateway's account may not do this. No client can cause them here: on
 these platforms, moderated content has other statuses."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlatformRequest:
-    """A request to a deployment before, and after, it is addressed and authenticated."""
-
-    model: str
-    """The pool's name of the model, for errors."""
-    method: str
-    path: str
-    """The endpoint of the API, such as `/messages`."""
-    url: str
-    headers: RawHeaders
-    body: bytes
 
 
 class PlatformClient(ABC):
@@ -43,18 +29,15 @@ class PlatformClient(ABC):
     """What authenticates requests; None if the deployment's key does."""
 
     @abstractmethod
-    def prepare(self, deployment: Deployment, request: PlatformRequest) -> PlatformRequest:
-        """Return a request with its final address, headers and body.
+    def prepare(self, deployment: Deployment, request: HttpRequest) -> None:
+        """Give a request its final address, headers and body.
 
         There are valid credentials if they are needed. Raises UpstreamError if the platform does
         not have the endpoint.
         """
 
-    def read(self, response: HttpResponse, path: str) -> HttpResponse:
-        """Return a response in the form that the rest of the gateway reads.
-
-        `path` is the endpoint of the API.
-        """
+    def read(self, response: HttpResponse, request: HttpRequest) -> HttpResponse:
+        """Return the response to a request in the form that the rest of the gateway reads."""
         if response.status in OF_THE_ACCOUNT:
             self.note_refusal()
             return AdaptedResponse(401, response.headers, response)
@@ -70,7 +53,7 @@ class PlatformClient(ABC):
         if self.credentials is not None:
             self.credentials.refuse()
 
-    def lacks(self, request: PlatformRequest) -> UpstreamError:
+    def lacks(self, request: HttpRequest) -> UpstreamError:
         """Return the error for an endpoint that the platform does not have."""
         problem = f"was not asked, because {self.title} does not have the endpoint {request.path}"
         return UpstreamError(request.model, problem, Failure.UNFIT)
@@ -90,7 +73,7 @@ class AdaptedResponse:
 
 
 def messages_body(
-    request: PlatformRequest, version: str, *, keeps_stream: bool, betas: Sequence[str] = ()
+    request: HttpRequest, version: str, *, keeps_stream: bool, betas: Sequence[str] = ()
 ) -> tuple[bytes, bool]:
     """Return a Messages request as a platform takes it, and whether its answer is streamed.
 
@@ -104,7 +87,7 @@ def messages_body(
     return with_fields(body, added), is_streamed
 
 
-def without_fields(request: PlatformRequest, *names: str) -> tuple[bytes, bool]:
+def without_fields(request: HttpRequest, *names: str) -> tuple[bytes, bool]:
     """Return a request's body without some fields, and whether its answer is streamed."""
     body = request.body
     try:

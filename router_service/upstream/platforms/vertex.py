@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from router_service.apis.chat.api import CHAT
 from router_service.apis.messages.api import MESSAGES
 from router_service.settings import Deployment
 from router_service.settings.platforms import Vertex
-from router_service.upstream.connection import RawHeaders
+from router_service.upstream.connection import HttpRequest, RawHeaders
 from router_service.upstream.platforms.credentials import Credentials, CredentialSource
 from router_service.upstream.platforms.platform import (
     PlatformClient,
-    PlatformRequest,
     known_betas,
     messages_body,
     without_headers,
@@ -58,14 +56,14 @@ class VertexClient(PlatformClient):
             self.title, self._fetch, REMEDY, secrets=_private_texts(self._given)
         )
 
-    def prepare(self, deployment: Deployment, request: PlatformRequest) -> PlatformRequest:
-        """Return a request to a publisher's model, or to the API that is compatible with OpenAI's.
+    def prepare(self, deployment: Deployment, request: HttpRequest) -> None:
+        """Address a request to a publisher's model, or to the API that is compatible with OpenAI's.
 
         Vertex AI has no other endpoint in the form of OpenAI's API.
         """
-        base, headers, body = deployment.base_url, request.headers, request.body
+        base, headers = deployment.base_url, request.headers
         if request.path == CHAT.path and CHAT in deployment.apis:
-            url = f"{base}/endpoints/openapi{CHAT.path}"
+            request.url = f"{base}/endpoints/openapi{CHAT.path}"
         elif request.path in {MESSAGES.path, MESSAGES.counting_path} and (
             MESSAGES in deployment.apis
         ):
@@ -75,17 +73,16 @@ class VertexClient(PlatformClient):
             if betas:
                 headers = [*headers, (b"anthropic-beta", ",".join(betas).encode())]
             if request.path == MESSAGES.path:
-                body, is_streamed = messages_body(request, VERSION, keeps_stream=True)
+                request.body, is_streamed = messages_body(request, VERSION, keeps_stream=True)
                 model = quote(deployment.upstream_model, safe="@")
-                url = f"{models}/{model}:{'streamRawPredict' if is_streamed else 'rawPredict'}"
+                operation = "streamRawPredict" if is_streamed else "rawPredict"
+                request.url = f"{models}/{model}:{operation}"
             else:
-                url = f"{models}/count-tokens:rawPredict"
+                request.url = f"{models}/count-tokens:rawPredict"
         else:
             raise self.lacks(request)
         found = self.credentials.current()
-        return replace(
-            request, url=url, body=body, headers=[*headers, *(found.value if found else [])]
-        )
+        request.headers = [*headers, *(found.value if found else [])]
 
     def _fetch(self) -> Credentials[RawHeaders]:
         from google import auth  # noqa: PLC0415 - an extra

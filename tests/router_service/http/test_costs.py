@@ -99,6 +99,13 @@ def test_cached_and_reasoning_tokens_have_their_own_price(stream: bool) -> None:
         assert float(response.headers[COST_HEADER]) == pytest.approx(COST_USD)
 
 
+def test_time_is_recorded_at_the_cost_that_the_client_saw() -> None:
+    """At a price by time, sending the answer adds nothing to what its header says."""
+    with asked(Price(usd_per_hour=3600), stream=False) as (http, response):
+        recorded = record_of(http, response)["actual_cost_usd"]
+    assert float(response.headers[COST_HEADER]) == pytest.approx(recorded, abs=1e-9)
+
+
 def overview(http: httpx.Client) -> dict[str, Any]:
     """Return the sums over all requests, as the page shows them."""
     total: dict[str, Any] = http.get("/ui/api/traffic/overview").json()["total"]

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from router_service.apis.chat.api import CHAT
 from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Deployment, Timeouts
 from router_service.upstream.client import (
     MAX_RETRY_AFTER_S,
-    NEVER_SENT,
-    PROBLEMS,
-    OutgoingRequest,
     UpstreamAnswer,
     UpstreamClient,
     read_retry_after,
-    translate_error,
 )
+from router_service.upstream.connection import HttpRequest
 from router_service.upstream.streams import EventReader
 from tests.attacks import WAITS
 from tests.serving import Sandbox, scripted
@@ -45,9 +42,10 @@ def served_at(base_url: str, key: str | None = None) -> Deployment:
     return Deployment(upstream_model="m", base_url=base_url, api_key=secret)
 
 
-def outgoing(headers: Mapping[str, str] | None = None) -> OutgoingRequest:
+def outgoing(deployment: Deployment, headers: Mapping[str, str] | None = None) -> HttpRequest:
     """Return a chat request with a client's headers."""
-    return OutgoingRequest("m", "/chat/completions", BODY, headers or {})
+    url = deployment.url(CHAT.path)
+    return HttpRequest("m", CHAT.path, url, BODY, deployment.timeouts, headers or {})
 
 
 async def whole(answer: UpstreamAnswer) -> bytes:
@@ -64,7 +62,7 @@ def ask(
         client = UpstreamClient(max_connections=5)
         answer = (0, b"")
         for _ in range(times):
-            with await client.send(deployment, outgoing(headers)) as response:
+            with await client.send(deployment, outgoing(deployment, headers)) as response:
                 answer = (response.status, await whole(response))
         await client.aclose()
         return answer
@@ -78,7 +76,7 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
     async def exchange() -> tuple[list[bytes], Usage | None, UpstreamError | None]:
         deployment = served_at(base_url)
         client = UpstreamClient(max_connections=5)
-        with await client.send(deployment, outgoing()) as answer:
+        with await client.send(deployment, outgoing(deployment)) as answer:
             assert answer.is_stream
             reader, parts, error = EventReader(answer), [], None
             try:
@@ -90,27 +88,6 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
         return parts, reader.usage, error
 
     return asyncio.run(exchange())
-
-
-def subclasses(kind: type[httpx.HTTPError]) -> Iterator[type[httpx.HTTPError]]:
-    """Yield the classes below a class of httpx that have no subclasses."""
-    below = [child for child in kind.__subclasses__() if child.__module__.startswith("httpx")]
-    for child in below:
-        yield from subclasses(child)
-    if not below:
-        yield kind
-
-
-@pytest.mark.parametrize("kind", list(subclasses(httpx.HTTPError)))
-def test_every_error_of_httpx_is_mapped(kind: type[httpx.HTTPError]) -> None:
-    """Each class that httpx raises has its own message, and timeouts are recognized."""
-    assert kind in PROBLEMS
-    error = translate_error(kind.__new__(kind), "m")
-    assert PROBLEMS[kind] in str(error)
-    is_sent = not issubclass(kind, (*NEVER_SENT, httpx.PoolTimeout))
-    assert error.timed_out == (is_sent and issubclass(kind, httpx.TimeoutException))
-    never_sent = {Failure.UNREACHABLE, Failure.BUSY}
-    assert (error.failure in never_sent) != is_sent
 
 
 def test_body_is_unchanged_and_headers_are_filtered(sandbox: Sandbox) -> None:
@@ -148,6 +125,24 @@ def test_key_can_be_sent_in_azures_header(sandbox: Sandbox) -> None:
     assert (sent["api-key"], sent.get("authorization")) == ("k", None)
 
 
+def test_deployments_with_the_same_id_keep_their_own_headers(sandbox: Sandbox) -> None:
+    """Two models may have the same upstream model and key, but send the key in other headers."""
+    one = served_at(sandbox.base_url, "k")
+    other = one.model_copy(update={"key_header": "x-api-key"})
+    assert one.id == other.id
+
+    async def exchange() -> list[str | None]:
+        client, sent = UpstreamClient(max_connections=5), []
+        for deployment in (one, other, one):
+            with await client.send(deployment, outgoing(deployment)) as answer:
+                await whole(answer)
+            sent.append(sandbox.last_headers().get("x-api-key"))
+        await client.aclose()
+        return sent
+
+    assert asyncio.run(exchange()) == [None, "k", None]
+
+
 def test_cookies_are_not_kept() -> None:
     """A cookie that an answer sets is not sent with the next request."""
     received: list[bytes] = []
@@ -164,7 +159,7 @@ def test_cookies_are_not_kept() -> None:
         deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
         client = UpstreamClient(max_connections=5)
         for _ in range(2):
-            with await client.send(deployment, outgoing()) as answer:
+            with await client.send(deployment, outgoing(deployment)) as answer:
                 assert await whole(answer) == b"{}"
         await client.aclose()
         server.close()

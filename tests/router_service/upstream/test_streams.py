@@ -23,11 +23,11 @@ from router_service.settings import Deployment
 from router_service.upstream.bodies import read_json
 from router_service.upstream.client import (
     ANSWER_COPIES,
-    OutgoingRequest,
     ReserveMemory,
     UpstreamClient,
     unlimited,
 )
+from router_service.upstream.connection import HttpRequest
 from router_service.upstream.streams import (
     MAX_EVENT_BYTES,
     EventReader,
@@ -64,10 +64,9 @@ def relay(
         client = UpstreamClient(max_connections=1)
         parts: list[bytes] = []
         error = None
-        message = OutgoingRequest(
-            "m", "/chat/completions", b"{}", {}, reserve_memory=reserve_memory
-        )
-        with await client.send(deployment, message) as answer:
+        message = HttpRequest("m", "/chat/completions", url, b"{}", deployment.timeouts)
+        sent = client.send(deployment, message, reserve_memory=reserve_memory)
+        with await sent as answer:
             reader = EventReader(answer, expects_json=expects_json)
             try:
                 async for events in reader.events:
