@@ -116,7 +116,7 @@ def test_verified_steps_can_be_walked_through(page: Page, conversation: list[str
             page.keyboard.press("ArrowRight")
         expect(walk.get_by_role("heading")).to_have_text(title)
         expect(walk).to_contain_text(text)
-    expect(walk).to_contain_text("It is the likeliest answer")
+    expect(walk).to_contain_text("medium: the likeliest of 2 models' answers (80%)")
     page.keyboard.press("ArrowLeft")
     expect(walk.get_by_role("heading")).to_have_text("medium is asked")
     expect(dialog).to_contain_text("Request 1 of 2 of this conversation")
