@@ -52,6 +52,9 @@ _ID = re.compile(r"[a-zA-Z0-9_-]{1,50}")
 """An answer's id without its prefix. The ids of its items are longer by up to 9 characters, and
 OpenAI accepts 64 characters."""
 
+_REFUSALS = (Stop.FILTER, Stop.REFUSAL)
+"""Why an answer ended whose text is no summary of the conversation."""
+
 
 @dataclass(slots=True)
 class _HeldCall:
@@ -132,7 +135,7 @@ class AnswerTranslator:
                     parts.append(replace(other, text=fix_surrogates(text)))
                 case None:
                     pass
-        if self._compacts and not summary_of(parts):
+        if self._compacts and (answer.stop in _REFUSALS or not summary_of(parts)):
             raise self._foreign("has no summary")
         written = self._writer.whole(replace(answer, id=self._answer_id, parts=tuple(parts)))
         return encode(written)
@@ -166,7 +169,7 @@ class AnswerTranslator:
             raise self._foreign(exc.problem) from exc
         if self._compacts and self.record.has_stopped:
             kept = self.record.answer()
-            if kept is not None and not kept.text.strip():
+            if kept is not None and (kept.stop in _REFUSALS or not kept.text.strip()):
                 raise self._foreign("has no summary")
         return written
 

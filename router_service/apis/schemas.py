@@ -86,8 +86,9 @@ def object_schema(schema: Json) -> Schema:
     """
     top: Schema = schema if isinstance(schema, dict) else {}
     if _REFUSED_ON_TOP.isdisjoint(top) and top.get("type", "object") == "object":
-        is_whole = "type" in top and "properties" in top
-        return top if is_whole else {"type": "object", "properties": {}, **top}
+        # Some servers of MCP write null for what a tool does not have.
+        top = {name: value for name, value in top.items() if value is not None}
+        return {"type": "object", "properties": {}, **top}
     try:
         merged = _Merging(top).merge(top)
     except UnwritableError:

@@ -62,7 +62,7 @@ _log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
 
-_MARKER = re.compile(r"(?<=.)\[[^\[\]]*\]$")
+_MARKER = re.compile(r"(?<=[^\s\]])\s?(?:\[[^\[\]]*\]){1,3}$")
 """What clients append for themselves, such as Claude Code's `[1m]` for a long context window."""
 
 CLAUDE_PREFIX = "claude-"

@@ -108,9 +108,10 @@ Cohere."""
 
 _QUOTA_CODES = frozenset(
     "insufficient_quota billing_error billing_hard_limit_reached billing_not_active "
-    "exceeded_current_quota_error".split()
+    "exceeded_current_quota_error insufficient_user_quota Arrearage".split()
 )
-"""Codes or types of errors about an account without credit, at OpenAI, Anthropic and Moonshot."""
+"""Codes or types of errors about an account without credit, at OpenAI, Anthropic, Moonshot, One API
+and Alibaba."""
 _QUOTA_MESSAGE = "credit balance is too low"
 """What Anthropic says in an `invalid_request_error`."""
 
@@ -255,6 +256,8 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
     status, headers = answer.status, answer.headers
     if _is_about_quota(error):
         failure, status, headers = Failure.QUOTA, 429, [*headers, _NO_RETRY]
+        if isinstance(value, dict) and not is_error(value):  # its code and message are on top
+            body = encode(write_openai_error(read_error(value, status)))
     elif answer.status in {400, 413, 422} and _is_too_long(error):
         failure = Failure.TOO_LONG
     elif answer.status == 429 and _TOO_LARGE in body:
@@ -383,7 +386,7 @@ def failure_of_error(value: Json, api: UpstreamApi | None = None) -> Failure:
     """
     error = error_fields(value) if api is None else api.error_fields(value)
     code = error.get("code") if isinstance(error, dict) else None
-    if _is_about_quota(error):
+    if _is_about_quota(error) or code == 402:
         return Failure.QUOTA
     if _is_too_long(error):
         return Failure.TOO_LONG

@@ -53,7 +53,14 @@ _NUMBER = re.compile(
 _DIGITS = re.compile(r"\d+")
 _RUN = re.compile(r"(?<!\d)(?<!\d\.)\d++(?!\.\d)")
 """Digits that are no part of a decimal number: 4.5 does not identify number 5."""
-_JOINED = [re.compile(rf"(?<!\d)\d++(?:{separator}\d++)+") for separator in ("-", " ", r"\.")]
+_JOINED = [
+    re.compile(rf"(?<!\d)\d++(?:{separator}\d++)+")
+    for separator in ("-", " ", r"\.", "[-. ()/_\\u00a0\\u2010-\\u2015\\u202f]{1,2}")
+]
+"""Numbers that are written in groups. Only the last pattern has groups with several separators, as
+in `+1 (555) 123-4567`, and it may join a number with its neighbour."""
+_CODE = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+_INNER_LETTER = re.compile(r"\d[^\W\d_]")
 _MULTIPLES = {
     "hundred": 100,
     "thousand": 1_000,
@@ -159,6 +166,8 @@ class Said:
         self._latest = [*dict.fromkeys(computed)][:MAX_CALCULATED]
         joined = text.replace(") ", "-")  # (555) 123-4567
         groups = (re.sub(r"\D", "", run) for each in _JOINED for run in each.findall(joined))
+        codes = (code for code in _CODE.findall(lower) if any(map(str.isdigit, code)))
+        self._codes = {code.replace("-", "") for code in codes}
         self._digits = {
             *map(_without_zeros, _RUN.findall(text)),
             *map(str, (*whole, *spoken)),
@@ -178,17 +187,29 @@ class Said:
     def has_digits_of(self, value: str | float) -> bool:
         """Return whether the conversation has the digits of a value, apart from leading zeros.
 
-        Those of a text may be said in groups, if they are many.
+        Those of a text may be said in groups, if they are many. The letters that follow a digit
+        belong to it: 1AA is not 1AB.
         """
         if not isinstance(value, str):
             return str(exact(abs(value))) in self._digits
         words = [*map(_without_zeros, _WORD.findall(value.lower()))]
+        if len(words) > 1 and self._has_together(words):
+            return True
+        codes = [code for code in _CODE.findall(value.lower()) if _INNER_LETTER.search(code)]
         groups = [word for word in words if word.isdigit()]
-        return (
-            (len(words) > 1 and f" {' '.join(words)} " in self._words)
-            or all(group in self._digits for group in groups)
+        return all(
+            self._has_together([*map(_without_zeros, _WORD.findall(code))]) for code in codes
+        ) and (
+            all(group in self._digits for group in groups)
             or _without_zeros("".join(_DIGITS.findall(value))) in self._digits
         )
+
+    def has_code(self, text: str) -> bool:
+        """Return whether the conversation has the letters and digits of a text as one word."""
+        return "".join(re.findall(r"[^\W_]+", text.lower())) in self._codes
+
+    def _has_together(self, words: Sequence[str]) -> bool:
+        return f" {' '.join(words)} " in self._words
 
     def share_of_text(self, text: str) -> float:
         """Return the share of a text's words that were said: 1 if they were said together."""
@@ -317,8 +338,8 @@ def is_in_schema(value: Json, schema: Schema) -> bool:
 
 _IDENTIFIERS = frozenset(
     "id ids identifier identifiers uuid uuids guid guids isbn issn iban ssn vin imei sku skus "
-    "asin ean upc zip zipcode zips postcode phone phones telephone tel fax pid pids port ports "
-    "pin account invoice".split()
+    "asin ean upc zip zipcode zips postcode phone phones telephone tel mobile fax pid pids port "
+    "ports pin pnr account invoice issue ticket".split()
 )
 """Last words of the name of a value that identifies something."""
 _NUMBERED = frozenset(
@@ -338,7 +359,13 @@ _LIST_OF = re.compile(
     r"\W*(?:(?:an?|the)\s+)?(?:[\w-]+\s+)?(?:list|array|set)\s+of\s+", re.IGNORECASE
 )
 _HEAD_END = re.compile(
-    r"[^\w\s'/-]|\b(?:of|for|to|in|on|at|from|by|with|that|which|who|whose|where|used|as|is)\b",
+    r"[^\w\s'/-]|\b(?:of|for|to|in|on|at|from|by|with|that|which|who|whose|where|used|as|is|or)\b",
+    re.IGNORECASE,
+)
+_MARK = re.compile(r"^\W*(?:required|optional|mandatory)\b\W+", re.IGNORECASE)
+_THAT_IDENTIFIES = re.compile(
+    r"\W*(?:(?:an?|the|unique)\s+)*(?:\w+\s+)?(?:(?:that|which)\s+)?(?:uniquely\s+)?"
+    r"identif(?:ies|ying)\b",
     re.IGNORECASE,
 )
 _NUMBER_OF_ONE = re.compile(
@@ -367,12 +394,13 @@ def _identifies(name: str, parent: str, description: str, form: str) -> bool:
     own = _words_of(name)
     if _ends_in_identifier([*_words_of(parent), *own]) or own[:1] in (["id"], ["ids"]):
         return True
-    description = _LIST_OF.sub("", description, count=1)
+    description = _LIST_OF.sub("", _MARK.sub("", description, count=1), count=1)
     head = _HEAD_END.split(description, maxsplit=1)[0]
     of_one = _NUMBER_OF_ONE.match(description)
     return (
         _ends_in_identifier(_words_of(head))
         or _ends_in_identifier(_words_of(form))
+        or _THAT_IDENTIFIES.match(description) is not None
         or (of_one is not None and of_one[1].lower() in _NUMBERED)
     )
 
@@ -420,8 +448,9 @@ def source_of(  # noqa: PLR0911
     share = said.share_of_text(value) if share is None else share
     if is_identifying and any(map(str.isdigit, value[:MAX_VALUE_CHARACTERS])):
         value_digits = value[:MAX_VALUE_CHARACTERS]
-        if said.has_digits_of(value_digits) and (
-            share >= SAID_FROM or not any(map(str.isalpha, value_digits))
+        if said.has_code(value_digits) or (
+            said.has_digits_of(value_digits)
+            and (share >= SAID_FROM or not any(map(str.isalpha, value_digits)))
         ):
             return Source.SAID
     elif share >= SAID_FROM:

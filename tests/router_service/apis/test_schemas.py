@@ -86,6 +86,10 @@ CAT = an_object("kind", kind={"const": "cat"}, lives=NUMBER)
         ({"type": "object"}, {"type": "object", "properties": {}}),
         ({}, {"type": "object", "properties": {}}),
         (None, {"type": "object", "properties": {}}),
+        (
+            {"type": "object", "properties": None, "required": None},
+            {"type": "object", "properties": {}},
+        ),
         ({"$ref": "#/$defs/None"}, {"type": "object", "properties": {}}),
         (
             {

@@ -134,7 +134,12 @@ def test_providers_of_responses_compact_themselves(it: Peers, path: str) -> None
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    "content", [Content(text=" "), Content(calls=(("a", "get_weather", "{}"),), stop="calls")]
+    "content",
+    [
+        Content(text=" "),
+        Content(calls=(("a", "get_weather", "{}"),), stop="calls"),
+        Content(text="I cannot", stop="filter"),
+    ],
 )
 def test_answer_without_a_summary_is_a_failure(it: Peers, content: Content, stream: bool) -> None:
     """An empty item would lose the conversation."""

@@ -98,6 +98,8 @@ def test_messages_and_chat_get_the_same_decision(http: httpx.Client, router: Fak
         ({"tools": []}, "small", "chat"),
         # Claude Code marks a model whose long context window it wants to use.
         ({"model": "large[1m]"}, "large", "pinned"),
+        ({"model": "large[1m][1m]"}, "large", "pinned"),
+        ({"model": "large [1m]"}, "large", "pinned"),
         ({"model": "switchcraft[1m]"}, "medium", "threshold"),
         ({"model": "switchcraft:quality[1m]"}, "large", "threshold"),
         ({"model": "claude-sonnet-4-5[1m]"}, "medium", "threshold"),

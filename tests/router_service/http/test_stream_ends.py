@@ -510,6 +510,7 @@ def test_events_with_empty_data_are_not_relayed() -> None:
 
 
 NO_CREDITS = {"code": "insufficient_quota", "message": "No credits left"}
+CODE_402 = {**NO_CREDITS, "code": 402}
 BILLING = {"type": "error", "error": {"type": "billing_error", "message": "No credits left"}}
 LOW_BALANCE = {
     "type": "error",
@@ -539,6 +540,19 @@ QUOTA: dict[str, tuple[Api, Answer]] = {
             429,
         ),
     ),
+    "chat, OpenRouter, whole": (apis.CHAT, whole(json.dumps({"error": CODE_402}).encode())),
+    "chat, OpenRouter, first event": (apis.CHAT, stream(b": wait\n\n" + data({"error": CODE_402}))),
+    "chat, 400": (
+        apis.CHAT,
+        whole(json.dumps({"error": {**NO_CREDITS, "code": "Arrearage"}}).encode(), 400),
+    ),
+    "chat, 403": (
+        apis.CHAT,
+        whole(
+            json.dumps({"error": {**NO_CREDITS, "code": "insufficient_user_quota"}}).encode(), 403
+        ),
+    ),
+    "chat, fields on top": (apis.CHAT, whole(json.dumps(NO_CREDITS).encode(), 429)),
     "chat, 429": (apis.CHAT, whole(json.dumps({"error": NO_CREDITS}).encode(), 429)),
     "responses, whole": (
         apis.RESPONSES,
