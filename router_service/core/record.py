@@ -207,8 +207,6 @@ class Record:
     """Why the model answered, in one sentence; None if the reason says everything."""
     fallback_from: str | None = None
     """The model that should have answered, if another one did."""
-    answer_usd: float | None = None
-    """Cost of the delivered answer alone."""
     conversation: str | None = None
     """The conversation whose state the decision used."""
     is_unfamiliar: bool = False

@@ -222,7 +222,6 @@ def _record_of(exchange: Exchange) -> Record:
         ),
         stages=tuple(exchange.stages),
         why=exchange.why,
-        answer_usd=accepted.answer_usd,
         is_unfamiliar=plan.is_unfamiliar,
         track=plan.track,
         router_failed=plan.router_failed or exchange.verifier_failed,
@@ -287,7 +286,7 @@ def _add_decision(record: Record, exchange: Exchange, decision: Decision) -> Non
 
 def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:
     """Return what is recorded of an answer that a model was asked for."""
-    usage, answer = candidate.usage, candidate.answer
+    usage, answer, answer_usd = candidate.usage, candidate.answer, candidate.answer_usd
     return AnswerResult(
         model=candidate.model.name,
         seconds=candidate.seconds,
@@ -303,8 +302,8 @@ def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:
         cached_tokens=usage.cached_tokens if usage else 0,
         reasoning_tokens=usage.reasoning_tokens if usage else 0,
         is_estimated=usage.is_estimated if usage else False,
-        answer_usd=candidate.answer_usd,
-        cost_usd=candidate.cost_usd,
+        answer_usd=answer_usd,
+        cost_usd=candidate.with_attempts(answer_usd),
         failure=candidate.failure,
         calls=len(answer.calls) if answer else None,
     )

@@ -50,7 +50,9 @@ def _count_planned(  # noqa: PLR0912 - one after the other, in the order of the 
         counts[metrics.attempts, name, deployment_id, result] += 1
         if lost_usd:
             counts[metrics.cost_usd, name, "gateway"] += lost_usd
+    is_priced = False
     for answer in record.answers:
+        is_priced = is_priced or (answer.is_accepted and answer.answer_usd is not None)
         _count_answer(metrics, counts, answer)
         if answer.arm is not None:
             outcome = "failed" if answer.failure is not None else "rejected"
@@ -61,7 +63,7 @@ def _count_planned(  # noqa: PLR0912 - one after the other, in the order of the 
             counts[metrics.candidates, answer.arm, outcome] += 1
             counts[metrics.release_candidates, record.track, outcome] += 1
     is_answered = record.ending is Ending.COMPLETE and record.status < 400
-    if is_answered and record.answer_usd is None:
+    if is_answered and not is_priced:
         counts[metrics.unpriced, model, "price"] += 1
     if record.verification_steps is not None:
         metrics.verification_steps.observe(record.verification_steps)
