@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -48,7 +49,7 @@ def fill(database: Database, key: str) -> None:
     usage = UsageSettings(recent_requests=2 * ROWS)
     listed = RecentRequests(usage, DatabaseSettings(max_pending_rows=ROWS), turn_s=600)
     for _ in range(ROWS):
-        listed.add(make()._replace(key=key))
+        listed.add([replace(make(), key=key)])
     listed.write(database)
 
 

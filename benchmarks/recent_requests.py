@@ -13,14 +13,14 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from router_service.core.record import Ending, Record, RecordKind
 from router_service.database.background import DatabaseThread
 from router_service.database.engine import Database
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.recent_requests import (
-    MICRO,
     TIDY_ROWS,
-    RecentRequest,
     RecentRequests,
 )
 from router_service.telemetry.request_lists import (
@@ -38,32 +38,31 @@ SLICE_S = 0.01
 ROUNDS = 20
 
 
-def make() -> RecentRequest:
+def make() -> Record:
     """Return a request that ends now."""
-    return RecentRequest(
-        ended_us=int(time.time() * MICRO),
-        id=f"dec_{secrets.token_hex(12)}",
-        request_id=None,
+    name = f"dec_{secrets.token_hex(12)}"
+    return Record(
+        kind=RecordKind.PLANNED,
+        created=time.time(),
+        id=name,
+        request_id=name,
         key=f"team-{secrets.randbelow(50)}",
         team="research",
         path="/v1/chat/completions",
         model="gemini-2.5-flash-lite",
         deployment="gemini-2.5-flash-lite#0",
         arm="gemini-2.5-flash-lite",
-        policy="fast (utility=0.0306)",
+        policy="utility=0.0306",
+        policy_name="fast",
         reason="utility",
-        outcome="answered",
         status=200,
-        ending="complete",
-        error=None,
+        ending=Ending.COMPLETE,
         attempts=1,
         latency_s=0.8,
         first_byte_s=0.4,
-        cost_nusd=8_400,
+        actual_cost_usd=8.4e-6,
         prompt_tokens=400,
         completion_tokens=60,
-        candidates=None,
-        unverified=None,
         conversation=secrets.token_hex(16),
     )
 
@@ -75,8 +74,7 @@ def measure_writing(database: Database) -> None:
     rows = [make() for _ in range(ROWS)]
     started_s = time.thread_time()
     for row in rows:
-        RecentRequest(*row)
-        listed.add(row)
+        listed.add([row])
     print(f"adding a row: {(time.thread_time() - started_s) / ROWS * 1e6:.2f} us of CPU time")
     started_s, wall_s = time.thread_time(), time.perf_counter()
     listed.write(database)
@@ -96,7 +94,7 @@ def measure_rate(database: Database, rate: int) -> None:
     while (passed_s := time.monotonic() - started_s) < SECONDS:
         wanted = int(passed_s * rate)
         for number in range(added, wanted):
-            listed.add(row._replace(ended_us=int(time.time() * MICRO), id=f"dec_{number:024}"))
+            listed.add([replace(row, created=time.time(), id=f"dec_{number:024}")])
         added = wanted
         time.sleep(SLICE_S)
     print(f"{rate:6,} rows/s: {len(dropped) / max(1, added):.1%} dropped")

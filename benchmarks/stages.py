@@ -64,6 +64,8 @@ STAGES: Mapping[str, str] = {
     "http/protocol.py:_Cycle.send": "answer the client",
     "http/protocol.py:CorkedTransport._uncork": "answer the client",
     "requests/recording.py:Recorder.answered": "record and log",
+    "requests/recording.py:Recorder.ended": "record and log",
+    "requests/recording.py:Recorder._give": "record and log",
 }
 """The stage of each function of `router_service`, by its file and its qualified name."""
 

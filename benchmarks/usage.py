@@ -29,8 +29,7 @@ from itertools import islice
 from sqlalchemy import Connection, func, insert, select, text
 
 from router_service.access.accounts import Accounts
-from router_service.access.key import Key, Team
-from router_service.apis.usage import Usage
+from router_service.core.record import AnswerResult, Ending, Record, RecordKind
 from router_service.database.engine import Database
 from router_service.database.schema import keys, latencies, teams, usage
 from router_service.database.usage_sums import USAGE_SUMS
@@ -264,12 +263,20 @@ def first_rows(database: Database, query: UsageQuery) -> list[UsageRow]:
 def measure_writing(database: Database) -> None:
     """Print what a request costs, and what the database's thread does each second."""
     history = UsageHistory(UsageSettings(max_rows=100_000_000), DatabaseSettings())
-    key, tokens = Key("key-000001", team=Team("team-0001")), [Usage(400, 60, cached_tokens=100)]
+    answer = AnswerResult(
+        "gpt-4o-mini", 0.8, prompt_tokens=400, completion_tokens=60, cached_tokens=100
+    )
 
-    def add(key: Key = key) -> None:
+    def add(key: str = "key-000001", team: str = "team-0001") -> None:
         history.add(
-            key, "gpt-4o-mini", "drift=0.05", is_error=False, latency_s=0.8, cost_usd=0.001,
-            baseline_usd=0.01, tokens=tokens, candidates=1,
+            [
+                Record(
+                    RecordKind.PLANNED, "dec_1", "dec_1", "/v1/chat/completions", 200,
+                    Ending.COMPLETE, time.time(), 0.8, key, team, "gpt-4o-mini",
+                    policy="drift=0.05", actual_cost_usd=0.001, baseline_usd=0.01,
+                    answers=(answer,),
+                )
+            ]
         )  # fmt: skip
 
     count = 100_000
@@ -281,7 +288,7 @@ def measure_writing(database: Database) -> None:
         times_ms = []
         for _ in range(5):
             for number in range(subjects):
-                add(Key(f"key-{number:06}", team=Team(f"team-{number % TEAMS:04}")))
+                add(f"key-{number:06}", f"team-{number % TEAMS:04}")
             started_s = time.perf_counter()
             while history._pending or history._batch:
                 history.write(database)

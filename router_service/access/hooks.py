@@ -13,7 +13,7 @@ from typing import Protocol
 
 from router_service.access.allowance import Allowance
 from router_service.access.key import Key
-from router_service.core.decision_record import DecisionRecord
+from router_service.core.record import Record
 from router_service.core.values import request_value
 
 
@@ -70,7 +70,7 @@ class Outcome:
 
     status: int
     """The HTTP status; 499 if the client left before the answer."""
-    record: DecisionRecord | None
+    record: Record | None
     """The record with the total cost, tokens, policy, and all candidates with their own costs. None
     if the request was not sent to a model of the pool: because it could not be planned, or because
     it was passed to an upstream without being parsed, whose cost is unknown."""

@@ -20,8 +20,8 @@ from router_service.access.key import Key, Limits
 from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
-from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import AdmissionError
+from router_service.core.record import Record
 from router_service.store.backends import MINUTE_US, Correction, LimitDemand, fits
 from router_service.store.shared_limits import SharedLimits
 
@@ -260,7 +260,7 @@ class RateLimits:
         )
 
 
-def used_tokens(record: DecisionRecord | None) -> int | None:
+def used_tokens(record: Record | None) -> int | None:
     """Return the tokens of all candidates of a request, with those that were read from caches.
 
     None means that an answer's tokens are not known; a request without an answer has used none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -37,6 +37,25 @@ class StoredRecord(BaseModel):
     def caller(self) -> str | None:
         """Name of the API key that the record belongs to, if any; keys share a store fairly."""
         return None
+
+    def stored_json(self) -> bytes:
+        """Return the record as JSON, without fields that have their default."""
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+
+class Storable(Protocol):
+    """A value that a store keeps, and from which it makes a record when the value is read."""
+
+    @property
+    def id(self) -> str:
+        """The id under which it is kept."""
+
+    @property
+    def caller(self) -> str | None:
+        """Name of the API key that it belongs to, if any."""
+
+    def stored_json(self) -> bytes:
+        """Return the record as JSON."""
 
 
 class LoggedCall(BaseModel):

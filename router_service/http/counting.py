@@ -15,6 +15,7 @@ from router_service.apis.conversation import decode_object
 from router_service.apis.references import find_references
 from router_service.apis.registry import APIS
 from router_service.core.errors import SwitchcraftError, UpstreamError
+from router_service.core.record import RecordKind
 from router_service.http.error_responses import refuse
 from router_service.http.schemas import ANSWERS, COUNT, ERRORS, counted_request, errors
 from router_service.http.transfer import (
@@ -28,7 +29,6 @@ from router_service.http.transfer import (
     send_whole,
     unless_client_leaves,
 )
-from router_service.requests.exchange import Ending
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
 from router_service.requests.pool import native_models
 from router_service.runtime.engine import Engine
@@ -112,10 +112,11 @@ class CountedTokens(Response):
                 counted = self._count(engine, upstream_request, parsed)
                 name, status, headers, answer = await unless_client_leaves(receive, counted)
             except (ClientDisconnect, SwitchcraftError) as exc:
-                await refuse(gateway.recorder, scope, exc)(scope, receive, send)
+                await refuse(gateway, scope, exc)(scope, receive, send)
                 return
             await send_whole(send, status, headers, answer)
-            gateway.recorder.passed(info, name or models[0].name, status, Ending.COMPLETE)
+            asked = name or models[0].name
+            gateway.recorder.ended(info, status, RecordKind.PASSED, model=asked)
 
     async def _count(
         self, engine: Engine, request: UpstreamRequest, parsed: ParsedRequest

@@ -45,9 +45,10 @@ from router_service.core.errors import (
     UpstreamRefusedError,
     UsageDisabledError,
 )
+from router_service.core.record import CLIENT_LEFT
 from router_service.database.background import RETRY_S
-from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
-from router_service.requests.recording import Recorder
+from router_service.requests.exchange import RequestInfo
+from router_service.runtime.gateway import Gateway
 from router_service.upstream.bodies import decode_json
 
 INFO = "info"
@@ -240,16 +241,16 @@ def error_response(exc: Exception, scope: Scope) -> Response:
     return _json(status_of(exc), error_body(exc, ErrorFormat.of(scope)), headers_of(exc))
 
 
-def refuse(recorder: Recorder, scope: Scope, exc: SwitchcraftError | ClientDisconnect) -> Response:
+def refuse(gateway: Gateway, scope: Scope, exc: SwitchcraftError | ClientDisconnect) -> Response:
     """Record a request that is refused or whose client disconnected, and return the response."""
     info: RequestInfo = scope["state"][INFO]
     if isinstance(exc, ClientDisconnect):
-        recorder.left(info, CLIENT_LEFT)
+        gateway.recorder.ended(info, CLIENT_LEFT)
         return Response(status_code=CLIENT_LEFT)
     if isinstance(exc, OverloadedError):
-        recorder.shed(exc.reason)
+        gateway.metrics.shed_requests.labels(exc.reason).inc()
     info.refusal = code_of(exc)
-    recorder.refused(info, status_of(exc))
+    gateway.recorder.ended(info, status_of(exc))
     return error_response(exc, scope)
 
 

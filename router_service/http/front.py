@@ -24,6 +24,7 @@ from router_service.core.errors import (
     KeysUnavailableError,
     OverloadedError,
 )
+from router_service.core.record import CLIENT_LEFT, RecordKind
 from router_service.http.auth import (
     ADMIN_HEADERS,
     ADMIN_PREFIX,
@@ -33,7 +34,7 @@ from router_service.http.auth import (
 )
 from router_service.http.error_responses import INFO, code_of, error_response, refuse, status_of
 from router_service.http.transfer import RawHeaders
-from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
+from router_service.requests.exchange import RequestInfo
 from router_service.requests.limits import Slot
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.metrics import NO_MODEL, status_label
@@ -100,7 +101,6 @@ class Front:
         if scope["path"] in self._below_version:
             path = f"/v1{scope['path']}"
             scope.update(path=path, raw_path=path.encode())
-        path, recorder = scope["path"], self._gateway.recorder
         info = self._identify(scope)
         status: int | None = None
 
@@ -124,14 +124,14 @@ class Front:
             if error is None:
                 raise
             if status is None and info.is_logged:  # a planned request, with a decision record
-                recorder.shed(error.reason)
+                self._gateway.metrics.shed_requests.labels(error.reason).inc()
                 await error_response(error, scope)(scope, receive, send_with_headers)
             elif status is None:
-                await refuse(recorder, scope, error)(scope, receive, send_with_headers)
+                await refuse(self._gateway, scope, error)(scope, receive, send_with_headers)
         finally:
             final = status or CLIENT_LEFT
             self._settle(info, final)
-            recorder.ended(info, scope["method"], path, final)
+            self._gateway.recorder.ended(info, final, RecordKind.OWN, method=scope["method"])
             info.trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
 
     def _identify(self, scope: Scope) -> RequestInfo:

@@ -176,11 +176,11 @@ class RoutedAnswer(Response):
                     if grant.reserves:
                         plan, limits = await _within_budget(request, receive, plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
-                await refuse(gateway.recorder, scope, exc)(scope, receive, send)
+                await refuse(gateway, scope, exc)(scope, receive, send)
                 return
             except Exception:
                 info.refusal = "internal_error"
-                gateway.recorder.refused(info, 500)
+                gateway.recorder.ended(info, 500)
                 raise
 
             parsed, endpoint = plan.request, plan.request.endpoint

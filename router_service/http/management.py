@@ -496,6 +496,7 @@ async def readiness(request: Request, response: Response) -> LiteLLMReadiness:
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     gateway = gateway_of(request)
+    gateway.recorder.flush()
     gateway.refresh_gauges()
     return Response(gateway.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
 

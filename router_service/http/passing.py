@@ -27,6 +27,7 @@ from router_service.core.errors import (
     UpstreamRefusedError,
 )
 from router_service.core.reasons import Reason
+from router_service.core.record import CLIENT_LEFT, Ending, RecordKind
 from router_service.http.error_responses import (
     ErrorFormat,
     error_response,
@@ -50,7 +51,6 @@ from router_service.http.transfer import (
     unless_client_leaves,
     upstream_path,
 )
-from router_service.requests.exchange import CLIENT_LEFT, Ending
 from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.requests.parsing import unrouted
 from router_service.runtime.engine import Engine
@@ -148,7 +148,7 @@ async def other(request: Request) -> Response:
             await _check_owner(gateway, gateway.engine, request, named)
             return RoutedAnswer(unrouted(path), request)
     except (ClientDisconnect, SwitchcraftError) as exc:
-        return refuse(gateway.recorder, request.scope, exc)
+        return refuse(gateway, request.scope, exc)
 
     async def pass_through(engine: Engine) -> Model:
         model = engine.pool.pass_through
@@ -250,7 +250,7 @@ class PassedAnswer(Response):
                 )
                 deadline_s = read_deadline(request)
             except (ClientDisconnect, SwitchcraftError) as exc:
-                await refuse(gateway.recorder, scope, exc)(scope, receive, send)
+                await refuse(gateway, scope, exc)(scope, receive, send)
                 return
             relay = _Relay(gateway, engine.client, request, deployment, outgoing, deadline_s)
             if self._named is not None and info.key is not None:
@@ -263,7 +263,14 @@ class PassedAnswer(Response):
                 with suppress(ClientDisconnect):
                     error = await unless_client_leaves(receive, relay.run(send))
             finally:
-                gateway.recorder.passed(info, model.name, relay.status, relay.ending, relay.error)
+                gateway.recorder.ended(
+                    info,
+                    relay.status,
+                    RecordKind.PASSED,
+                    relay.ending,
+                    model=model.name,
+                    error=relay.error,
+                )
             if error is not None:
                 await error(scope, receive, send)
 

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service.core.errors import InvalidRequestError, UsageDisabledError
-from router_service.core.money import NANO
+from router_service.core.record import RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import DECISIONS, ERRORS
 from router_service.http.transfer import gateway_of, info_of, json_answer, read_database
 from router_service.runtime.gateway import Gateway
-from router_service.telemetry.recent_requests import MICRO, RecentRequest, RequestOutcome
+from router_service.telemetry.recent_requests import ListedRequest
 from router_service.telemetry.request_lists import (
     ListPage,
     RequestFilter,
@@ -32,59 +32,6 @@ MAX_POSITION = 80
 routes = APIRouter(responses=ERRORS)
 
 
-class ListedRequest(BaseModel):
-    """A request that has ended; contains nothing of its content."""
-
-    id: str
-    """The decision's id, with which `GET /v1/decisions/{id}` returns the whole decision."""
-    request_id: str | None
-    """The header `x-request-id` of the request; null without it."""
-    time: float
-    """When the answer ended, in Unix seconds."""
-    key: str | None
-    team: str | None
-    path: str
-    model: str | None
-    """The model that answered, or was tried last; null if the gateway refused the request."""
-    deployment: str | None
-    arm: str | None
-    policy: str | None
-    """How the policy is shown: its name, if it has one, and its rule. Null if the request was not
-    routed."""
-    reason: str | None
-    """Why the model answered; null if the gateway refused the request."""
-    outcome: RequestOutcome
-    """`answered`; `failed`, if the model's answer is an error or incomplete; `refused`, if the
-    gateway asked no model; `left`, if the client closed its connection."""
-    status: int
-    """HTTP status, or 499 if the client left before the answer."""
-    ending: str
-    """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
-    error: str | None
-    """The code of the error if the gateway refused the request, or the kind of the upstream's
-    failure."""
-    attempts: int
-    latency_s: float
-    first_byte_s: float | None
-    cost_usd: float | None
-    """Cost at list price of all candidates; null if it is unknown."""
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    candidates: int | None
-    """Number of candidate answers; null if the policy is not `verified`."""
-    unverified: str | None
-    """Why the answer was not verified, although the policy asked for verification."""
-    conversation: str | None
-    """Equal for all requests of a conversation; null if conversations are not followed."""
-
-    @classmethod
-    def of(cls, row: RecentRequest) -> ListedRequest:
-        """Return a row as people read it."""
-        cost_usd = None if row.cost_nusd is None else row.cost_nusd / NANO
-        times = {"time": row.ended_us / MICRO, "cost_usd": cost_usd}
-        return cls.model_validate({**row._asdict(), **times})
-
-
 class RequestList(BaseModel):
     """Requests that follow each other, newest first."""
 
@@ -98,7 +45,7 @@ class RequestList(BaseModel):
     def of(cls, page: ListPage) -> RequestList:
         """Return a page as the API writes it."""
         return cls(
-            requests=tuple(ListedRequest.of(row) for row in page.requests),
+            requests=page.requests,
             newer=None if page.newer is None else str(page.newer),
             older=None if page.older is None else str(page.older),
         )
@@ -195,6 +142,7 @@ def readable_requests(gateway: Gateway) -> Database:
     failure = gateway.database.failure
     if failure is not None:  # a new attempt would take seconds
         raise failure
+    gateway.recorder.flush()
     return gateway.database.database
 
 

@@ -148,6 +148,7 @@ def readable_usage(gateway: Gateway) -> Database:
     failure = gateway.database.failure
     if failure is not None:  # a new attempt would take seconds
         raise failure
+    gateway.recorder.flush()
     return gateway.database.database
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router_service.artifact import Artifact
+from router_service.core.record import Expectation
 from router_service.core.resources import return_freed
 from router_service.measurement.held_out import (
     HELD_OUT,
@@ -45,21 +46,6 @@ MIN_GROUPS = 3
 
 MIN_DIFFERING = 50
 """Least number of a group's queries with another answer than the baseline model's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What one answer adds to the expected numbers of correct answers, and to their uncertainty."""
-
-    correct: float
-    """Probability that the answer is correct, corrected by the mean error of its policy."""
-    baseline_correct: float
-    """Probability that the baseline model would have answered correctly."""
-    variance: float = 0.0
-    """Variance of the difference in correctness; 0 if the answer is the baseline model's."""
-    error: float = 0.0
-    """Standard error of the difference between both probabilities. The errors of several requests
-    add up, because such probabilities are wrong together."""
 
 
 @dataclass(frozen=True, slots=True)

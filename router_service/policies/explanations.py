@@ -9,6 +9,7 @@ from types import MappingProxyType
 from router_service.core.decision_record import BudgetChange, DecisionRecord
 from router_service.core.errors import PolicyError
 from router_service.core.reasons import Reason
+from router_service.core.record import Record
 from router_service.policies.base import DRIFT_TOLERANCE, ChoiceFacts, Policy, most_probable
 from router_service.policies.registry import parse_policy
 from router_service.policies.verified import Verified, explain_candidate, explain_stop
@@ -85,17 +86,20 @@ def explain_record(
     )
 
 
-def explanation_of(record: DecisionRecord, labels: Mapping[str, str] = MappingProxyType({})) -> str:
+def explanation_of(
+    record: DecisionRecord | Record, labels: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """Return why the model of a record answered, in one sentence."""
-    if record.reason == Reason.FALLBACK:
+    model, reason = record.model or "", record.reason or ""
+    if reason == Reason.FALLBACK:
         arm = record.arm or ""
-        sentence = explain_fallback(record.model, labels.get(arm, arm))
-    elif record.reason in Verified.reasons and record.candidates:
+        sentence = explain_fallback(model, labels.get(arm, arm))
+    elif reason in Verified.reasons and record.candidates:
         accepted = next((c for c in record.candidates if c.is_accepted), record.candidates[-1])
-        label = arm_label(accepted.arm, accepted.model)
+        label = arm_label(accepted.arm or "", accepted.model)
         sentence = explain_candidate(
             label,
-            record.reason,
+            reason,
             len(record.candidates),
             accepted.p_correct,
             accepted.ungrounded,
@@ -104,7 +108,7 @@ def explanation_of(record: DecisionRecord, labels: Mapping[str, str] = MappingPr
     elif (found := _explain_choice_of(record, labels)) is not None:
         sentence = found.sentence
     else:
-        sentence = f"{record.model}: {WITHOUT_CHOICE.get(record.reason, record.reason)}."
+        sentence = f"{model}: {WITHOUT_CHOICE.get(reason, reason)}."
     if record.budget is not None:
         sentence = f"{sentence} {explain_budget(record.budget)}"
     return sentence
@@ -116,13 +120,16 @@ def explain_fallback(model: str, choice: str) -> str:
     return f"{model}: the next choice, because {chosen} failed."
 
 
-def _explain_choice_of(record: DecisionRecord, labels: Mapping[str, str]) -> Explanation | None:
+def _explain_choice_of(
+    record: DecisionRecord | Record, labels: Mapping[str, str]
+) -> Explanation | None:
     """Return why the router chose the record's arm; None if it did not choose one."""
     probabilities, costs_usd = record.probabilities or {}, record.expected_cost_usd or {}
     arm = record.arm or ""
     if not record.policy or arm not in probabilities or arm not in costs_usd:
         return None
-    return explain_choice(arm, record.reason, record.policy, probabilities, costs_usd, labels)
+    reason = record.reason or ""
+    return explain_choice(arm, reason, record.policy, probabilities, costs_usd, labels)
 
 
 def explain_budget(change: BudgetChange) -> str:

@@ -88,7 +88,10 @@ class Candidate:
     @property
     def was_asked(self) -> bool:
         """Whether an upstream may have got a part of the request, and may bill it."""
-        return any(attempt.was_sent for attempt in self.attempts)
+        for attempt in self.attempts:  # noqa: SIM110 - `any` takes several times as long
+            if attempt.was_sent:
+                return True
+        return False
 
     @property
     def answer_usd(self) -> float | None:
@@ -98,7 +101,11 @@ class Candidate:
     @property
     def cost_usd(self) -> float | None:
         """Cost of the answer and of the attempts before it; None as for `answer_usd`."""
-        answer_usd, lost_usd = self.answer_usd, sum(each.lost_usd for each in self.attempts)
+        return self.with_attempts(self.answer_usd)
+
+    def with_attempts(self, answer_usd: float | None) -> float | None:
+        """Return the cost of the answer and of the attempts before it."""
+        lost_usd = sum([each.lost_usd for each in self.attempts])
         if not lost_usd or (answer_usd is None and self.usage is not None):
             return answer_usd
         return (answer_usd or 0.0) + lost_usd

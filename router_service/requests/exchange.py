@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import orjson
 
@@ -13,9 +12,10 @@ from router_service.access.hooks import Grant, IncomingRequest
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
-from router_service.core.decision_record import DecisionRecord, VerificationStop
+from router_service.core.decision_record import VerificationStop
 from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
+from router_service.core.record import CLIENT_LEFT, Ending, Record
 from router_service.core.resources import Stage
 from router_service.policies.explanations import arm_label, explain_choice, explain_fallback
 from router_service.policies.verified import explain_candidate, explain_stop
@@ -27,22 +27,6 @@ from router_service.upstream.retries import Attempt
 from router_service.verifier.steps import UnverifiedReason
 
 UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
-
-CLIENT_LEFT = 499
-"""Status in logs and metrics if the client disconnected; it is never sent."""
-
-
-class Ending(StrEnum):
-    """How an answer ended."""
-
-    COMPLETE = "complete"
-    """The answer, which may be an upstream's error, was relayed to its end."""
-    FAILED = "failed"
-    """No upstream gave a usable answer; the client got the gateway's own error."""
-    BROKEN = "broken"
-    """A stream broke after its first byte had been relayed."""
-    CLIENT_LEFT = "client_left"
-    """The client closed its connection before the end."""
 
 
 @dataclass(slots=True)
@@ -69,8 +53,8 @@ class RequestInfo:
     compares every header for each look-up."""
     admitted: tuple[IncomingRequest, Grant] | None = None
     """The request as admission saw it, with the grant; None until the request is admitted."""
-    record: DecisionRecord | None = None
-    """The decision record, once the request has one."""
+    record: Record | None = None
+    """The record of a planned request, once it has ended."""
 
     @property
     def key(self) -> str | None:

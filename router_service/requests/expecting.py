@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router_service.measurement.expectations import Expectation
+from router_service.core.record import Expectation
 from router_service.requests.exchange import Ending, Exchange
 
 

@@ -275,7 +275,8 @@ def logged_decision(
     artifact = plan.planner.router.artifact
     if record is None or plan.decision is None:
         return None
-    candidates = record.candidates
+    decision = record.decision()
+    candidates = decision.candidates
     if candidates and content is not None:
         candidates = tuple(
             candidate.model_copy(update={"content": answer_content(answered.answer)})
@@ -285,7 +286,7 @@ def logged_decision(
     if any(validity in _INVALID for validity in validities):
         calls_fit = False
     recorded: dict[str, Any] = {
-        **dict(record),
+        **dict(decision),
         # The record's reason may be `fallback`, for which the log has a flag.
         "reason": plan.decision.reason if accepted.arm is None else record.reason,
         "candidates": candidates,

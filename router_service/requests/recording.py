@@ -1,55 +1,52 @@
-"""Records of requests that have ended: metrics, usage, log line, store."""
+"""Recording of requests that have ended: one record each, which the sinks take in batches."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from router_service.core.decision_record import CandidateRecord, DecisionRecord
+from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import UpstreamError
-from router_service.core.money import to_nusd
 from router_service.core.reasons import Reason
-from router_service.measurement.expectations import Expectation
+from router_service.core.record import (
+    CLIENT_LEFT,
+    AnswerResult,
+    AttemptResult,
+    Ending,
+    Record,
+    RecordKind,
+    RoutedResult,
+)
 from router_service.policies.explanations import explanation_of
 from router_service.requests.candidates import Candidate, answer_cost_usd
-from router_service.requests.exchange import CLIENT_LEFT, Ending, Exchange, RequestInfo
+from router_service.requests.exchange import Exchange, RequestInfo
 from router_service.requests.expecting import expect_answer
 from router_service.router import Decision
 from router_service.store.records import GuardedStore
-from router_service.telemetry.logs import log_request
-from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
-from router_service.telemetry.recent_requests import (
-    MICRO,
-    RecentRequest,
-    RecentRequests,
-    RequestOutcome,
-)
-from router_service.telemetry.usage import NO_POLICY, UsageHistory
-from router_service.tracing import AttributeValue, ResponseInfo
+from router_service.telemetry.logs import log_fields, log_requests
+from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.recent_requests import RecentRequests
+from router_service.telemetry.request_metrics import count_requests
+from router_service.telemetry.usage import UsageHistory
+from router_service.tracing import ResponseInfo
 
 API_PREFIX = "/v1/"
 
-MAX_PATH = 200
-"""Longest part of a client's path that is logged, in characters. Queries are never logged."""
+BATCH_S = 0.25
+"""Longest time until the sinks take a record."""
 
-QUIET_PATHS = frozenset(
-    "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics "
-    "/ui/api/traffic/requests /ui/api/traffic/overview".split()
-)
-"""Paths that are polled every few seconds; logged at level debug."""
-
-_LOGGED = (
-    "model", "deployment", "attempts", "arm", "release", "reason", "policy",
-    "policy_name",
-    "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
-    "actual_cost_usd", "first_byte_s", "unverified", "risk", "familiarity",
-    "previous_arm",
-)  # fmt: skip
-"""Fields of the decision record that are in the log line."""
+BATCH_RECORDS = 64
+"""Number of records that wait at most for the end of that time, and that the sinks take at once.
+They take about 1.5 ms for so many, which other requests wait for."""
 
 
 class Recorder:
-    """Records every request once, when it has ended."""
+    """Records every request once, when it has ended.
+
+    What a next request may read is written at once: the decision, the conversation's state, and the
+    outcome for budgets and canaries. Metrics, usage, the list and the log take records in batches.
+    """
 
     def __init__(
         self,
@@ -59,88 +56,26 @@ class Recorder:
         recent: RecentRequests,
         on_ended: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
-        """Store the parameters; `on_ended` gets each recorded exchange, and must not block."""
-        self._usage = usage
-        self._recent = recent
+        """Store the parameters; `on_ended` gets each planned request, and must not block."""
         self._metrics = metrics
         self._store = store
+        self._usage = usage
+        self._recent = recent
         self._on_ended = on_ended
+        self._waiting: list[Record] = []
+        self._timer: asyncio.Handle | None = None
+        """Takes the next batch; None if no record waits."""
 
     def answered(self, exchange: Exchange) -> None:
-        """Record a request that was sent to a model."""
-        info, plan, accepted, asked = (
-            exchange.info,
-            exchange.plan,
-            exchange.accepted,
-            exchange.asked,
-        )
-        policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
-        cost_usd = exchange.cost_usd
-        candidates = [
-            candidate_record(arm, candidate, is_accepted=candidate is accepted)
-            for arm, candidate in asked.items()
-        ]
-        self._count(exchange)
-        if asked:
-            self._count_candidates(exchange, asked)
-        baseline_usd = None
-        if decision is not None:
-            baseline_usd = self._count_routed(exchange, decision, cost_usd)
-        expectation = expect_answer(exchange)
-        if expectation is not None and policy is not None:
-            self._count_expectation(expectation, accepted.model.name, policy.kind)
-        info.record = record = DecisionRecord(
-            id=info.decision_id,
-            created=time.time(),
-            key=info.key,
-            team=info.team,
-            model=accepted.model.name,
-            deployment=exchange.deployment_id,
-            attempts=len(exchange.attempts),
-            arm=exchange.arm,
-            release=plan.track if decision else None,
-            reason=exchange.reason,
-            policy=str(policy.rule) if policy else None,
-            policy_name=policy.name if policy else None,
-            propensity=decision.propensity if decision and not asked else None,
-            probabilities=decision.probabilities if decision else None,
-            expected_cost_usd=decision.cost_usd if decision else None,
-            packed_tokens=decision.packed_tokens if decision else None,
-            stream=plan.request.chat.stream,
-            status=exchange.status,
-            ending=exchange.ending,
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            completion_tokens=usage.completion_tokens if usage else None,
-            calls=len(accepted.answer.calls) if accepted.answer else None,
-            usage_is_estimated=usage.is_estimated if usage else None,
-            actual_cost_usd=cost_usd,
-            latency_s=time.perf_counter() - info.started_s,
-            first_byte_s=accepted.first_byte_s,
-            unverified=plan.unverified,
-            risk=plan.risk,
-            familiarity=decision.familiarity if decision else None,
-            previous_arm=plan.conversation.state.arm if plan.conversation else None,
-            conversation_id=plan.conversation_id,
-            candidates=tuple(candidates) or None,
-            stop=exchange.stop,
-            budget=plan.budget,
-        )
+        """Record a request that was planned."""
+        info, plan = exchange.info, exchange.plan
+        info.record = record = _record_of(exchange)
         self._store.save(record)
-        self._list_answered(exchange, record)
-        sent = [candidate for candidate in exchange.candidates if candidate.was_asked]
-        self._usage.add(
-            info.api_key,
-            record.model,
-            record.policy_label or NO_POLICY,
-            is_error=is_error(record.status, exchange.ending),
-            is_unfamiliar=plan.is_unfamiliar,
-            expectation=expectation,
-            latency_s=record.latency_s,
-            cost_usd=cost_usd,
-            baseline_usd=baseline_usd,
-            tokens=[candidate.usage for candidate in sent if candidate.usage is not None],
-            candidates=len(sent),
-        )
+        if plan.trial is not None and record.routed is not None:
+            has_failed = record.routed.release_failed
+            if has_failed is not None:
+                cost_usd = record.actual_cost_usd
+                plan.trial.observe(plan.track, has_failed=has_failed, cost_usd=cost_usd)
         for candidate in exchange.candidates:
             candidate.opened = None  # the log may keep the exchange for a while, without bodies
             error: BaseException | None = candidate.error
@@ -151,318 +86,211 @@ class Recorder:
                 error = error.__cause__ or error.__context__
         self._on_ended(exchange)
         if info.trace.trace_id is not None:
-            is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
-            info.trace.record_stages(exchange.stages)
-            for candidate in asked.values():
-                candidate.trace.set_attributes(
-                    {
-                        "accepted": candidate is accepted,
-                        "p_correct": candidate.p_correct,
-                        "cost_usd": candidate.cost_usd,
-                        "failure": candidate.failure,
-                    }
-                )
-            info.trace.record_response(
-                ResponseInfo(
-                    response_id=accepted.identity.id,
-                    response_model=accepted.identity.model,
-                    prompt_tokens=record.prompt_tokens,
-                    completion_tokens=record.completion_tokens,
-                    failure=str(exchange.ending) if is_incomplete else None,
-                )
-            )
-        values = vars(record)
-        fields = {name: value for name in _LOGGED if (value := values[name]) is not None}
-        if asked:
-            fields["candidates"] = len(asked)
-            if accepted.p_correct is not None:
-                fields["p_correct"] = accepted.p_correct
-        if accepted.error is not None:
-            fields["cause"] = accepted.error.cause
-        why = exchange.why
-        if record.reason == Reason.FALLBACK or asked:
-            why = explanation_of(record, plan.planner.labels)
-        if why is not None:
-            fields["why"] = why
-        _log(info, fields)
+            _trace(exchange, record)
+        self._add(info, record)
 
-    def passed(
-        self,
-        info: RequestInfo,
-        model: str,
-        status: int,
-        ending: Ending,
-        error: UpstreamError | None = None,
-    ) -> None:
-        """Record a request that was passed to an upstream without parsing it."""
-        self._metrics.child(self._metrics.requests, model, "none", status_label(status)).inc()
-        if ending is Ending.CLIENT_LEFT:
-            self._metrics.client_disconnects.inc()
-        elif ending is Ending.BROKEN:
-            self._metrics.child(self._metrics.broken_streams, model).inc()
-        self._usage.add(info.api_key, model, NO_POLICY, is_error=is_error(status, ending))
-        self._list(info, status, ending, model, error)
-        fields: dict[str, AttributeValue] = {"model": model, "reason": "passed"}
-        fields |= {"status": status, "ending": ending}
-        if error is not None:
-            fields["cause"] = error.cause
-        _log(info, fields)
-
-    def refused(self, info: RequestInfo, status: int) -> None:
-        """Record a request that was refused before a model was chosen."""
-        self._metrics.child(self._metrics.requests, NO_MODEL, "none", status_label(status)).inc()
-        self._usage.add(
-            info.api_key, NO_MODEL, NO_POLICY, is_error=is_error(status, Ending.COMPLETE)
-        )
-        self._list(info, status, Ending.COMPLETE)
-        cause = {} if info.refusal is None else {"cause": info.refusal}
-        _log(info, {"status": status, **cause})
-
-    def shed(self, reason: str) -> None:
-        """Count a request that is refused because the gateway is overloaded."""
-        self._metrics.shed_requests.labels(reason).inc()
-
-    def left(self, info: RequestInfo, status: int) -> None:
-        """Record a request whose client disconnected before the request was planned."""
-        self._metrics.client_disconnects.inc()
-        self.refused(info, status)
-
-    def ended(self, info: RequestInfo, method: str, path: str, status: int) -> None:
-        """Log a request that no other method has recorded, e.g. of the web page, with its path."""
-        if not info.is_logged:
-            if path.startswith(API_PREFIX) and status in {429, 503}:  # refused without a slot
-                self._usage.add(info.api_key, NO_MODEL, NO_POLICY, is_error=True)
-                self._list(info, status, Ending.COMPLETE)
-            is_quiet = path in QUIET_PATHS and status < 400
-            fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
-            _log(info, {**fields, "status": status}, is_quiet=is_quiet)
-
-    def _list_answered(self, exchange: Exchange, record: DecisionRecord) -> None:
-        """Add a request that was sent to a model to the list of recent ones."""
-        info, error, cost_usd = exchange.info, exchange.accepted.error, record.actual_cost_usd
-        conversation = exchange.plan.conversation
-        self._recent.add(
-            RecentRequest(
-                ended_us=int(record.created * MICRO),
-                id=record.id,
-                request_id=_clients_id(info),
-                key=record.key,
-                team=record.team,
-                path=info.path,
-                model=record.model,
-                deployment=record.deployment,
-                arm=record.arm,
-                policy=record.policy_label,
-                reason=record.reason,
-                outcome=outcome_of(exchange.status, exchange.ending),
-                status=exchange.status,
-                ending=exchange.ending,
-                error=None if error is None else error.failure,
-                attempts=record.attempts,
-                latency_s=record.latency_s,
-                first_byte_s=record.first_byte_s,
-                cost_nusd=None if cost_usd is None else to_nusd(cost_usd),
-                prompt_tokens=record.prompt_tokens,
-                completion_tokens=record.completion_tokens,
-                candidates=None if record.candidates is None else len(record.candidates),
-                unverified=record.unverified,
-                conversation=None if conversation is None else conversation.state.id,
-            )
-        )
-
-    def _list(
+    def ended(  # noqa: PLR0913 - each ending has its own facts
         self,
         info: RequestInfo,
         status: int,
-        ending: Ending,
+        kind: RecordKind = RecordKind.REFUSED,
+        ending: Ending = Ending.COMPLETE,
+        *,
         model: str | None = None,
         error: UpstreamError | None = None,
+        method: str | None = None,
     ) -> None:
-        """Add a request without a record to the list; without a model, none was asked."""
-        self._recent.add(
-            RecentRequest(
-                ended_us=int(time.time() * MICRO),
+        """Record a request that was not planned; does nothing if the request is recorded already.
+
+        `model` is only of requests that were passed to an upstream without being parsed, and
+        `method` only of those that the gateway answered by itself.
+        """
+        if info.is_logged:
+            return
+        if kind is RecordKind.OWN and status in {429, 503} and info.path.startswith(API_PREFIX):
+            kind = RecordKind.SHED
+        self._add(
+            info,
+            Record(
+                kind=kind,
                 id=info.decision_id,
-                request_id=_clients_id(info),
-                key=info.key,
-                team=info.team,
+                request_id=info.request_id,
                 path=info.path,
-                model=model,
-                deployment=None,
-                arm=None,
-                policy=None,
-                reason=None if model is None else Reason.PASSED,
-                outcome=outcome_of(status, ending, is_refusal=model is None),
                 status=status,
                 ending=Ending.CLIENT_LEFT if status == CLIENT_LEFT else ending,
-                error=info.refusal if error is None else error.failure,
-                attempts=0,
+                created=time.time(),
                 latency_s=time.perf_counter() - info.started_s,
-                first_byte_s=None,
-                cost_nusd=None,
-                prompt_tokens=None,
-                completion_tokens=None,
-                candidates=None,
-                unverified=None,
-                conversation=None,
-            )
+                key=info.key,
+                team=info.team,
+                model=model,
+                method=method,
+                error=info.refusal if error is None else error.failure,
+                cause=info.refusal if error is None else error.cause,
+                trace_id=info.trace.trace_id,
+                reason=None if model is None else Reason.PASSED,
+            ),
         )
 
-    def _count(self, exchange: Exchange) -> None:
-        """Update the metrics of every answer: status, times, attempts, tokens, cost."""
-        metrics, plan, accepted = self._metrics, exchange.plan, exchange.accepted
-        model, child = accepted.model.name, metrics.child
-        applied = plan.applied_policy
-        policy = NO_POLICY if applied is None else applied.kind
-        child(metrics.requests, model, policy, status_label(exchange.status)).inc()
-        for stage in exchange.stages:
-            child(metrics.stage_seconds, stage.name).observe(stage.seconds)
-        if plan.router_failed or exchange.verifier_failed:
-            child(metrics.router_failures, plan.track).inc()
-        if exchange.is_fallback:
-            child(metrics.fallbacks, plan.candidates[0].name, model).inc()
-        if plan.unverified is not None:
-            child(metrics.unverified_requests, plan.unverified).inc()
-        if plan.request.chat.stream and accepted.first_byte_s is not None:
-            child(metrics.time_to_first_token, model).observe(accepted.first_byte_s)
-        if exchange.ending is Ending.CLIENT_LEFT:
-            metrics.client_disconnects.inc()
-        elif exchange.ending is Ending.BROKEN:
-            child(metrics.broken_streams, model).inc()
-        for attempt in exchange.attempts:
-            kind = attempt.failure or ("cancelled" if attempt.is_cancelled else "answered")
-            child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
-            if attempt.lost_usd:
-                child(metrics.cost_usd, attempt.model, "gateway").inc(attempt.lost_usd)
-        for candidate in exchange.candidates:
-            if candidate.was_asked:
-                self._count_answer(candidate)
-        is_answered = exchange.ending is Ending.COMPLETE and exchange.status < 400
-        if is_answered and accepted.answer_usd is None:
-            child(metrics.unpriced, model, "price").inc()
+    def _add(self, info: RequestInfo, record: Record) -> None:
+        """Let the sinks take a record with the next batch."""
+        info.is_logged = True
+        if record.trace_id is not None:
+            ids = {"decision_id": record.id, "request_id": record.request_id}
+            info.trace.set_attributes({**ids, **log_fields(record)})
+        waiting = self._waiting
+        waiting.append(record)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(BATCH_S, self._take_batch)
+        elif len(waiting) == BATCH_RECORDS:
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_soon(self._take_batch)
 
-    def _count_answer(self, candidate: Candidate) -> None:
-        """Update the metrics of one upstream's answer: its duration, tokens and cost."""
-        metrics, child, usage = self._metrics, self._metrics.child, candidate.usage
-        cost_usd = candidate.cost_usd
-        model = candidate.model.name
-        child(metrics.upstream_seconds, model).observe(candidate.seconds)
-        source = "gateway" if usage and usage.is_estimated else "upstream"
-        if usage is not None:
-            child(metrics.tokens, model, "prompt", source).inc(usage.prompt_tokens)
-            child(metrics.tokens, model, "completion", source).inc(usage.completion_tokens)
-            for kind, tokens in (
-                ("cached", usage.cached_tokens),
-                ("reasoning", usage.reasoning_tokens),
-            ):
-                series = child(metrics.tokens, model, kind, source)
-                if tokens:
-                    series.inc(tokens)
-        cost_usd = candidate.answer_usd
-        if cost_usd is not None:
-            child(metrics.cost_usd, model, source).inc(cost_usd)
+    def _take_batch(self) -> None:
+        """Give the sinks the oldest records, and the others after other work of the event loop."""
+        batch, self._waiting = self._waiting[:BATCH_RECORDS], self._waiting[BATCH_RECORDS:]
+        self._timer = None
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_soon(self._take_batch)
+        self._give(batch)
 
-    def _count_candidates(self, exchange: Exchange, asked: Mapping[str, Candidate]) -> None:
-        """Update the metrics of a verified request's candidates."""
-        metrics, child = self._metrics, self._metrics.child
-        for arm, candidate in asked.items():
-            outcome = "rejected" if candidate.is_complete else "failed"
-            if candidate is exchange.accepted:
-                outcome = "accepted"
-            else:
-                child(metrics.rejected_cost_usd, arm).inc(candidate.cost_usd or 0)
-            child(metrics.candidates, arm, outcome).inc()
-            child(metrics.release_candidates, exchange.plan.track, outcome).inc()
-        if exchange.accepted.arm is not None:
-            metrics.verification_steps.observe(exchange.verification_steps)
-            metrics.verification_added_seconds.observe(exchange.added_s)
+    def flush(self) -> None:
+        """Give the sinks all records that wait, because somebody reads what the sinks have."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch, self._waiting = self._waiting, []
+        self._give(batch)
 
-    def _count_expectation(self, expectation: Expectation, model: str, policy: str) -> None:
-        """Update the metrics of how many answers are expected to be correct."""
-        metrics, child = self._metrics, self._metrics.child
-        child(metrics.estimated_requests, model, policy).inc()
-        child(metrics.expected_correct, model, policy).inc(expectation.correct)
-        baseline_correct = expectation.baseline_correct
-        child(metrics.baseline_expected_correct, model, policy).inc(baseline_correct)
+    def _give(self, records: list[Record]) -> None:
+        log_requests(records)
+        self._usage.add(records)
+        self._recent.add(records)
+        count_requests(self._metrics, records)
 
-    def _count_routed(
-        self, exchange: Exchange, decision: Decision, cost_usd: float | None
-    ) -> float | None:
-        """Update the metrics of routed requests: the decision, savings, the release's results.
 
-        Return what the same usage would have cost with the baseline model, if that is known.
-        """
-        metrics, plan, accepted = self._metrics, exchange.plan, exchange.accepted
-        baseline_usd: float | None = None
-        child = metrics.child
-        arm = exchange.arm or decision.arm
-        reason = decision.reason if accepted.arm is None else exchange.reason
-        child(metrics.decisions, arm, reason).inc()
-        child(metrics.chosen_probability, arm).observe(decision.probabilities[arm])
-        metrics.expected_regret.observe(decision.expected_regret)
-        metrics.packed_tokens.observe(decision.packed_tokens)
-        metrics.request_bytes.observe(plan.request.body.size_bytes)
-        if decision.familiarity is not None:
-            metrics.familiarity.observe(decision.familiarity)
-        if plan.is_unfamiliar:
-            child(metrics.unfamiliar_requests, arm).inc()
-        if plan.baseline is not None and cost_usd is not None:
-            baseline_usd = answer_cost_usd(plan.baseline, accepted.usage, accepted.seconds)
-            if baseline_usd is not None:
-                child(metrics.routed_cost_usd, accepted.model.name).inc(cost_usd)
-                child(metrics.baseline_cost_usd, accepted.model.name).inc(baseline_usd)
-        if exchange.ending is not Ending.CLIENT_LEFT and not exchange.was_cut_off:
-            probability = accepted.p_correct
-            if probability is None:
-                probability = decision.probabilities[arm]
-            self._count_release(exchange, probability, cost_usd)
-        return baseline_usd
+def _record_of(exchange: Exchange) -> Record:
+    """Return the record of a planned request."""
+    info, plan, accepted = exchange.info, exchange.plan, exchange.accepted
+    policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
+    error, conversation = accepted.error, plan.conversation
+    attempts = exchange.attempts
+    deployments = accepted.attempts or attempts
+    record = Record(
+        kind=RecordKind.PLANNED,
+        id=info.decision_id,
+        request_id=info.request_id,
+        path=info.path,
+        status=exchange.status,
+        ending=exchange.ending,
+        created=time.time(),
+        latency_s=time.perf_counter() - info.started_s,
+        key=info.key,
+        team=info.team,
+        model=accepted.model.name,
+        trace_id=info.trace.trace_id,
+        deployment=deployments[-1].deployment_id if deployments else None,
+        attempts=len(attempts),
+        arm=exchange.arm,
+        reason=exchange.reason,
+        stream=plan.request.chat.stream,
+        calls=len(accepted.answer.calls) if accepted.answer else None,
+        actual_cost_usd=exchange.cost_usd,
+        first_byte_s=accepted.first_byte_s,
+        unverified=plan.unverified,
+        risk=plan.risk,
+        conversation_id=plan.conversation_id,
+        stop=exchange.stop,
+        budget=plan.budget,
+        answers=tuple(
+            [
+                answer_result(each, is_accepted=each is accepted)
+                for each in exchange.candidates
+                if each.was_asked
+            ]
+        ),
+        tries=tuple(
+            [
+                AttemptResult(
+                    attempt.model,
+                    attempt.deployment_id,
+                    attempt.failure or ("cancelled" if attempt.is_cancelled else "answered"),
+                    attempt.lost_usd,
+                )
+                for attempt in attempts
+            ]
+        ),
+        stages=tuple(exchange.stages),
+        why=exchange.why,
+        is_unfamiliar=plan.is_unfamiliar,
+        track=plan.track,
+        router_failed=plan.router_failed or exchange.verifier_failed,
+    )
+    if policy is not None:
+        record.policy, record.policy_name = str(policy.rule), policy.name
+        record.policy_kind = policy.kind
+    if usage is not None:
+        record.prompt_tokens = usage.prompt_tokens
+        record.completion_tokens = usage.completion_tokens
+        record.usage_is_estimated = usage.is_estimated
+    if error is not None:
+        record.error, record.cause = error.failure, error.cause
+    if exchange.is_fallback:
+        record.fallback_from = plan.candidates[0].name
+    if conversation is not None:
+        record.previous_arm = conversation.state.arm
+        record.conversation = conversation.state.id
+    if accepted.arm is not None:
+        record.verification_steps = exchange.verification_steps
+        record.added_s = exchange.added_s
+    candidates = record.candidates
+    if decision is not None:
+        _add_decision(record, exchange, decision)
+        record.propensity = None if candidates else decision.propensity
+    if record.reason == Reason.FALLBACK or candidates:
+        record.why = explanation_of(record, plan.planner.labels)
+    return record
 
-    def _count_release(
-        self, exchange: Exchange, probability: float, cost_usd: float | None
-    ) -> None:
-        """Update the results of the release that decided, whose answer has this probability."""
-        metrics, plan, error = self._metrics, exchange.plan, exchange.accepted.error
-        child, track = metrics.child, plan.track
+
+def _add_decision(record: Record, exchange: Exchange, decision: Decision) -> None:
+    """Add to a record what is known of a routed request only."""
+    plan, accepted = exchange.plan, exchange.accepted
+    arm = exchange.arm or decision.arm
+    record.release = plan.track
+    record.probabilities = decision.probabilities
+    record.expected_cost_usd = decision.cost_usd
+    record.packed_tokens = decision.packed_tokens
+    record.familiarity = decision.familiarity
+    if plan.baseline is not None and record.actual_cost_usd is not None:
+        record.baseline_usd = answer_cost_usd(plan.baseline, accepted.usage, accepted.seconds)
+    has_failed: bool | None = None
+    if exchange.ending is not Ending.CLIENT_LEFT and not exchange.was_cut_off:
         is_error = exchange.status >= 500 or exchange.status == 429
         is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
         # Clients' mistakes do not count, because otherwise a client could cause the rollback of a
         # canary by setting impossible deadlines.
-        may_be_clients = error is not None and error.may_be_client_fault
-        is_upstreams = (is_error or is_incomplete) and not may_be_clients
-        has_failed = plan.router_failed or exchange.verifier_failed or is_upstreams
-        child(metrics.release_requests, track).inc()
-        child(metrics.release_failures, track).inc(has_failed)
-        child(metrics.release_cost_usd, track).inc(cost_usd or 0)
-        seconds = time.perf_counter() - exchange.info.started_s
-        child(metrics.release_seconds, track).observe(seconds)
-        if exchange.ending is Ending.COMPLETE and exchange.status < 400:
-            child(metrics.release_expected_correct, track).inc(probability)
-        if plan.is_unfamiliar:
-            child(metrics.release_unfamiliar_requests, track).inc()
-        if plan.trial is not None:
-            plan.trial.observe(track, has_failed=has_failed, cost_usd=cost_usd)
-
-
-def is_error(status: int, ending: Ending) -> bool:
-    """Return whether a request failed; a client that left is no error."""
-    return (status >= 400 and status != CLIENT_LEFT) or ending in {Ending.FAILED, Ending.BROKEN}
-
-
-def outcome_of(status: int, ending: Ending, *, is_refusal: bool = False) -> RequestOutcome:
-    """Return how a request ended; `is_refusal` says that the gateway itself refused it."""
-    if is_error(status, ending):
-        return RequestOutcome.REFUSED if is_refusal else RequestOutcome.FAILED
-    has_left = status == CLIENT_LEFT or ending is Ending.CLIENT_LEFT
-    return RequestOutcome.LEFT if has_left else RequestOutcome.ANSWERED
-
-
-def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> CandidateRecord:
-    """Return what the decision record says about the candidate of an arm that was asked."""
-    usage, answer = candidate.usage, candidate.answer
-    return CandidateRecord(
+        may_be_clients = accepted.error is not None and accepted.error.may_be_client_fault
+        has_failed = record.router_failed or ((is_error or is_incomplete) and not may_be_clients)
+    record.expectation = expect_answer(exchange)
+    probability = decision.probabilities[arm]
+    record.routed = RoutedResult(
         arm=arm,
+        reason=decision.reason if accepted.arm is None else exchange.reason,
+        probability=probability,
+        expected_regret=decision.expected_regret,
+        size_bytes=plan.request.body.size_bytes,
+        release_failed=has_failed,
+        p_correct=probability if accepted.p_correct is None else accepted.p_correct,
+    )
+
+
+def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:
+    """Return what is recorded of an answer that a model was asked for."""
+    usage, answer, answer_usd = candidate.usage, candidate.answer, candidate.answer_usd
+    return AnswerResult(
         model=candidate.model.name,
+        seconds=candidate.seconds,
+        arm=candidate.arm,
         step=candidate.step,
         is_accepted=is_accepted,
         p_correct=candidate.p_correct,
@@ -471,34 +299,36 @@ def candidate_record(arm: str, candidate: Candidate, *, is_accepted: bool) -> Ca
         ungrounded=candidate.ungrounded,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,
-        cost_usd=candidate.cost_usd,
-        seconds=candidate.seconds,
+        cached_tokens=usage.cached_tokens if usage else 0,
+        reasoning_tokens=usage.reasoning_tokens if usage else 0,
+        is_estimated=usage.is_estimated if usage else False,
+        answer_usd=answer_usd,
+        cost_usd=candidate.with_attempts(answer_usd),
         failure=candidate.failure,
         calls=len(answer.calls) if answer else None,
     )
 
 
-def _clients_id(info: RequestInfo) -> str | None:
-    """Return the id that the client has sent, if any."""
-    return None if info.request_id == info.decision_id else info.request_id
-
-
-def _log(
-    info: RequestInfo, fields: Mapping[str, AttributeValue], *, is_quiet: bool = False
-) -> None:
-    """Write the request's log line, and add the same fields to its trace."""
-    info.is_logged = True
-    line: dict[str, object] = {
-        "id": info.decision_id,
-        "request_id": info.request_id,
-        "ms": round((time.perf_counter() - info.started_s) * 1e3, 1),
-    }
-    if info.key is not None:
-        line["key"] = info.key
-    if info.team is not None:
-        line["team"] = info.team
-    if info.trace.trace_id is not None:
-        line["trace_id"] = info.trace.trace_id
-        ids = {"decision_id": info.decision_id, "request_id": info.request_id}
-        info.trace.set_attributes({**ids, **fields})
-    log_request({**line, **fields}, is_quiet=is_quiet)
+def _trace(exchange: Exchange, record: Record) -> None:
+    """Add a planned request's stages, candidates and answer to its spans."""
+    trace, accepted = exchange.info.trace, exchange.accepted
+    trace.record_stages(exchange.stages)
+    for candidate in exchange.asked.values():
+        candidate.trace.set_attributes(
+            {
+                "accepted": candidate is accepted,
+                "p_correct": candidate.p_correct,
+                "cost_usd": candidate.cost_usd,
+                "failure": candidate.failure,
+            }
+        )
+    is_incomplete = record.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
+    trace.record_response(
+        ResponseInfo(
+            response_id=accepted.identity.id,
+            response_model=accepted.identity.model,
+            prompt_tokens=record.prompt_tokens,
+            completion_tokens=record.completion_tokens,
+            failure=str(record.ending) if is_incomplete else None,
+        )
+    )

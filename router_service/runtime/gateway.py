@@ -293,6 +293,7 @@ class Gateway:
         await self.reloader.aclose()
         await self.syncer.aclose()
         await self.engine.retire()
+        self.recorder.flush()
         await self.background.aclose()
         self.usage.close()
         self.recent_requests.close()

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
-from router_service.core.decision_record import StoredRecord
+from router_service.core.decision_record import Storable, StoredRecord
 from router_service.core.errors import ConfigError, MissingExtraError, PublicationError
 from router_service.core.releases import Pointer
 
@@ -39,6 +39,7 @@ of one process, and `workers:DIRECTORY` that of the parent whose workers share t
 _log = logging.getLogger("switchcraft.store")
 
 R = TypeVar("R", bound=StoredRecord)
+R_co = TypeVar("R_co", bound=StoredRecord, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +63,16 @@ class StoreLimits:
         return self.by_kind.get(kind, self.default)
 
 
-class RecordStore(Protocol[R]):
+class RecordStore(Protocol[R_co]):
     """Store for records of one kind, which expire. Each operation raises StoreError."""
 
-    async def put(self, record: R) -> None:
+    async def put(self, record: Storable) -> None:
         """Keep a record under its id."""
 
-    async def add(self, record: R) -> bool:
+    async def add(self, record: Storable) -> bool:
         """Keep a record if its id is new, and return whether it was."""
 
-    async def get(self, record_id: str) -> R | None:
+    async def get(self, record_id: str) -> R_co | None:
         """Return a record, or None if it is unknown or has expired."""
 
     async def aclose(self) -> None:

@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import ClassVar, Generic
 
-from router_service.core.decision_record import StoredRecord
+from router_service.core.decision_record import Storable
 from router_service.core.errors import ConfigError, StoreError
 from router_service.store.backends import (
     SLOT_TTL_S,
@@ -97,11 +97,11 @@ class ParentRecords(Generic[R]):
         self._parent = parent
         self._kind = kind
 
-    async def put(self, record: R) -> None:
+    async def put(self, record: Storable) -> None:
         """Store a record."""
         await self._send(b"put", record.id, *_contents(record))
 
-    async def add(self, record: R) -> bool:
+    async def add(self, record: Storable) -> bool:
         """Store a record in one step if its id is new, and return whether it was stored."""
         return bool(await self._send(b"add", record.id, *_contents(record)))
 
@@ -353,9 +353,9 @@ class _State:
         return records
 
 
-def _contents(record: StoredRecord) -> tuple[bytes, bytes]:
+def _contents(record: Storable) -> tuple[bytes, bytes]:
     """Return a record as JSON, and the name of its API key."""
-    return record.model_dump_json().encode(), (record.caller or "").encode()
+    return record.stored_json(), (record.caller or "").encode()
 
 
 def _encode(message: Message) -> bytes:

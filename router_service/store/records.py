@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
-from router_service.core.decision_record import StoredRecord
+from router_service.core.decision_record import Storable, StoredRecord
 from router_service.core.errors import StoreError
 from router_service.store.backends import R, RecordStore
 from router_service.store.memory import MemoryStore
@@ -112,7 +112,7 @@ class GuardedStore(Generic[R]):
         self.is_reachable = True
         """Whether the last operation reached the store."""
 
-    def save(self, record: R, *, is_new: bool = False) -> None:
+    def save(self, record: Storable, *, is_new: bool = False) -> None:
         """Write a record in the background.
 
         The record is lost during a pause, or if too many writes are in flight. If `is_new` is true,
@@ -141,11 +141,11 @@ class GuardedStore(Generic[R]):
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
-    async def put(self, record: R) -> None:
+    async def put(self, record: Storable) -> None:
         """Write a record and wait for it. Raise StoreError as `get` does."""
         await self._attempt("put", self._store.put, record)
 
-    async def add(self, record: R) -> bool:
+    async def add(self, record: Storable) -> bool:
         """Write a record if its id is new. Raise StoreError as `get` does."""
         return await self._attempt("add", self._store.add, record)
 

@@ -26,6 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import ValidationError
 
 from router_service.core.addresses import check_redis_address, is_loopback
+from router_service.core.decision_record import Storable
 from router_service.core.errors import (
     ConfigError,
     MissingExtraError,
@@ -227,18 +228,18 @@ class RedisRecords(Generic[R]):
         self._kind = kind
         self._ttl_s = ttl_s
 
-    async def put(self, record: R) -> None:
+    async def put(self, record: Storable) -> None:
         """Store a record. Raise StoreError if Redis fails."""
         with _translate_errors(f"keep a {self._kind.kind}"):
-            await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
+            await self._redis.set(self._key(record.id), record.stored_json(), ex=self._ttl_s)
 
-    async def add(self, record: R) -> bool:
+    async def add(self, record: Storable) -> bool:
         """Store a record in one step if its id is new, and return whether it was stored.
 
         Raise StoreError if Redis fails.
         """
         with _translate_errors(f"add a {self._kind.kind}"):
-            key, value = self._key(record.id), record.model_dump_json()
+            key, value = self._key(record.id), record.stored_json()
             return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
 
     async def get(self, record_id: str) -> R | None:

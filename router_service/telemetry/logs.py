@@ -6,16 +6,40 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TextIO
 
 import orjson
 
+from router_service.core.reasons import Reason
+from router_service.core.record import Record, RecordKind
 from router_service.settings import LogFormat
+from router_service.tracing import AttributeValue
 
 FIELDS = "fields"
 """Attribute of a log record that holds its structured fields."""
+
+MAX_PATH = 200
+"""Longest part of a client's path that is logged, in characters. Queries are never logged."""
+
+QUIET_PATHS = frozenset(
+    "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics "
+    "/ui/api/traffic/requests /ui/api/traffic/overview".split()
+)
+"""Paths that are polled every few seconds; logged at level debug."""
+
+_LOGGED = (
+    "model", "deployment", "attempts", "arm", "release", "reason", "policy",
+    "policy_name",
+    "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
+    "actual_cost_usd", "first_byte_s", "unverified", "risk", "familiarity",
+    "previous_arm",
+)  # fmt: skip
+"""Fields of the decision that are in the log line."""
+_logged_values = attrgetter(*_LOGGED)
 
 _MAX_COLUMN = 32
 """Widest column for models and for policies in the text format, in characters."""
@@ -133,9 +157,26 @@ def formatter_for(
     return TextFormatter(has_color=is_terminal and not environ.get("NO_COLOR"))
 
 
+class BatchHandler(logging.StreamHandler[TextIO]):
+    """Handler that can write several lines with one call of the system."""
+
+    def handle_all(self, records: Sequence[logging.LogRecord]) -> None:
+        """Write lines in one piece, in this order."""
+        found = [each for each in records if self.filter(each)]
+        if not found:
+            return
+        try:
+            text = "".join([self.format(each) + self.terminator for each in found])
+            with self.lock or nullcontext():
+                self.stream.write(text)
+                self.flush()
+        except Exception:  # noqa: BLE001 - as `emit`: a log that cannot be written fails no request
+            self.handleError(found[0])
+
+
 def configure_logging(level: str = "info", log_format: LogFormat = "auto") -> None:
     """Send all logs of the process to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = BatchHandler(sys.stderr)
     handler.setFormatter(formatter_for(sys.stderr, log_format))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Do not collect information that no log line contains (Python's logging HOWTO, "Optimization").
@@ -147,11 +188,71 @@ def configure_logging(level: str = "info", log_format: LogFormat = "auto") -> No
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def log_request(fields: Mapping[str, object], *, is_quiet: bool = False) -> None:
-    """Write the log line of a request that has ended.
+def log_fields(record: Record) -> dict[str, AttributeValue]:
+    """Return what the log and the trace say about a request, without its ids."""
+    fields: dict[str, AttributeValue]
+    if record.kind in {RecordKind.OWN, RecordKind.SHED}:
+        method, path = record.method or "", record.path[:MAX_PATH]
+        return {"method": method, "path": path, "status": record.status}
+    if record.kind is RecordKind.PLANNED:
+        values = zip(_LOGGED, _logged_values(record), strict=True)
+        fields = {name: value for name, value in values if value is not None}
+        candidates = record.candidates
+        if candidates is not None:
+            fields["candidates"] = len(candidates)
+            accepted = next((each for each in record.answers if each.is_accepted), None)
+            if accepted is not None and accepted.p_correct is not None:
+                fields["p_correct"] = accepted.p_correct
+    elif record.model is not None:
+        fields = {"model": record.model, "reason": Reason.PASSED}
+        fields |= {"status": record.status, "ending": record.ending}
+    else:
+        fields = {"status": record.status}
+    if record.cause is not None:
+        fields["cause"] = record.cause
+    if record.why is not None:
+        fields["why"] = record.why
+    return fields
 
-    Its level is warning if the request failed: with a status of 5xx, an upstream's 429 or a broken
-    stream, as in the alerts. Otherwise it is info, or debug if `is_quiet`.
+
+def log_requests(records: Iterable[Record]) -> None:
+    """Write the log lines of requests that have ended."""
+    lines: list[logging.LogRecord] = []
+    for record in records:
+        fields = log_fields(record)
+        is_quiet = record.kind is RecordKind.OWN and record.path in QUIET_PATHS
+        level = _level_of(fields, is_quiet=is_quiet and record.status < 400)
+        if not _requests.isEnabledFor(level):
+            continue
+        line: dict[str, object] = {
+            "id": record.id,
+            "request_id": record.request_id,
+            "ms": round(record.latency_s * 1e3, 1),
+        }
+        if record.key is not None:
+            line["key"] = record.key
+        if record.team is not None:
+            line["team"] = record.team
+        if record.trace_id is not None:
+            line["trace_id"] = record.trace_id
+        written = _line(level, {**line, **fields})
+        written.created = record.created
+        lines.append(written)
+    _write(lines)
+
+
+def log_request(fields: Mapping[str, object]) -> None:
+    """Write the log line of a request that has not reached the app."""
+    level = _level_of(fields)
+    if _requests.isEnabledFor(level):
+        _write([_line(level, fields)])
+
+
+def _level_of(fields: Mapping[str, object], *, is_quiet: bool = False) -> int:
+    """Return the level of a request's line.
+
+    It is warning if the request failed: with a status of 5xx, an upstream's 429 or a broken stream,
+    as in the alerts. Otherwise it is info, or debug if `is_quiet`.
     """
     status = fields.get("status", 0)
     has_failed = (
@@ -159,11 +260,29 @@ def log_request(fields: Mapping[str, object], *, is_quiet: bool = False) -> None
         or (status == 429 and "model" in fields)
         or fields.get("ending") == "broken"
     )
-    level = logging.WARNING if has_failed else logging.DEBUG if is_quiet else logging.INFO
-    if not _requests.isEnabledFor(level):
-        return
+    return logging.WARNING if has_failed else logging.DEBUG if is_quiet else logging.INFO
+
+
+def _line(level: int, fields: Mapping[str, object]) -> logging.LogRecord:
     # The record is created here, because `Logger.log` walks the stack to find its caller, which
     # takes half of the time for a line.
-    record = logging.LogRecord(_requests.name, level, __file__, 0, "request", None, None)
-    setattr(record, FIELDS, fields)
-    _requests.handle(record)
+    line = logging.LogRecord(_requests.name, level, __file__, 0, "request", None, None)
+    setattr(line, FIELDS, fields)
+    return line
+
+
+def _write(lines: Sequence[logging.LogRecord]) -> None:
+    """Pass lines to all handlers, as a logger does, but those of a `BatchHandler` at once."""
+    if _requests.disabled or not lines:
+        return
+    kept = [line for line in lines if _requests.filter(line)]
+    logger: logging.Logger | None = _requests
+    while logger is not None:
+        for handler in logger.handlers:
+            handled = [line for line in kept if line.levelno >= handler.level]
+            if isinstance(handler, BatchHandler):
+                handler.handle_all(handled)
+            else:
+                for line in handled:
+                    handler.handle(line)
+        logger = logger.parent if logger.propagate else None

@@ -1,7 +1,7 @@
 """The latest requests: one row for each, without its content.
 
-A request appends a tuple to a buffer in memory, which takes about 4 µs. The database's thread
-writes these tuples every second, so that all workers and replicas share them. If the database does
+Records of requests become tuples in a buffer in memory, in batches. The database's thread writes
+these tuples every second, so that all workers and replicas share them. If the database does
 not take them fast enough, requests are not listed; nothing waits for it. `request_lists` reads the
 rows.
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from enum import StrEnum
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, true
+from pydantic import BaseModel
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, select, true
 
+from router_service.core.money import NANO, to_nusd
+from router_service.core.record import Record, RecordKind, RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME, recent_requests
 from router_service.settings import DatabaseSettings, UsageSettings
@@ -37,46 +39,61 @@ TIDY_SHARE = 0.1
 
 _log = logging.getLogger("switchcraft.usage")
 
-
-class RequestOutcome(StrEnum):
-    """How a request ended."""
-
-    ANSWERED = "answered"
-    FAILED = "failed"
-    """A model was asked, and the answer is an error or incomplete."""
-    REFUSED = "refused"
-    """The gateway refused the request before it asked a model."""
-    LEFT = "left"
-    """The client left before the end of the answer."""
+RequestRow = tuple[object, ...]
+"""The columns of `recent_requests`, in their order."""
 
 
-class RecentRequest(NamedTuple):
-    """One request: the columns of `recent_requests`, in their order."""
+class ListedRequest(BaseModel):
+    """A request that has ended; contains nothing of its content."""
 
-    ended_us: int
     id: str
+    """The decision's id, with which `GET /v1/decisions/{id}` returns the whole decision."""
     request_id: str | None
+    """The header `x-request-id` of the request; null without it."""
+    time: float
+    """When the answer ended, in Unix seconds."""
     key: str | None
     team: str | None
     path: str
     model: str | None
+    """The model that answered, or was tried last; null if the gateway refused the request."""
     deployment: str | None
     arm: str | None
     policy: str | None
+    """How the policy is shown: its name, if it has one, and its rule. Null if the request was not
+    routed."""
     reason: str | None
-    outcome: str
+    """Why the model answered; null if the gateway refused the request."""
+    outcome: RequestOutcome
+    """`answered`; `failed`, if the model's answer is an error or incomplete; `refused`, if the
+    gateway asked no model; `left`, if the client closed its connection."""
     status: int
+    """HTTP status, or 499 if the client left before the answer."""
     ending: str
+    """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
     error: str | None
+    """The code of the error if the gateway refused the request, or the kind of the upstream's
+    failure."""
     attempts: int
     latency_s: float
     first_byte_s: float | None
-    cost_nusd: int | None
+    cost_usd: float | None
+    """Cost at list price of all candidates; null if it is unknown."""
     prompt_tokens: int | None
     completion_tokens: int | None
     candidates: int | None
+    """Number of candidate answers; null if the policy is not `verified`."""
     unverified: str | None
+    """Why the answer was not verified, although the policy asked for verification."""
     conversation: str | None
+    """Equal for all requests of a conversation; null if conversations are not followed."""
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> ListedRequest:
+        """Return a row of `recent_requests` as people read it."""
+        cost_usd = None if row.cost_nusd is None else row.cost_nusd / NANO
+        times = {"time": row.ended_us / MICRO, "cost_usd": cost_usd}
+        return cls.model_validate({**row._mapping, **times})
 
 
 class RecentRequests:
@@ -101,9 +118,9 @@ class RecentRequests:
         self._on_dropped = on_dropped
         self._clock = clock
         self._turn_s = turn_s
-        self._pending: deque[RecentRequest] = deque()
+        self._pending: deque[RequestRow] = deque()
         self._dropped = 0
-        self._batch: list[RecentRequest] = []
+        self._batch: list[RequestRow] = []
         """What is being written, or could not be written yet."""
         self._insert: str | None = None
         self._is_closing = False
@@ -111,17 +128,20 @@ class RecentRequests:
         """Rows that this process has written since it last looked for too many of them."""
         self._tidy_next_s = 0.0
 
-    def add(self, request: RecentRequest) -> None:
-        """List a request that has ended, unless too many wait to be written."""
+    def add(self, records: Iterable[Record]) -> None:
+        """List requests that have ended, except those for which too many wait to be written."""
         if self.limit == 0:
             return
-        # Half of the buffer is for requests that cost their clients something.
-        most = self._max_pending // (2 if request.model is None else 1)
-        if len(self._pending) >= most:
-            self._dropped += 1
-            self._on_dropped()
-            return
-        self._pending.append(request)
+        for record in records:
+            if record.kind is RecordKind.OWN:
+                continue
+            # Half of the buffer is for requests that cost their clients something.
+            most = self._max_pending // (2 if record.model is None else 1)
+            if len(self._pending) >= most:
+                self._dropped += 1
+                self._on_dropped()
+            else:
+                self._pending.append(_row(record))
 
     def write(self, database: Database) -> None:
         """Write what is pending, for a short while; what is left is written at the next turn.
@@ -139,7 +159,7 @@ class RecentRequests:
             if not self._batch:
                 size = min(len(self._pending), BATCH_ROWS)
                 self._batch = [self._pending.popleft() for _ in range(size)]
-            rows = [_to_row(request) for request in self._batch]
+            rows = [tuple(map(_storable, row)) for row in self._batch]
             with database.write() as connection:
                 self._insert = self._insert or _insert_new(connection)
                 connection.exec_driver_sql(self._insert, rows)
@@ -213,14 +233,44 @@ def _delete(
             return False
 
 
-def _to_row(request: RecentRequest) -> tuple[object, ...]:
-    return tuple([_storable(value) if isinstance(value, str) else value for value in request])
+def _row(record: Record) -> RequestRow:
+    """Return the columns of `recent_requests`, in their order."""
+    cost_usd, candidates = record.actual_cost_usd, record.candidates
+    return (
+        int(record.created * MICRO),
+        record.id,
+        None if record.request_id == record.id else record.request_id,
+        record.key,
+        record.team,
+        record.path,
+        record.model,
+        record.deployment,
+        record.arm,
+        record.policy_label,
+        record.reason,
+        record.outcome,
+        record.status,
+        record.ending,
+        record.error,
+        record.attempts,
+        record.latency_s,
+        record.first_byte_s,
+        None if cost_usd is None else to_nusd(cost_usd),
+        record.prompt_tokens,
+        record.completion_tokens,
+        None if candidates is None else len(candidates),
+        record.unverified,
+        record.conversation,
+    )
 
 
-def _storable(text: str) -> str:
-    """Return a text, which may be a member of an enumeration, as both databases can store it."""
-    is_plain = type(text) is str and len(text) <= MAX_NAME and text.isprintable()
-    return text if is_plain else clean(str(text))
+def _storable(value: object) -> object:
+    """Return a value, which may be a member of an enumeration, as both databases can store it."""
+    if not isinstance(value, str) or (
+        type(value) is str and len(value) <= MAX_NAME and value.isprintable()
+    ):
+        return value
+    return clean(str(value))
 
 
 def _insert_new(connection: Connection) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, select, tuple_
 from router_service.database.engine import Database
 from router_service.database.schema import recent_requests
 from router_service.telemetry.metrics import NO_MODEL
-from router_service.telemetry.recent_requests import RecentRequest
+from router_service.telemetry.recent_requests import ListedRequest
 from router_service.telemetry.usage import NO_POLICY, clean
 
 NAMED_ROWS = 2_000
@@ -73,17 +73,12 @@ class RequestPosition(NamedTuple):
             raise ValueError(f"not a position in a list of requests: {text!r}")
         return cls(int(found[1]), found[2])
 
-    @classmethod
-    def of(cls, request: RecentRequest) -> Self:
-        """Return the position of a request."""
-        return cls(request.ended_us, request.id)
-
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
     """Requests that follow each other in the list, newest first."""
 
-    requests: tuple[RecentRequest, ...]
+    requests: tuple[ListedRequest, ...]
     newer: RequestPosition | None
     """The position after which newer requests follow; None on the first page."""
     older: RequestPosition | None
@@ -113,16 +108,16 @@ def read_page(
             query = query.where(tuple_(*place) < tuple_(*before))
         query = query.order_by(*(column.desc() for column in place))
     with database.read() as connection:
-        found = [RecentRequest._make(row) for row in connection.execute(query)]
+        found = connection.execute(query).all()
     has_more = len(found) > limit
     if after is not None and not has_more:
         return read_page(database, wanted, limit)
     rows = tuple(found[:limit] if after is None else reversed(found[:limit]))
-    first = RequestPosition.of(rows[0]) if rows else None
-    last = RequestPosition.of(rows[-1]) if rows else None
+    first = RequestPosition(rows[0].ended_us, rows[0].id) if rows else None
+    last = RequestPosition(rows[-1].ended_us, rows[-1].id) if rows else None
     is_newest = after is None and before is None
     return ListPage(
-        rows,
+        tuple(map(ListedRequest.of, rows)),
         newer=None if is_newest else first or before,
         older=last if has_more or after is not None else None,
     )
@@ -162,9 +157,9 @@ def read_names(database: Database, key: str | None) -> RequestNames:
     return RequestNames(*found)
 
 
-def find_request(database: Database, identifier: str) -> RecentRequest | None:
+def find_request(database: Database, identifier: str) -> ListedRequest | None:
     """Return a request by its id; raises DatabaseError."""
     query = select(recent_requests).where(recent_requests.c.id == clean(identifier)).limit(1)
     with database.read() as connection:
         row = connection.execute(query).first()
-    return None if row is None else RecentRequest._make(row)
+    return None if row is None else ListedRequest.of(row)

@@ -1,6 +1,6 @@
 """Usage: sums over requests by time, model, policy, key and team.
 
-A request adds to sums in memory, which takes about 2 µs. The database's thread writes these sums
+Records of requests are added to sums in memory, in batches. The database's thread writes these sums
 every second, for minutes, hours and days, so that all workers and replicas share them. They contain
 no part of any request. `usage_reports` reads them.
 """
@@ -30,10 +30,10 @@ from sqlalchemy import (
     tuple_,
 )
 
-from router_service.access.key import BudgetPeriod, Key
-from router_service.apis.usage import Usage
+from router_service.access.key import BudgetPeriod
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.money import NANO, to_nusd
+from router_service.core.record import Record, RecordKind
 from router_service.database.engine import Database
 from router_service.database.schema import (
     MAX_NAME,
@@ -46,8 +46,8 @@ from router_service.database.schema import (
 )
 from router_service.database.upsert import add_to_sums
 from router_service.database.usage_sums import LATENCY_BOUNDS_S, PPM, USAGE_SUMS, UsageSums
-from router_service.measurement.expectations import Expectation
 from router_service.settings import DatabaseSettings, UsageSettings
+from router_service.telemetry.metrics import NO_MODEL
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 24 * 3600
 STEPS_S = (MINUTE_S, HOUR_S, DAY_S)
@@ -101,11 +101,11 @@ class Entry(NamedTuple):
     """The policy as people read it, see `label_policy`."""
 
     @classmethod
-    def of(cls, record: DecisionRecord) -> Entry:
+    def of(cls, record: DecisionRecord | Record) -> Entry:
         """Return the entry of a request that has ended."""
         policy = record.policy_label or NO_POLICY
         minute = int(record.created) // MINUTE_S * MINUTE_S
-        return cls(minute, record.key, record.team, record.model, policy)
+        return cls(minute, record.key, record.team, record.model or NO_MODEL, policy)
 
 
 LaterSum = Literal[
@@ -155,60 +155,15 @@ class UsageHistory:
         self._tidying: Iterator[object] | None = None
         self._tidy_next_s = 0.0
 
-    def add(  # noqa: PLR0913 - an object would take longer to create than the sums
-        self,
-        key: Key,
-        model: str,
-        policy: str,
-        *,
-        is_error: bool,
-        is_unfamiliar: bool = False,
-        expectation: Expectation | None = None,
-        latency_s: float | None = None,
-        cost_usd: float | None = None,
-        baseline_usd: float | None = None,
-        tokens: Iterable[Usage] = (),
-        candidates: int = 0,
-    ) -> None:
-        """Count a request that has ended.
-
-        `latency_s` is None if no model was asked, and `baseline_usd` if the cost of the baseline
-        model is unknown or `cost_usd` is not to be compared with it. `expectation` is None if the
-        probabilities of a correct answer are unknown. `tokens` are those of every candidate that
-        was asked, and `candidates` is the number of these.
-        """
-        minute = int(self._clock()) // MINUTE_S * MINUTE_S
-        entry = Entry(minute, key.name, key.team.name if key.team else None, model, policy)
+    def add(self, records: Iterable[Record]) -> None:
+        """Count requests that have ended."""
         with self._lock:
-            sums = self._sums_of(entry)
-            if sums is None:
-                return
-            sums.requests += 1
-            sums.errors += is_error
-            sums.unfamiliar += is_unfamiliar
-            sums.candidates += candidates
-            if cost_usd is not None:
-                cost_nusd = to_nusd(cost_usd)
-                sums.cost_nusd += cost_nusd
-                if baseline_usd is not None:
-                    sums.compared_nusd += cost_nusd
-                    sums.baseline_nusd += to_nusd(baseline_usd)
-            elif latency_s is not None and not is_error:
-                sums.unpriced += 1
-            if latency_s is not None:
-                index = bisect_left(LATENCY_BOUNDS_S, latency_s)
-                sums.latencies[index] = sums.latencies.get(index, 0) + 1
-            if expectation is not None:
-                sums.estimated += 1
-                sums.correct_ppm += round(expectation.correct * PPM)
-                sums.baseline_correct_ppm += round(expectation.baseline_correct * PPM)
-                sums.variance_ppm += round(expectation.variance * PPM)
-                sums.error_ppm += round(expectation.error * PPM)
-            for each in tokens:
-                sums.prompt_tokens += each.prompt_tokens
-                sums.completion_tokens += each.completion_tokens
-                sums.cached_tokens += each.cached_tokens
-                sums.reasoning_tokens += each.reasoning_tokens
+            for record in records:
+                sums = None
+                if record.kind is not RecordKind.OWN:
+                    sums = self._sums_of(Entry.of(record))
+                if sums is not None:
+                    _add_record(sums, record)
 
     def add_later(self, entry: Entry, name: LaterSum, number: int = 1) -> None:
         """Add what is learned of an answer afterwards to the sums of its request; thread-safe."""
@@ -381,6 +336,38 @@ class UsageHistory:
                 if not deleted:
                     break
                 excess -= deleted
+
+
+def _add_record(sums: UsageSums, record: Record) -> None:
+    """Add a request to the sums of its entry."""
+    sums.requests += 1
+    sums.errors += record.is_error
+    if record.kind is not RecordKind.PLANNED:
+        return
+    index = bisect_left(LATENCY_BOUNDS_S, record.latency_s)
+    sums.latencies[index] = sums.latencies.get(index, 0) + 1
+    sums.unfamiliar += record.is_unfamiliar
+    sums.candidates += len(record.answers)
+    if record.actual_cost_usd is not None:
+        cost_nusd = to_nusd(record.actual_cost_usd)
+        sums.cost_nusd += cost_nusd
+        if record.baseline_usd is not None:
+            sums.compared_nusd += cost_nusd
+            sums.baseline_nusd += to_nusd(record.baseline_usd)
+    elif not record.is_error:
+        sums.unpriced += 1
+    expectation = record.expectation
+    if expectation is not None:
+        sums.estimated += 1
+        sums.correct_ppm += round(expectation.correct * PPM)
+        sums.baseline_correct_ppm += round(expectation.baseline_correct * PPM)
+        sums.variance_ppm += round(expectation.variance * PPM)
+        sums.error_ppm += round(expectation.error * PPM)
+    for answer in record.answers:
+        sums.prompt_tokens += answer.prompt_tokens or 0
+        sums.completion_tokens += answer.completion_tokens or 0
+        sums.cached_tokens += answer.cached_tokens
+        sums.reasoning_tokens += answer.reasoning_tokens
 
 
 def clean(name: str) -> str:

@@ -24,11 +24,11 @@ from router_service.core.errors import (
 )
 from router_service.core.money import NANO
 from router_service.core.reasons import Reason
+from router_service.core.record import RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.usage_sums import UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import (
-    ListedRequest,
     RequestList,
     RequestParameters,
     readable_requests,
@@ -38,7 +38,7 @@ from router_service.http.transfer import gateway_of, json_answer, read_database
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.settings import ServerSettings
 from router_service.telemetry.metrics import NO_MODEL
-from router_service.telemetry.recent_requests import RequestOutcome
+from router_service.telemetry.recent_requests import ListedRequest
 from router_service.telemetry.request_lists import (
     RequestFilter,
     RequestNames,
@@ -151,8 +151,7 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
     listed: ListedRequest | None = None
     try:
         database = readable_requests(gateway)
-        row = await read_database(request, find_request, database, request_id)
-        listed = None if row is None else ListedRequest.of(row)
+        listed = await read_database(request, find_request, database, request_id)
     except (UsageDisabledError, DatabaseError):
         pass  # then the decision is all that is known
     known = record or listed

@@ -16,7 +16,7 @@ from router_service.core.decision_record import CandidateRecord
 from router_service.http.inference import RoutedAnswer
 from router_service.requests.candidates import Candidate
 from router_service.requests.exchange import Exchange
-from router_service.requests.recording import candidate_record
+from router_service.requests.recording import answer_result
 from router_service.verifier.answer_features import Question, decode_calls, read_answer, relate
 
 STEPS_HEADER = "x-switchcraft-steps"
@@ -78,7 +78,7 @@ def steps_header(exchange: Exchange) -> bytes | None:
     for length in LENGTHS:
         views = (
             view(
-                candidate_record(arm, candidate, is_accepted=candidate is exchange.accepted),
+                answer_result(candidate, is_accepted=candidate is exchange.accepted).candidate(),
                 candidate,
                 same_as.get(arm),
                 length,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,14 +15,16 @@ from playwright.sync_api import Browser, Page, expect
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
+from router_service.core.record import AnswerResult, Record
 from router_service.database.engine import Database
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings, UsageSettings
-from router_service.telemetry.recent_requests import MICRO, RecentRequest, RecentRequests
+from router_service.telemetry.recent_requests import RecentRequests
 from tests.bodies import BODY, CHAT
 from tests.clients.installed import INSTALL_S
 from tests.page.watching import Problems
+from tests.records import make_record, refused_record
 from tests.serving import WAIT_S, Sandbox, served
 
 ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
@@ -198,7 +201,7 @@ def crowded(
     database.prepare()
     others = RecentRequests(UsageSettings(), DatabaseSettings())
     for number in range(60):
-        others.add(listed(number))
+        others.add([listed(number)])
     others.write(database)
     database.close()
     settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
@@ -207,34 +210,27 @@ def crowded(
         yield url
 
 
-def listed(number: int) -> RecentRequest:
+def listed(number: int) -> Record:
     """Return a request, of which every fifth is refused, with names that are hard to show."""
-    is_refused = number % 5 == 0
-    return RecentRequest(
-        ended_us=int((time.time() - 600 + number) * MICRO),
-        id=f"dec_{number:024}",
-        request_id=None,
-        key="<img src=x onerror=alert(1)>" if number % 2 else "k" * 200,
-        team=None,
-        path="/v1/chat/completions",
-        model=None if is_refused else "a-model-with-a-long-name/" + "m" * 60,
-        deployment=None,
-        arm=None,
-        policy=None if is_refused else "economy (verified=0.00531)",
-        reason=None if is_refused else "verified",
-        outcome="refused" if is_refused else "answered",
-        status=429 if is_refused else 200,
-        ending="complete",
-        error="insufficient_quota" if is_refused else None,
-        attempts=0 if is_refused else 2,
-        latency_s=0.001 if is_refused else 1.5,
-        first_byte_s=None,
-        cost_nusd=None if is_refused else 12_345,
-        prompt_tokens=None,
-        completion_tokens=None,
-        candidates=None if is_refused else 2,
-        unverified=None,
-        conversation=None,
+    facts: dict[str, Any] = {
+        "created": time.time() - 600 + number,
+        "id": f"dec_{number:024}",
+        "request_id": f"dec_{number:024}",
+        "key": "<img src=x onerror=alert(1)>" if number % 2 else "k" * 200,
+    }
+    if number % 5 == 0:
+        return refused_record(**facts, latency_s=0.001, error="insufficient_quota")
+    answers = tuple(AnswerResult("m", 1.0, arm=arm) for arm in ("a", "b"))
+    return make_record(
+        **facts,
+        model="a-model-with-a-long-name/" + "m" * 60,
+        policy="verified=0.00531",
+        policy_name="economy",
+        reason="verified",
+        attempts=2,
+        latency_s=1.5,
+        actual_cost_usd=0.000012345,
+        answers=answers,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,27 +13,18 @@ from router_service.access.hooks import IncomingRequest, Outcome
 from router_service.access.key import Key, Limits, Team
 from router_service.access.limits import LimitKind, RateLimits, TakenLimits, UsualTokens
 from router_service.apis.rate_limits import write_duration
-from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.errors import AdmissionError, StoreError
+from router_service.core.record import AnswerResult, Record
 from router_service.store.backends import Correction, LimitDemand, open_backend
 from router_service.store.memory import MemoryLimits
 from router_service.store.parent_process import serve_workers
 from router_service.store.shared_limits import SharedLimits
+from tests.records import make_record
 from tests.router_service.store.conftest import LIMITS
 from tests.serving import wait_for_async
 
-RECORD = DecisionRecord(
-    id="dec_1",
-    created=1.0,
-    model="small",
-    reason="pinned",
-    stream=False,
-    status=200,
-    ending="complete",
-    prompt_tokens=100,
-    completion_tokens=50,
-    latency_s=1.0,
-)
+TOKENS = {"prompt_tokens": 100, "completion_tokens": 50}
+RECORD = make_record(**TOKENS)
 
 
 class Clock:
@@ -67,7 +59,7 @@ class Requests:
     def end(
         self,
         sent: tuple[IncomingRequest, TakenLimits | None],
-        record: DecisionRecord | None = RECORD,
+        record: Record | None = RECORD,
     ) -> None:
         """Settle a request."""
         request, taken = sent
@@ -113,7 +105,7 @@ def test_tokens_are_replaced_by_those_that_were_used() -> None:
     assert tokens_left(sent) == 6000 - (400 // 4 + 256)
     requests.end(sent)
     for used in (200, 4000):
-        requests.end(requests.send(key), RECORD.model_copy(update={"prompt_tokens": used - 50}))
+        requests.end(requests.send(key), replace(RECORD, prompt_tokens=used - 50))
     last = requests.send(key, 0)
     assert last[1] is not None
     assert last[1].tokens > 256, "the key's answers are longer than expected"
@@ -128,13 +120,13 @@ def test_tokens_are_replaced_by_those_that_were_used() -> None:
         ({"prompt_tokens": None, "completion_tokens": None}, 356),
     ],
 )
-def test_only_known_tokens_are_corrected(changes: Mapping[str, object], used: int) -> None:
+def test_only_known_tokens_are_corrected(changes: dict[str, int | None], used: int) -> None:
     """A request without an answer has used none.
 
     An answer without counts, such as speech, keeps the estimate.
     """
     requests, key = Requests(), limited(tokens_per_minute=60_000)
-    requests.end(requests.send(key), RECORD.model_copy(update=changes))
+    requests.end(requests.send(key), make_record(**(TOKENS | changes)))
     after = requests.send(key)
     assert after[1] is not None
     assert tokens_left(after) == 60_000 - used - after[1].tokens
@@ -154,7 +146,7 @@ def test_requests_that_were_refused_later_give_their_tokens_back() -> None:
 def test_tokens_of_all_candidates_count(is_accepted: bool) -> None:
     """Rejected candidates are counted too, and an answer after they have failed is added."""
     candidates = tuple(
-        CandidateRecord(
+        AnswerResult(
             arm=arm,
             model=arm,
             step=1,
@@ -166,7 +158,7 @@ def test_tokens_of_all_candidates_count(is_accepted: bool) -> None:
         for arm in "abc"
     )
     requests, key = Requests(), limited(tokens_per_minute=60_000)
-    requests.end(requests.send(key), RECORD.model_copy(update={"candidates": candidates}))
+    requests.end(requests.send(key), replace(RECORD, answers=candidates))
     after = requests.send(key)
     assert after[1] is not None
     assert 60_000 - tokens_left(after) - after[1].tokens == (450 if is_accepted else 600)
@@ -179,7 +171,7 @@ def test_a_request_beyond_the_whole_limit_is_admitted_if_nothing_is_used() -> No
     with pytest.raises(AdmissionError) as caught:
         requests.send(key, 8000)
     assert caught.value.retry_after_s == pytest.approx(2256 / 1000 * 60, abs=0.1)
-    requests.end(sent, RECORD.model_copy(update={"prompt_tokens": 2000}))
+    requests.end(sent, replace(RECORD, prompt_tokens=2000))
     requests.clock.now_s += 60
     with pytest.raises(AdmissionError):
         requests.send(key, 400)

@@ -64,7 +64,7 @@ def request_of(messages: list[Any], **fields: object) -> ParsedRequest:
 
 def memory() -> MemoryStore[ConversationState]:
     """Return a store whose records do not expire in a test."""
-    return MemoryStore(ttl_s=1, max_records=10, clock=lambda: 0.0)
+    return MemoryStore(ConversationState, ttl_s=1, max_records=10, clock=lambda: 0.0)
 
 
 def state_of(arm: str, request: ParsedRequest) -> ConversationState:
@@ -347,7 +347,7 @@ class SlowStore(MemoryStore[ConversationState]):
     """A shared store that answers only when `answers` is set."""
 
     def __init__(self) -> None:
-        super().__init__(ttl_s=1, max_records=10, clock=lambda: 0.0)
+        super().__init__(ConversationState, ttl_s=1, max_records=10, clock=lambda: 0.0)
         self.answers = asyncio.Event()
 
     async def get(self, record_id: str) -> ConversationState | None:

@@ -95,14 +95,16 @@ def test_release_is_not_judged_by_the_clients_errors(
     plan = replace(plan, track=Track.CANARY, trial=trial)
 
     async def record() -> None:
-        store = GuardedStore[DecisionRecord](
-            MemoryStore(ttl_s=1, max_records=1, clock=lambda: 0.0), lambda _: None
+        store = GuardedStore(
+            MemoryStore(DecisionRecord, ttl_s=1, max_records=1, clock=lambda: 0.0), lambda _: None
         )
         exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
         exchange.end(status, ending)
         usage = UsageHistory(UsageSettings(), DatabaseSettings())
         recent = RecentRequests(UsageSettings(), DatabaseSettings())
-        Recorder(metrics, store, usage, recent).answered(exchange)
+        recorder = Recorder(metrics, store, usage, recent)
+        recorder.answered(exchange)
+        recorder.flush()
         await store.aclose()
 
     asyncio.run(record())

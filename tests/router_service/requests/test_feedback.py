@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router_service.apis.answers import ParsedAnswer, WrittenCall
-from router_service.core.decision_record import DecisionRecord, LoggedFeedback
+from router_service.core.decision_record import LoggedFeedback
 from router_service.requests.exchange import Ending, Exchange, RequestInfo
 from router_service.requests.feedback import BackgroundLog, WeakEvidence
 from router_service.requests.parsing import parse_request
@@ -29,6 +29,7 @@ from router_service.telemetry.usage import UsageHistory
 from tests.bodies import BODY
 from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
+from tests.records import make_record
 
 ROUTER = FakeRouter()
 SETTINGS = Settings.sandbox("http://127.0.0.1:9/v1", list(ROUTER.probabilities))
@@ -48,7 +49,7 @@ def ended(model: str = "switchcraft") -> Exchange:
         (WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),)
     )
     decision = plan.decision
-    exchange.info.record = DecisionRecord(
+    exchange.info.record = make_record(
         id="dec_1",
         arm=decision.arm if decision else None,
         release=plan.track if decision else None,
@@ -60,9 +61,6 @@ def ended(model: str = "switchcraft") -> Exchange:
         created=time.time(),
         model=plan.candidates[0].name,
         reason=plan.reason,
-        stream=False,
-        status=200,
-        ending=Ending.COMPLETE,
         latency_s=0.1,
         calls=1,
     )
@@ -75,8 +73,8 @@ def background_log(metrics: Metrics, settings: DecisionLogSettings) -> Backgroun
     def clock() -> float:
         return 0.0
 
-    calls = MemoryStore[RememberedCall](ttl_s=1, max_records=9, clock=clock)
-    marks = MemoryStore[EvidenceMark](ttl_s=1, max_records=9, clock=clock)
+    calls = MemoryStore(RememberedCall, ttl_s=1, max_records=9, clock=clock)
+    marks = MemoryStore(EvidenceMark, ttl_s=1, max_records=9, clock=clock)
     guarded = GuardedStore(calls, lambda _: None), GuardedStore(marks, lambda _: None)
     usage = UsageHistory(UsageSettings(), DatabaseSettings())
     return BackgroundLog(settings, metrics, usage, WeakEvidence(*guarded, keeps_names=False))

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from router_service.core.decision_record import Storable
 from router_service.core.errors import StoreError
 from router_service.requests.ownership import (
     MAX_ID_CHARACTERS,
@@ -26,12 +27,14 @@ class Shared:
         self.asked: list[str] = []
         self.is_away = False
 
-    async def put(self, record: UpstreamObject) -> None:
+    async def put(self, record: Storable) -> None:
         """Keep a record."""
+        assert isinstance(record, UpstreamObject)
         self.records[record.id] = record
 
-    async def add(self, record: UpstreamObject) -> bool:
+    async def add(self, record: Storable) -> bool:
         """Keep a record that is new."""
+        assert isinstance(record, UpstreamObject)
         return self.records.setdefault(record.id, record) is record
 
     async def get(self, record_id: str) -> UpstreamObject | None:
@@ -47,7 +50,7 @@ class Shared:
 
 def memory() -> MemoryStore[UpstreamObject]:
     """Return a store whose records do not expire in a test."""
-    return MemoryStore(ttl_s=1, max_records=10, clock=lambda: 0.0)
+    return MemoryStore(UpstreamObject, ttl_s=1, max_records=10, clock=lambda: 0.0)
 
 
 def replica(shared: Shared) -> UpstreamObjectIndex:

@@ -95,7 +95,7 @@ def test_records_in_memory_expire() -> None:
 
     async def check() -> None:
         clock = Clock()
-        store = MemoryStore[DecisionRecord](ttl_s=10, max_records=5, clock=clock)
+        store = MemoryStore(DecisionRecord, ttl_s=10, max_records=5, clock=clock)
         await store.put(record())
         clock.now_s += 9.9
         assert await store.get("dec_1") == record()
@@ -110,7 +110,7 @@ def test_memory_is_bounded() -> None:
     """The oldest records are dropped."""
 
     async def check() -> None:
-        store = MemoryStore[DecisionRecord](ttl_s=10, max_records=2, clock=Clock())
+        store = MemoryStore(DecisionRecord, ttl_s=10, max_records=2, clock=Clock())
         for name in ("a", "b", "a", "c"):
             await store.put(record(name))
         found = [await store.get(name) is not None for name in ("a", "b", "c")]
@@ -121,7 +121,9 @@ def test_memory_is_bounded() -> None:
 
 def test_one_keys_records_do_not_push_out_those_of_others() -> None:
     """If there are too many, the oldest record of the key with most is dropped."""
-    store: MemoryStore[DecisionRecord] = MemoryStore(ttl_s=60, max_records=10, clock=Clock())
+    store: MemoryStore[DecisionRecord] = MemoryStore(
+        DecisionRecord, ttl_s=60, max_records=10, clock=Clock()
+    )
     mine = [record(f"mine{i}").model_copy(update={"key": "quiet"}) for i in range(3)]
     flood = [record(f"flood{i}").model_copy(update={"key": "busy"}) for i in range(50)]
     for each in (*mine[:1], *flood[:30], *mine[1:], *flood[30:]):
@@ -286,7 +288,9 @@ def test_a_damaged_record_is_unknown(redis_url: str, caplog: pytest.LogCaptureFi
 def test_memory_is_limited_by_bytes_and_time_too() -> None:
     """Large records leave less room for others, and expired ones are dropped."""
     clock = Clock()
-    store: MemoryStore[DecisionRecord] = MemoryStore(ttl_s=10, max_records=10, clock=clock)
+    store: MemoryStore[DecisionRecord] = MemoryStore(
+        DecisionRecord, ttl_s=10, max_records=10, clock=clock
+    )
     large = record("large").model_copy(update={"reason": "x" * 5 * MAX_MEAN_BYTES})
     for number in range(5):
         store.keep(record(f"small {number}"))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import ClassVar, Generic
 
+from router_service.core.decision_record import Storable
 from router_service.store.backends import (
     Backend,
     CoolDown,
@@ -22,7 +23,7 @@ class Server:
     """What one toy server keeps."""
 
     def __init__(self) -> None:
-        self.records: dict[tuple[str, str], tuple[float, str]] = {}
+        self.records: dict[tuple[str, str], tuple[float, bytes]] = {}
         self.ends_s: dict[str, float] = {}
         self.rejections: set[str] = set()
         self.limits = MemoryLimits(time.monotonic)
@@ -76,12 +77,12 @@ class ToyRecords(Generic[R]):
     def __init__(self, server: Server, kind: type[R], ttl_s: float) -> None:
         self._server, self._kind, self._ttl_s = server, kind, ttl_s
 
-    async def put(self, record: R) -> None:
+    async def put(self, record: Storable) -> None:
         """Keep a record."""
-        kept = (time.monotonic() + self._ttl_s, record.model_dump_json())
+        kept = (time.monotonic() + self._ttl_s, record.stored_json())
         self._server.records[self._kind.kind, record.id] = kept
 
-    async def add(self, record: R) -> bool:
+    async def add(self, record: Storable) -> bool:
         """Keep a record if its id is new."""
         if await self.get(record.id) is not None:
             return False
@@ -90,7 +91,7 @@ class ToyRecords(Generic[R]):
 
     async def get(self, record_id: str) -> R | None:
         """Return a record that has not expired."""
-        ends_s, text = self._server.records.get((self._kind.kind, record_id), (0.0, ""))
+        ends_s, text = self._server.records.get((self._kind.kind, record_id), (0.0, b""))
         return self._kind.model_validate_json(text) if ends_s > time.monotonic() else None
 
     async def aclose(self) -> None:

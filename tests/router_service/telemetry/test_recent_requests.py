@@ -9,16 +9,15 @@ from sqlalchemy import func, select
 
 from router_service.core.errors import DatabaseError
 from router_service.core.reasons import Reason
+from router_service.core.record import Record, RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import recent_requests
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.recent_requests import (
     BATCH_ROWS,
-    MICRO,
     TIDY_ROWS,
-    RecentRequest,
+    ListedRequest,
     RecentRequests,
-    RequestOutcome,
 )
 from router_service.telemetry.request_lists import (
     RequestFilter,
@@ -28,49 +27,51 @@ from router_service.telemetry.request_lists import (
     read_page,
 )
 from router_service.telemetry.usage import DAY_S
+from tests.records import make_record, refused_record
 
 NOW_S = 20_000 * DAY_S
 
 
-def make(number: int, **changes: Any) -> RecentRequest:  # noqa: ANN401
+def make(number: int, **changes: Any) -> Record:  # noqa: ANN401
     """Return a request that ended so many seconds after the beginning."""
-    request = RecentRequest(
-        ended_us=(NOW_S + number) * MICRO,
-        id=f"dec_{number:06}",
-        request_id=None,
-        key="anna",
-        team="blue",
-        path="/v1/chat/completions",
-        model="small",
-        deployment="small#0",
-        arm="small",
-        policy="fast (theta=0.2)",
-        reason=Reason.THRESHOLD,
-        outcome=RequestOutcome.ANSWERED,
-        status=200,
-        ending="complete",
-        error=None,
-        attempts=1,
-        latency_s=0.5,
-        first_byte_s=0.25,
-        cost_nusd=1_000,
-        prompt_tokens=10,
-        completion_tokens=20,
-        candidates=None,
-        unverified=None,
-        conversation=None,
-    )
-    return request._replace(**changes)
+    facts: dict[str, Any] = {
+        "created": float(NOW_S + number),
+        "id": f"dec_{number:06}",
+        "request_id": f"dec_{number:06}",
+        "key": "anna",
+        "team": "blue",
+        "deployment": "small#0",
+        "arm": "small",
+        "policy": "theta=0.2",
+        "policy_name": "fast",
+        "reason": Reason.THRESHOLD,
+        "attempts": 1,
+        "latency_s": 0.5,
+        "first_byte_s": 0.25,
+        "actual_cost_usd": 1e-6,
+        "prompt_tokens": 10,
+        "completion_tokens": 20,
+    }
+    return make_record(**(facts | changes))
 
 
-def refused(number: int, **changes: object) -> RecentRequest:
+def refused(number: int, **changes: Any) -> Record:  # noqa: ANN401
     """Return a request that a rate limit has refused."""
-    facts = {
-        "model": None, "arm": None, "deployment": None, "policy": None, "reason": None,
-        "outcome": RequestOutcome.REFUSED, "status": 429, "error": "rate_limit_exceeded",
-        "first_byte_s": None, "cost_nusd": None,
-    }  # fmt: skip
-    return make(number, **(facts | changes))
+    name = f"dec_{number:06}"
+    facts = {"created": float(NOW_S + number), "id": name, "request_id": name, "latency_s": 0.5}
+    return refused_record(**(facts | {"key": "anna", "team": "blue"} | changes))
+
+
+def shown(record: Record) -> ListedRequest:
+    """Return a request as the list shows it."""
+    same = {name: getattr(record, name, None) for name in ListedRequest.model_fields}
+    other = {
+        "request_id": None if record.request_id == record.id else record.request_id,
+        "time": record.created,
+        "policy": record.policy_label,
+        "cost_usd": record.actual_cost_usd,
+    }
+    return ListedRequest.model_validate(same | other)
 
 
 def open_list(
@@ -85,11 +86,10 @@ def open_list(
     )
 
 
-def write(database: Database, *requests: RecentRequest, limit: int = 100_000) -> RecentRequests:
+def write(database: Database, *requests: Record, limit: int = 100_000) -> RecentRequests:
     """Write requests to the database."""
     listed = open_list(limit=limit)
-    for request in requests:
-        listed.add(request)
+    listed.add(requests)
     listed.write(database)
     return listed
 
@@ -112,8 +112,10 @@ def test_rows_are_read_as_they_were_added(database: Database) -> None:
     requests = [make(number) for number in range(BATCH_ROWS + 1)]
     requests.append(refused(BATCH_ROWS + 1, request_id="req-1", key=None, team=None))
     write(database, *requests)
-    assert list(read_page(database, RequestFilter(), 1000).requests) == requests[::-1]
-    assert find_request(database, "dec_000003") == requests[3]
+    assert list(read_page(database, RequestFilter(), 1000).requests) == [
+        shown(request) for request in requests[::-1]
+    ]
+    assert find_request(database, "dec_000003") == shown(requests[3])
     assert find_request(database, "dec_9") is None
 
 
@@ -127,7 +129,7 @@ def test_names_are_stored_as_both_databases_can(database: Database) -> None:
 
 def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
     """Pages neither repeat nor omit a request, also of those that ended at the same time."""
-    write(database, *(make(number, ended_us=number // 4) for number in range(23)))
+    write(database, *(make(number, created=number // 4) for number in range(23)))
     place, seen, pages = None, [], []
     while True:
         page = read_page(database, RequestFilter(), 5, before=place)
@@ -151,7 +153,7 @@ def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
 def test_too_few_newer_requests_are_filled_up(database: Database) -> None:
     """After a position near the beginning, the newest requests are returned as a full page."""
     write(database, *(make(number) for number in range(10)))
-    position = RequestPosition.of(make(7))
+    position = RequestPosition((NOW_S + 7) * 1_000_000, make(7).id)
     page = read_page(database, RequestFilter(), 5, after=position)
     assert (page.newer, [request.id[-1] for request in page.requests]) == (None, [*"98765"])
 
@@ -171,8 +173,8 @@ def test_filters(database: Database) -> None:
         database,
         make(1),
         make(2, key="bob", team=None, conversation="conv"),
-        make(3, model="large", policy="drift=0.05", reason=Reason.DRIFT),
-        make(4, outcome=RequestOutcome.FAILED, status=502, error="timeout"),
+        make(3, model="large", policy="drift=0.05", policy_name=None, reason=Reason.DRIFT),
+        make(4, status=502, error="timeout"),
         make(5, policy=None, reason=Reason.PINNED, request_id="client-7_%"),
         refused(6),
         refused(7, key=None, team=None),
@@ -220,11 +222,11 @@ def test_failed_batch_is_written_once(url: str) -> None:
     """Rows wait while the database is away, and a batch that is written again adds no row."""
     database = Database(url)
     listed = open_list()
-    listed.add(make(1))
+    listed.add([make(1)])
     with pytest.raises(DatabaseError):
         listed.write(database)  # there are no tables yet
     database.prepare()
-    listed.add(make(2))
+    listed.add([make(2)])
     listed.write(database)
     assert ids(database) == [2, 1]
     write(database, make(1), make(3))
@@ -241,7 +243,7 @@ def test_requests_beyond_the_buffer_are_dropped_and_counted(
         UsageSettings(), DatabaseSettings(max_pending_rows=3), lambda: dropped.append(None)
     )
     for number in range(5):
-        listed.add(make(number))
+        listed.add([make(number)])
     assert len(dropped) == 2
     listed.write(database)
     listed.write(database)
@@ -257,7 +259,7 @@ def test_disabled_list_is_emptied(database: Database, settings: UsageSettings) -
     """Without a list, nothing is collected, and the rows of earlier times are deleted."""
     write(database, make(1), make(2))
     listed = RecentRequests(settings, DatabaseSettings(), clock=lambda: float(NOW_S))
-    listed.add(make(3))
+    listed.add([make(3)])
     listed.write(database)
     listed.tidy(database)
     assert count(database) == 0
@@ -269,11 +271,11 @@ def test_oldest_rows_beyond_the_number_are_deleted(database: Database) -> None:
     listed.tidy(database)
     assert ids(database, limit=1000) == [*range(2 * TIDY_ROWS + 149, 2 * TIDY_ROWS + 49, -1)]
     for number in range(9):
-        listed.add(make(5000 + number))
+        listed.add([make(5000 + number)])
     listed.write(database)
     listed.tidy(database)
     assert count(database) == 109
-    listed.add(make(6000))
+    listed.add([make(6000)])
     listed.write(database)
     listed.tidy(database)
     assert count(database) == 100
@@ -282,7 +284,7 @@ def test_oldest_rows_beyond_the_number_are_deleted(database: Database) -> None:
 def test_refused_requests_of_one_key_push_out_no_others(database: Database) -> None:
     """Beyond a tenth of the list, a key's requests without a model replace only each other."""
     flood = [refused(1_000 + number, key="mallory") for number in range(3 * TIDY_ROWS)]
-    left = [refused(9_000 + n, key="mallory", outcome="left", status=499) for n in range(50)]
+    left = [refused(9_000 + n, key="mallory", status=499) for n in range(50)]
     others = [make(1), refused(2), make(3, key=None), refused(4, key=None)]
     listed = write(database, *others, *flood, *left, limit=100)
     listed.tidy(database)
@@ -295,9 +297,9 @@ def test_refused_requests_leave_room_in_the_buffer(database: Database) -> None:
     """A flood that the database does not take fast enough loses no request that was answered."""
     listed = open_list(max_pending=100)
     for number in range(100):
-        listed.add(refused(number))
+        listed.add([refused(number)])
     for number in range(100, 150):
-        listed.add(make(number))
+        listed.add([make(number)])
     listed.write(database)
     assert ids(database, RequestFilter(model="small")) == [*range(149, 99, -1)]
 
@@ -326,7 +328,7 @@ def test_last_write_is_complete(database: Database) -> None:
     """At a shutdown, everything is written, however long it takes."""
     listed = RecentRequests(UsageSettings(), DatabaseSettings(), turn_s=0)
     for number in range(3 * BATCH_ROWS):
-        listed.add(make(number))
+        listed.add([make(number)])
     listed.write(database)
     assert count(database) == BATCH_ROWS
     listed.close()

@@ -14,14 +14,13 @@ import pytest
 from sqlalchemy import Connection, func, insert, select
 
 from router_service.access.key import NO_KEY, Key, Team
-from router_service.apis.usage import Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import DatabaseError
 from router_service.core.money import NANO
+from router_service.core.record import AnswerResult, Expectation, Record
 from router_service.database.engine import Database
 from router_service.database.schema import latencies, spending, state, usage
 from router_service.database.usage_sums import LATENCY_RATIO, UsageSums
-from router_service.measurement.expectations import Expectation
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import (
     BATCH_ROWS,
@@ -33,6 +32,7 @@ from router_service.telemetry.usage import (
     UsageHistory,
 )
 from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_biggest, read_sums
+from tests.records import make_record, refused_record
 
 NOON = 20_000 * DAY_S + 12 * HOUR_S
 ANNA = Key("anna", team=Team("blue"))
@@ -71,8 +71,28 @@ def add(
     **values: Any,  # noqa: ANN401
 ) -> None:
     """Add a request of one second that costs 0.001 USD, unless `values` say otherwise."""
-    facts: dict[str, Any] = {"latency_s": 1.0, "cost_usd": 0.001} | values
-    history.add(key, model, policy, is_error=False, **facts)
+    facts: dict[str, Any] = {"latency_s": 1.0, "actual_cost_usd": 0.001} | values
+    history.add([ended(history, model, policy, key, **facts)])
+
+
+def ended(
+    history: UsageHistory,
+    model: str,
+    policy: str,
+    key: Key = ANNA,
+    **facts: Any,  # noqa: ANN401
+) -> Record:
+    """Return a request that ended now, by the history's clock."""
+    name, _, rule = policy.rpartition(" (")
+    return make_record(
+        created=history._clock(),
+        key=key.name,
+        team=key.team.name if key.team else None,
+        model=model,
+        policy=None if policy == "none" else rule.removesuffix(")") if name else policy,
+        policy_name=name or None,
+        **facts,
+    )
 
 
 def read(
@@ -90,16 +110,18 @@ def read(
 def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Clock) -> None:
     """Each request counts for its key, its team and all, with all tokens that were paid for."""
     history = open_history(clock)
-    asked = [Usage(100, 7, cached_tokens=60), Usage(50, 20, reasoning_tokens=15)]
-    history.add(
-        ANNA, "a", "verified", is_error=False, is_unfamiliar=True, latency_s=2.0, cost_usd=0.25,
-        baseline_usd=1.0, tokens=asked, candidates=2,
-        expectation=Expectation(0.9000004, 0.8, 0.25, 0.02),
+    asked = (
+        AnswerResult("a", 1, prompt_tokens=100, completion_tokens=7, cached_tokens=60),
+        AnswerResult("a", 1, prompt_tokens=50, completion_tokens=20, reasoning_tokens=15),
+    )
+    add(
+        history, "a", "verified", is_unfamiliar=True, latency_s=2.0, actual_cost_usd=0.25,
+        baseline_usd=1.0, answers=asked, expectation=Expectation(0.9000004, 0.8, 0.25, 0.02),
     )  # fmt: skip
     clock.now_s += MINUTE_S
     add(history, "b")
-    history.add(NO_KEY, "none", "none", is_error=True)
-    history.add(NO_KEY, "unpriced", "none", is_error=False, latency_s=0.1)
+    history.add([refused_record(created=clock())])
+    add(history, "unpriced", "none", NO_KEY, latency_s=0.1, actual_cost_usd=None)
     history.write(database)
     by_model = read(database, "model", since_s=NOON)
     a = by_model["a"]
@@ -135,7 +157,7 @@ def test_sums_do_not_depend_on_the_order_of_additions(database: Database, clock:
     history, rng = open_history(clock), random.Random(7)
     costs = [rng.lognormvariate(-7, 2) for _ in range(300)]
     for index, cost_usd in enumerate(costs):
-        add(history, cost_usd=cost_usd)
+        add(history, actual_cost_usd=cost_usd)
         if index % 50 == 49:
             history.write(database)
     found = read(database, "model", DAY_S)["m"].cost_nusd
@@ -253,9 +275,9 @@ def test_biggest_keys_and_teams_are_found(database: Database, clock: Clock) -> N
     history = open_history(clock)
     for number in range(60):
         team = Team("blue" if number % 2 else "red")
-        add(history, key=Key(f"key-{number}", team=team), cost_usd=0.01 * number)
-    add(history, "other", key=Key("key-59", team=Team("blue")), cost_usd=5.0)
-    add(history, key=Key("key-0", team=Team("red")), cost_usd=0.0)
+        add(history, key=Key(f"key-{number}", team=team), actual_cost_usd=0.01 * number)
+    add(history, "other", key=Key("key-59", team=Team("blue")), actual_cost_usd=5.0)
+    add(history, key=Key("key-0", team=Team("red")), actual_cost_usd=0.0)
     history.write(database)
 
     def biggest(wanted: UsageFilter, kind: str = "key", step_s: int = MINUTE_S) -> dict[str, float]:

@@ -14,9 +14,8 @@ from functools import partial
 import pytest
 from sqlalchemy import insert
 
-from router_service.access.key import NO_KEY, Key, Team
-from router_service.apis.usage import Usage
 from router_service.core.errors import InvalidRequestError
+from router_service.core.record import AnswerResult
 from router_service.database.engine import Database
 from router_service.database.schema import keys, teams, usage
 from router_service.settings import DatabaseSettings, UsageSettings
@@ -30,6 +29,7 @@ from router_service.telemetry.usage_reports import (
     write_csv,
     write_table,
 )
+from tests.records import make_record
 
 FIRST, LAST = date(2026, 10, 30), date(2026, 11, 2)
 NAMES = ("anna", "Zoë", "a key: with; punctuation", "=HYPERLINK(1)", '"quoted", and more', "")
@@ -54,16 +54,17 @@ def counted(database: Database) -> Counter[tuple[str, ...]]:
         for _ in range(60):
             number = rng.randrange(len(NAMES))
             team = ("blue", "red")[number % 2] if number < 4 else None
-            key = Key(NAMES[number], team=Team(team) if team else None)
             model, policy = rng.choice("mno"), rng.choice(("theta=0.5", "none"))
-            history.add(
-                key if NAMES[number] else NO_KEY,
-                model,
-                policy,
-                is_error=False,
-                cost_usd=0.25,
-                tokens=[Usage(10, 5)],
+            record = make_record(
+                created=now_s,
+                key=NAMES[number] or None,
+                team=team,
+                model=model,
+                policy=None if policy == "none" else policy,
+                actual_cost_usd=0.25,
+                answers=(AnswerResult(model, 1, prompt_tokens=10, completion_tokens=5),),
             )
+            history.add([record])
             day_text = datetime.fromtimestamp(now_s, UTC).date().isoformat()
             counted[day_text, model, policy, NAMES[number] or "-", team or "-"] += 1
         history.write(database)
