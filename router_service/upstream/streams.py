@@ -223,7 +223,7 @@ async def read_whole(
         started.value, started.is_skimmed = skim(started.body), True
         return
     try:
-        started.value = read_json(started.body, is_exact=translator is not None)
+        started.value = read_json(started.body, is_exact=True)
     except UnreadableError as exc:
         if exc.is_too_much and translator is None:
             started.value, started.is_skimmed = skim(started.body), True
@@ -792,7 +792,7 @@ class EventReader:
             self.accumulator.add_delta(text)
             return None
         try:
-            content = read_json(data, is_exact=self.translator is not None)
+            content = read_json(data, is_exact=True)
         except UnreadableError as exc:
             self._skip_unreadable(data, exc)
             return None

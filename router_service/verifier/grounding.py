@@ -195,7 +195,8 @@ class Said:
         words = [*map(_without_zeros, _WORD.findall(value.lower()))]
         if len(words) > 1 and self._has_together(words):
             return True
-        codes = [code for code in _CODE.findall(value.lower()) if _INNER_LETTER.search(code)]
+        found = _CODE.findall(value[:MAX_IDENTIFYING_CHARACTERS].lower())
+        codes = [code for code in found if _INNER_LETTER.search(code)]
         groups = [word for word in words if word.isdigit()]
         return all(
             self._has_together([*map(_without_zeros, _WORD.findall(code))]) for code in codes

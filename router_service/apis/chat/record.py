@@ -128,7 +128,7 @@ class ChatRecord(AnswerRecord):
         if not isinstance(text, str | None):  # some servers send the object instead of its text
             try:
                 text = write_json(text)
-            except RecursionError:
+            except (RecursionError, TypeError):  # the latter for what no JSON can express
                 self.is_incomplete = True
         for each in (name, text):
             self.written_characters += len(each) if isinstance(each, str) else 0
