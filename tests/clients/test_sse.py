@@ -99,8 +99,11 @@ LONG = chunk(json.dumps({"content": "x" * 3_000_000}))
 LINES = b"{\ndata: " + b'"choices":\ndata: [' + b"\ndata: ".join([b"1,"] * 300_000) + b"0]}"
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("chunk_bytes", [None, 7])
+@pytest.mark.parametrize(
+    ("name", "chunk_bytes"),
+    # Every stream in parts that end anywhere; in one part, those whose beginning is read specially.
+    [*((name, 7) for name in STREAMS), *((name, None) for name in STREAMS if "first" in name)],
+)
 def test_stream_is_relayed_byte_for_byte(name: str, chunk_bytes: int | None) -> None:
     """An upstream's stream arrives in the same bytes, however the upstream splits it."""
     assert relayed(event_stream(STREAMS[name], chunk_bytes=chunk_bytes)) == STREAMS[name]
