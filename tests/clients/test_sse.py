@@ -19,11 +19,16 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from tests.bodies import ASK, BODY, TOOLS
+from tests.bodies import ASK, BODY
 from tests.clients.upstreams import event_stream, gateway_before_app, gateway_before_script
 from tests.serving import scripted, wait_for
 
-STREAM = BODY | {"stream": True}
+CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
+OFFERED: Any = [
+    {"type": "function", "function": {"name": name, "parameters": CITY}}
+    for name in ("get_weather", "get_time")
+]
+STREAM = BODY | {"stream": True, "tools": OFFERED}
 
 
 def chunk(delta: str, **fields: object) -> bytes:
@@ -159,7 +164,7 @@ def assembled(base_url: str) -> list[dict[str, Any]]:
     """Return the parts of calls that the OpenAI client reads from a stream, in order."""
     with openai.OpenAI(base_url=base_url, api_key="k", max_retries=0) as client:
         stream = client.chat.completions.create(
-            model="switchcraft", messages=ASK, tools=TOOLS, stream=True
+            model="switchcraft", messages=ASK, tools=OFFERED, stream=True
         )
         parts = [
             part
