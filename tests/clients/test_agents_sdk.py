@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import openai
 import pytest
-from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
+from agents import (
+    Agent,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+    function_tool,
+)
 from pydantic import BaseModel
 
 from tests.serving import Sandbox
@@ -118,3 +126,32 @@ def test_agent_hands_over_to_another_agent(base_url: str) -> None:
             return str(result.last_agent.name)
 
     assert asyncio.run(go()) == "Weatherman"
+
+
+@pytest.mark.parametrize("way", ["whole", "streamed"])
+def test_responses_model_runs_a_tool_loop(
+    base_url: str, sandbox: Sandbox, way: Literal["whole", "streamed"]
+) -> None:
+    """An agent of the Responses model calls its tool once and ends with a text."""
+    called: list[str] = []
+
+    def get_weather(city: str) -> str:
+        called.append(city)
+        return "cold"
+
+    async def go() -> str:
+        async with openai.AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0) as asks:
+            model = OpenAIResponsesModel(model="switchcraft", openai_client=asks)
+            agent = Agent[None](name="Weatherman", model=model, tools=[function_tool(get_weather)])
+            if way == "whole":
+                whole = await Runner.run(agent, ASKED, run_config=QUIET, max_turns=4)
+                return str(whole.final_output)
+            streamed = Runner.run_streamed(agent, ASKED, run_config=QUIET, max_turns=4)
+            async for _ in streamed.stream_events():
+                pass
+            return str(streamed.final_output)
+
+    before = sandbox.stats()["requests"]
+    assert asyncio.run(go())
+    assert called == ["Oslo"]
+    assert sandbox.stats()["requests"] == before + 2

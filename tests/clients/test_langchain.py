@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 import openai
 import pytest
 from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, SecretStr
-
-from tests.serving import Sandbox, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -84,21 +81,30 @@ def test_structured_output_returns_a_value_of_the_schema(
     assert isinstance(structured.invoke("Describe Oslo"), City)
 
 
-def test_concurrent_requests_get_their_own_answers(chat: ChatOpenAI) -> None:
-    """Ten concurrent requests each get their own answer."""
-    asked = [f"What is the weather in Town{number}?" for number in range(10)]
-    answers = asyncio.run(chat.bind_tools([get_weather]).abatch(list(asked)))
-    cities = [answer.tool_calls[0]["args"]["city"] for answer in answers]
-    assert cities == [f"Town{number}" for number in range(10)]
+def test_responses_model_runs_a_tool_loop(base_url: str) -> None:
+    """LangChain's Responses model calls a bound tool, and ends with a text."""
+    chat = ChatOpenAI(
+        model="switchcraft",
+        base_url=base_url,
+        api_key=SecretStr("client-key"),
+        max_retries=0,
+        use_responses_api=True,
+    ).bind_tools([get_weather])
+    turns: list[BaseMessage] = [HumanMessage(ASKED)]
+    first = chat.invoke(turns)
+    turns += [first, *(get_weather.invoke(call) for call in first.tool_calls)]
+    assert [message.content for message in turns[2:]] == ["cold in Oslo"]
+    assert chat.invoke(turns).text
 
 
-def test_leaving_a_stream_cancels_the_upstream(chat: ChatOpenAI, sandbox: Sandbox) -> None:
-    """Closing an async stream after a chunk cancels the upstream's work."""
-    before = sandbox.stats()
-
-    async def leave() -> None:
-        async for _ in chat.astream(ASKED, extra_headers={"x-sandbox": "chunk_delay_s=60"}):
-            break
-
-    asyncio.run(leave())
-    wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")
+def test_texts_are_embedded(base_url: str) -> None:
+    """LangChain gets a vector for each text from the named model of the pool."""
+    embeddings = OpenAIEmbeddings(
+        model="small",
+        openai_api_base=base_url,
+        openai_api_key=SecretStr("client-key"),
+        check_embedding_ctx_length=False,  # else it fetches a tokenizer
+    )
+    vectors = embeddings.embed_documents(["one", "two"])
+    assert len(vectors) == 2
+    assert len(vectors[0]) == len(vectors[1]) > 0

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any, Literal
+from typing import Any
 
 import openai
 import pytest
-from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, function_tool
-from langchain_core.messages import BaseMessage, HumanMessage
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel, SecretStr
-
-from tests.serving import Sandbox, wait_for
+from pydantic import BaseModel
 
 ASKED = "What is the weather in Oslo?"
 BOTH = "Please get weather and get time for Oslo"
@@ -114,88 +107,6 @@ def test_failures_are_typed(client: openai.OpenAI) -> None:
         client.responses.create(**asked | {"model": "unknown"})
     with pytest.raises(openai.BadRequestError):
         client.responses.create(**asked | {"input": 7})
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_leaving_cancels_the_upstream(
-    client: openai.OpenAI, sandbox: Sandbox, stream: bool
-) -> None:
-    """A client that disconnects before the first byte cancels the upstream's work."""
-    before = sandbox.stats()
-    with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=1).responses.create(
-            model="switchcraft",
-            input=ASKED,
-            tools=FUNCTIONS,
-            stream=stream,
-            extra_headers={"x-sandbox": "hang"},
-        )
-    wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")
-
-
-@pytest.mark.parametrize("way", ["whole", "streamed"])
-def test_the_agents_sdk_runs_a_tool_loop(
-    base_url: str, sandbox: Sandbox, way: Literal["whole", "streamed"]
-) -> None:
-    """An agent of the Responses model calls its tool once and ends with a text."""
-    called: list[str] = []
-
-    def get_weather(city: str) -> str:
-        called.append(city)
-        return "cold"
-
-    async def go() -> str:
-        async with openai.AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0) as asks:
-            model = OpenAIResponsesModel(model="switchcraft", openai_client=asks)
-            agent = Agent[None](name="Weatherman", model=model, tools=[function_tool(get_weather)])
-            quiet = RunConfig(tracing_disabled=True)
-            if way == "whole":
-                whole = await Runner.run(agent, ASKED, run_config=quiet, max_turns=4)
-                return str(whole.final_output)
-            streamed = Runner.run_streamed(agent, ASKED, run_config=quiet, max_turns=4)
-            async for _ in streamed.stream_events():
-                pass
-            return str(streamed.final_output)
-
-    before = sandbox.stats()["requests"]
-    assert asyncio.run(go())
-    assert called == ["Oslo"]
-    assert sandbox.stats()["requests"] == before + 2
-
-
-@tool
-def get_weather(city: str) -> str:
-    """Tell the weather."""
-    return f"cold in {city}"
-
-
-def test_langchain_runs_a_tool_loop(base_url: str) -> None:
-    """LangChain's Responses model calls a bound tool, and ends with a text."""
-    chat = ChatOpenAI(
-        model="switchcraft",
-        base_url=base_url,
-        api_key=SecretStr("client-key"),
-        max_retries=0,
-        use_responses_api=True,
-    ).bind_tools([get_weather])
-    turns: list[BaseMessage] = [HumanMessage(ASKED)]
-    first = chat.invoke(turns)
-    turns += [first, *(get_weather.invoke(call) for call in first.tool_calls)]
-    assert [message.content for message in turns[2:]] == ["cold in Oslo"]
-    assert chat.invoke(turns).text
-
-
-def test_langchain_embeds(base_url: str) -> None:
-    """LangChain gets a vector for each text from the named model of the pool."""
-    embeddings = OpenAIEmbeddings(
-        model="small",
-        openai_api_base=base_url,
-        openai_api_key=SecretStr("client-key"),
-        check_embedding_ctx_length=False,  # else it fetches a tokenizer
-    )
-    vectors = embeddings.embed_documents(["one", "two"])
-    assert len(vectors) == 2
-    assert len(vectors[0]) == len(vectors[1]) > 0
 
 
 def test_embeddings_arrive_as_numbers_in_order(client: openai.OpenAI) -> None:

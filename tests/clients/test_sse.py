@@ -19,12 +19,16 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from tests.bodies import ASK, BODY, TOOLS
+from tests.bodies import ASK, BODY
 from tests.clients.upstreams import event_stream, gateway_before_app, gateway_before_script
 from tests.serving import scripted, wait_for
 
-STREAM = BODY | {"model": "medium", "stream": True}
-"""A named model without fallbacks: its answer is relayed, whatever it is."""
+CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
+OFFERED: Any = [
+    {"type": "function", "function": {"name": name, "parameters": CITY}}
+    for name in ("get_weather", "get_time")
+]
+STREAM = BODY | {"stream": True, "tools": OFFERED}
 
 
 def chunk(delta: str, **fields: object) -> bytes:
@@ -100,8 +104,11 @@ LONG = chunk(json.dumps({"content": "x" * 3_000_000}))
 LINES = b"{\ndata: " + b'"choices":\ndata: [' + b"\ndata: ".join([b"1,"] * 300_000) + b"0]}"
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("chunk_bytes", [None, 7])
+@pytest.mark.parametrize(
+    ("name", "chunk_bytes"),
+    # Every stream in parts that end anywhere; in one part, those whose beginning is read specially.
+    [*((name, 7) for name in STREAMS), *((name, None) for name in STREAMS if "first" in name)],
+)
 def test_stream_is_relayed_byte_for_byte(name: str, chunk_bytes: int | None) -> None:
     """An upstream's stream arrives in the same bytes, however the upstream splits it."""
     assert relayed(event_stream(STREAMS[name], chunk_bytes=chunk_bytes)) == STREAMS[name]
@@ -157,7 +164,7 @@ def assembled(base_url: str) -> list[dict[str, Any]]:
     """Return the parts of calls that the OpenAI client reads from a stream, in order."""
     with openai.OpenAI(base_url=base_url, api_key="k", max_retries=0) as client:
         stream = client.chat.completions.create(
-            model="medium", messages=ASK, tools=TOOLS, stream=True
+            model="switchcraft", messages=ASK, tools=OFFERED, stream=True
         )
         parts = [
             part

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 import httpx
-import openai
 import pytest
 from pydantic import SecretStr
 
@@ -26,7 +25,7 @@ from router_service.requests.limits import Slots
 from router_service.router import Prediction
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
-from tests.bodies import ASK, BODY, CHAT
+from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import WAIT_S, Sandbox, scripted, served, wait_for
 
@@ -173,19 +172,6 @@ def test_decision_that_waits_too_long_is_refused(sandbox: Sandbox) -> None:
 
     with limited(sandbox, server, SlowRouter(1)) as url:
         assert asyncio.run(two(url)) == [200, 503]
-
-
-def test_openai_client_retries_after_retry_after(sandbox: Sandbox) -> None:
-    """The client reads Retry-After and succeeds once a slot is free."""
-    with limited(sandbox, ServerSettings(max_requests_in_flight=1)) as url:
-        with hanging(url, 1):
-            wait_for(lambda: in_flight(url) == 1, "one is in flight")
-            with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
-                with pytest.raises(openai.InternalServerError) as caught:
-                    client.chat.completions.create(model="switchcraft", messages=ASK)
-                assert caught.value.response.headers["retry-after"] == "1"
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=5) as client:
-            assert client.chat.completions.create(model="switchcraft", messages=ASK).choices
 
 
 def take(slots: Slots, caller: str | None, count: int, stack: ExitStack) -> int:

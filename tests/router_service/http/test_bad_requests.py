@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import get_args
 
 import httpx
-import openai
 import pytest
 from anthropic.types.shared import ErrorType
 
@@ -20,7 +19,7 @@ from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests import apis
 from tests.attacks import BROKEN_JSON
-from tests.bodies import ASK, BODY, CHAT
+from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
 
@@ -81,14 +80,6 @@ def test_invalid_policy_header_is_refused(http: httpx.Client) -> None:
     response = http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "theta=2"})
     error = error_of(response)
     assert (response.status_code, error["param"]) == (400, "x-switchcraft-policy")
-
-
-def test_openai_client_raises_its_own_error_classes(client: openai.OpenAI) -> None:
-    """The OpenAI client raises NotFoundError and BadRequestError for refused requests."""
-    with pytest.raises(openai.NotFoundError, match="does not exist here"):
-        client.chat.completions.create(model="none", messages=ASK)
-    with pytest.raises(openai.BadRequestError, match="empty"):
-        client.chat.completions.create(model="switchcraft", messages=[])
 
 
 def test_unknown_model_error_lists_the_known_models(http: httpx.Client) -> None:

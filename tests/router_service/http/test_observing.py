@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from router_service.requests.pool import Pool
 from router_service.serving.app import create_app
 from router_service.serving.serve import sandbox_for
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
-from router_service.telemetry.logs import FIELDS
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, manifest
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
@@ -181,24 +179,6 @@ def test_metrics_count_requests_and_failures(sandbox: Sandbox) -> None:
     assert 'switchcraft_graph_info{graph="model.onnx",provider="CPUExecutionProvider"}' in series
     assert "by-the-client" not in text
     assert "0.123" not in text
-
-
-def test_every_request_has_one_log_line(
-    http: httpx.Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The line has the request's id, model, reason and status, and no content."""
-    http.get("/metrics")  # writes the lines of earlier tests' requests, and none of its own
-    with caplog.at_level(logging.INFO, "switchcraft.request"):
-        headers = {"x-request-id": "mine", "authorization": "Bearer client-key"}
-        response = http.post(CHAT, json=BODY, headers=headers)
-        wait_for(lambda: caplog.records, "the line is written")
-    (line,) = [entry for entry in caplog.records if entry.name == "switchcraft.request"]
-    fields = getattr(line, FIELDS)
-    assert fields["id"] == response.headers["x-switchcraft-decision-id"]
-    assert (fields["request_id"], fields["model"], fields["status"]) == ("mine", "medium", 200)
-    assert fields["reason"] == "threshold"
-    assert fields["ms"] > 0
-    assert not any(word in str(fields) for word in ("Oslo", "client-key"))
 
 
 def with_redis(sandbox: Sandbox, url: str) -> Settings:

@@ -13,6 +13,8 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,6 +26,7 @@ from router_service.http.protocol import (
     CorkedTransport,
     protocol_with_limits,
 )
+from tests.products import pairwise
 from tests.serving import WAIT_S, served, wait_for
 
 LIMITS = ConnectionLimits(
@@ -434,6 +437,14 @@ def test_trailers_are_not_added_to_headers(url: str, echo: Echo, *, is_one_packe
     assert echo.bodies[-1] == b"hi"
 
 
+class Upgrade(NamedTuple):
+    """A request for another protocol, and how it is sent."""
+
+    headers: bytes
+    is_chunked: bool
+    packets: int
+
+
 UPGRADES = [
     b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
     b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n",
@@ -441,9 +452,11 @@ UPGRADES = [
 ]
 
 
-@pytest.mark.parametrize("upgrade", UPGRADES, ids=["websocket", "h2c", "other"])
-@pytest.mark.parametrize("is_chunked", [True, False], ids=["chunked", "length"])
-@pytest.mark.parametrize("packets", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("upgrade", "is_chunked", "packets"),
+    # Which protocol is asked for, and how the body is framed and split, are read one by one.
+    pairwise([Upgrade(*each) for each in product(UPGRADES, (True, False), (1, 2, 3))]),
+)
 def test_upgrade_headers_are_ignored(
     url: str, echo: Echo, upgrade: bytes, *, is_chunked: bool, packets: int
 ) -> None:

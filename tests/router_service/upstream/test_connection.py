@@ -93,7 +93,7 @@ TOO_MUCH = {
 }
 
 
-@pytest.mark.parametrize("packet_bytes", [1, 7, 1400, 250_000])
+@pytest.mark.parametrize("packet_bytes", [7, 250_000])
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_only_bodies_are_unlimited(what: str, packet_bytes: int) -> None:
     """The exchange fails after the limits and at most two more packets."""
@@ -102,7 +102,7 @@ def test_only_bodies_are_unlimited(what: str, packet_bytes: int) -> None:
     assert failed.value.args[-1] <= MAX_HEAD_BYTES + 2 * MAX_FRAMING_BYTES + 2 * packet_bytes
 
 
-@pytest.mark.parametrize("packet_bytes", [1, 13, 250_000])
+@pytest.mark.parametrize("packet_bytes", [1, 250_000])
 @pytest.mark.parametrize(
     "answer",
     [
@@ -120,7 +120,7 @@ def test_informational_responses_have_neither_body_nor_upgrade(
         exchange(answer, packet_bytes)
 
 
-@pytest.mark.parametrize("packet_bytes", [1, 13, 250_000])
+@pytest.mark.parametrize("packet_bytes", [1, 250_000])
 @pytest.mark.parametrize(
     "framing",
     [
@@ -134,7 +134,7 @@ def test_body_after_status_204_is_dropped(framing: bytes, packet_bytes: int) -> 
     assert exchange(answer, packet_bytes)[:2] == (204, b"")
 
 
-@pytest.mark.parametrize("packet_bytes", [1, 13, 250_000])
+@pytest.mark.parametrize("packet_bytes", [1, 250_000])
 def test_responses_within_the_limits_are_read(packet_bytes: int) -> None:
     """Many headers, hints, tiny chunks and large trailers are accepted."""
     answer = (

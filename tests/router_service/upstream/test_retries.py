@@ -49,15 +49,14 @@ def test_requests_and_time_earn_retries() -> None:
     assert [slow.spend() for _ in range(2)] == [True, False]
 
 
-@pytest.mark.parametrize("floor_per_s", [0.0, 2.0, 5.0])
-@pytest.mark.parametrize("requests_per_s", [1, 100, 1000])
+@pytest.mark.parametrize(("requests_per_s", "floor_per_s"), [(1, 5.0), (100, 0.0), (1000, 2.0)])
 def test_savings_are_limited_to_ten_seconds_of_the_floor(
     requests_per_s: int, floor_per_s: float
 ) -> None:
     """After an hour without failures, a burst has at most `BUDGET_SAVINGS_S` of the floor."""
     clock = Clock()
     budget = RetryBudget(0.2, floor_per_s, clock)
-    for _ in range(20_000):
+    for _ in range(5000):
         clock.now_s += 1 / requests_per_s
         budget.earn()
     clock.now_s += 3600
@@ -65,14 +64,14 @@ def test_savings_are_limited_to_ten_seconds_of_the_floor(
     assert burst == max(1, BUDGET_SAVINGS_S * floor_per_s)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_window_of_an_outage_exceeds_the_bound(seed: int) -> None:
     """In every window of a simulated outage, retries <= share x requests + floor x (T + saved)."""
     draw, clock, share, floor_per_s = random.Random(seed), Clock(), 0.2, 2.0
     budget = RetryBudget(share, floor_per_s, clock)
     events: list[tuple[float, int, int]] = []
     requests = retries = 0
-    for _ in range(2000):
+    for _ in range(1000):
         # Quiet times, steady traffic and bursts, in turn; every try fails and is tried again.
         clock.now_s += draw.choice((0.0, 0.0, 0.001, 0.01, 0.5, 20.0))
         is_outage = draw.random() < 0.7
@@ -88,21 +87,6 @@ def test_no_window_of_an_outage_exceeds_the_bound(seed: int) -> None:
         excess = tried - share * made - floor_per_s * now_s
         lowest = min(lowest, excess) if lowest else excess
         assert excess - lowest <= BUDGET_SAVINGS_S * floor_per_s + 1e-6
-
-
-def test_an_outage_multiplies_steady_traffic_by_1_2() -> None:
-    """At 100 requests a second, an outage causes 20% retries, 2 a second and 20 saved ones."""
-    clock = Clock()
-    budget = RetryBudget(0.2, 2.0, clock)
-    requests = retries = 0
-    for tick in range(12_000):
-        clock.now_s += 0.01
-        budget.earn()
-        if tick >= 6000:  # a minute of health before
-            requests += 1
-            retries += sum(budget.spend() for _ in range(3))
-    assert retries <= 0.2 * requests + 2 * 60 + 20
-    assert retries >= 0.2 * requests
 
 
 def test_one_keys_failures_leave_retries_to_others() -> None:
