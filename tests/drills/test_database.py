@@ -144,26 +144,6 @@ def test_requests_continue_while_postgresql_is_away(
 
 
 @pytest.mark.slow
-def test_restart_of_postgresql_affects_no_request(
-    tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
-) -> None:
-    """A restart within a second is over before anyone notices it, except in the log."""
-    config = write(tmp_path, upstream, server.create())
-    with gateway(config, tmp_path, key=ADMIN) as served:
-        known = create(served, "known")
-        wait_until(lambda: status(served, known) == 200, "the key is valid")
-        with Load((served.url,), clients=2, key=known) as load:
-            for _ in range(2):
-                server.stop()
-                server.start()
-                load.wait_for_answers(50)
-            wait_until(lambda: served.metric(UNREACHABLE) == 0, "the database is back")
-            create(served, "created")
-        assert load.lost == []
-        assert set(load.statuses) == {200}
-
-
-@pytest.mark.slow
 def test_gateway_ends_while_postgresql_is_frozen(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer
 ) -> None:

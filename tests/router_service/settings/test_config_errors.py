@@ -14,6 +14,7 @@ from tests.products import IS_LONG, covering
 
 MODEL = "{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}"
 MISSPELLED = "looks like a reference to an environment variable; write it as os.environ/NAME"
+UNSET = "the environment variable UNSET is not set; set it, or write the value"
 FILES = [
     ("", "must be a mapping of sections; add a model_list"),
     ("a: [", "is not valid YAML: expected the node content, but found '<stream end>'"),
@@ -72,10 +73,7 @@ ENTRIES = [
     ("{model: 3}", "litellm_params.model: must be a text in quotes"),
     (
         "{model: openai/m, api_key: os.environ/UNSET}",
-        (
-            "litellm_params.api_key: the environment variable UNSET is not set; set it, or write "
-            "the value"
-        ),
+        "litellm_params.api_key: " + UNSET,
     ),
     (
         "{model: mistral/m}",
@@ -288,11 +286,26 @@ SECTIONS = [
         "router_settings.redis_port: the port must be a whole number from 1 to 65535, in digits",
     ),
     (
+        "router_settings: {redis_host: os.environ/UNSET}",
+        "router_settings.redis_host: " + UNSET,
+    ),
+    (
+        "router_settings: {fallbacks: [{m: [os.environ/UNSET]}]}",
+        "router_settings.fallbacks.0.m.0: " + UNSET,
+    ),
+    ("keys: {api: {a: os.environ/UNSET}}", "keys.api.a: " + UNSET),
+    ("keys: {api: {a: ''}}", "keys.api.a: is empty; set a key, or remove it"),
+    ("keys: {metrics: ''}", "keys.metrics: is empty; set a key, or remove it"),
+    (
+        "keys: {users: {}}",
+        "keys.users: is unknown; remove it. The settings here are api, admin, metrics",
+    ),
+    ("decision_log: {contnt: true}", "decision_log.contnt: is unknown; did you mean 'content'?"),
+    ("router: {exploration_share: 1.5}", "router.exploration_share: must be at most 1"),
+    ("tracing: {sample_share: 2}", "tracing.sample_share: must be at most 1"),
+    (
         "environment_variables: {A: os.environ/UNSET}",
-        (
-            "environment_variables.A: the environment variable UNSET is not set; set it, or write"
-            " the value"
-        ),
+        "environment_variables.A: " + UNSET,
     ),
 ]
 

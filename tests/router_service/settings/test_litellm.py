@@ -487,30 +487,6 @@ def test_short_name_of_a_fireworks_model_is_completed(load: Load) -> None:
         assert only(load(listing(entry(params)))).upstream_model == full
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("router_settings: {redis_host: os.environ/UNSET}", "router_settings.redis_host"),
-        (
-            "router_settings: {fallbacks: [{m: [os.environ/UNSET]}]}",
-            "router_settings.fallbacks.0.m.0: the environment variable UNSET",
-        ),
-        ("router_settings: {num_retries: many}", "router_settings.num_retries"),
-        ("router_settings: 3", "router_settings"),
-        ("environment_variables: {A: os.environ/UNSET}", "environment_variables.A"),
-        (
-            "router_settings: {model_group_alias: {switchcraft: m}}",
-            "router_settings.model_group_alias.switchcraft: the name",
-        ),
-    ],
-)
-def test_mistakes_in_litellm_sections_are_refused(load: Load, text: str, wanted: str) -> None:
-    """The error names the path."""
-    with pytest.raises(ConfigError) as caught:
-        load(listing(entry(), extra=text))
-    assert wanted in str(caught.value)
-
-
 def test_price_that_would_be_infinite_is_refused(load: Load) -> None:
     """The price per million tokens must stay finite."""
     with pytest.raises(ConfigError, match=r"litellm_params\.input_cost_per_token"):

@@ -32,6 +32,16 @@ def judge(schema: dict[str, Any], expected: object, given_: object) -> tuple[boo
     return verdict.correct, [error.code.value for error in verdict.errors]
 
 
+COURSES = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"g": STRING, "c": STRING}},
+}
+NESTED = {
+    "type": "object",
+    "properties": {"x": {"type": "object", "properties": {"y": STRING}}, "z": STRING},
+}
+
+# Among these are the rows of the table of acceptable variation in the paper's appendix.
 ACCEPTED = [
     (
         {"type": "array", "items": STRING},
@@ -39,15 +49,15 @@ ACCEPTED = [
         ["Haunted house", "mystery"],
     ),
     (
-        {"type": "array", "items": {"type": "object", "properties": {"g": STRING, "c": STRING}}},
+        COURSES,
         [{"c": "Math", "g": "B"}, {"c": "Art", "g": "A"}],
         [{"g": "A", "c": "Art"}, {"c": "Math", "g": "B"}],
     ),
     ({"type": "array", "items": {"type": "array"}}, [[1, 2], [3, 4]], [[1, 2], [3, 4]]),
     (
-        {"type": "object", "properties": {"x": {"type": "object", "properties": {"y": STRING}}}},
-        {"x": {"y": "Secret Key"}},
-        {"x": {"y": "secret key"}},
+        NESTED,
+        {"x": {"y": "Secret Key"}, "z": "b"},
+        {"x": {"y": "secret key"}, "z": "b"},
     ),
     (
         {"type": "object", "properties": {"p": {"type": "integer", "default": 0}}},
@@ -57,6 +67,7 @@ ACCEPTED = [
     ({"type": "object"}, {"k": OneOf(("a", "b"), is_optional=True)}, {}),
     ({"type": "object"}, {"k": OneOf(("a", "b"))}, {"k": "B"}),
     (STRING, "1990-05-15T00:00:00Z", "1990-05-15T00:00:00"),
+    (STRING, "1990-05-15T00:00:00Z", "1990-05-15T00:00:00+00:00"),
     (STRING, "15th June", "15 June"),
     (STRING, 5, "5"),
     (STRING, "5", 5),
@@ -70,6 +81,13 @@ ACCEPTED = [
 ]
 
 REJECTED = [
+    (
+        COURSES,
+        [{"c": "Math", "g": "B"}, {"c": "Art", "g": "A"}],
+        [{"c": "Math", "g": "A"}, {"c": "Art", "g": "B"}],
+        "wrong_value",
+    ),
+    (NESTED, {"x": {"y": "a"}, "z": "b"}, {"x": {"y": "c"}, "z": "b"}, "wrong_value"),
     (STRING, "Buy", "Sell", "wrong_value"),
     (INTEGER, 150, 1500, "wrong_value"),
     (INTEGER, 4111111111111111, 4111111111111112, "wrong_value"),
@@ -337,6 +355,28 @@ def test_list_items_are_assigned_optimally() -> None:
     array = {"type": "array", "items": STRING}
     assert judge(array, choices, ["a", "b"]) == (True, [])
     assert judge(array, choices, ["b", "b"]) == (False, ["wrong_value"])
+
+
+MATRIX = [[1, 2, 3], [2, 3, 4], [2, 3, 8]]
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+@pytest.mark.parametrize(
+    ("items", "lists", "right", "wrong"),
+    [
+        ({"type": "array", "items": INTEGER}, MATRIX, [MATRIX], [MATRIX[0], MATRIX[::-1]]),
+        (STRING, [["a", "b"], ["a", "c"]], [["c", "a"], ["b", "a"]], [["b", "c"]]),
+    ],
+)
+def test_list_of_lists_is_a_matrix_or_alternatives_by_the_schema(
+    items: dict[str, Any], lists: list[Any], right: list[Any], wrong: list[Any], is_wrapped: bool
+) -> None:
+    """If items are arrays, it is one matrix; if they are scalars, it holds alternatives."""
+    schema = {"type": "array", "items": items}
+    expected = Expected((ExpectedCall("f", {"a": (lists,) if is_wrapped else tuple(lists)}),))
+    for made in (*right, *wrong):
+        verdict = check([tool("f", a=schema)], expected, [Call("f", {"a": made})])
+        assert verdict.correct is (made in right)
 
 
 def test_too_deep_nesting_is_rejected() -> None:

@@ -148,16 +148,6 @@ def test_finished_run_is_reused_only_for_equal_inputs(
     assert len(list(tmp_path.glob("checkpoints/*/finished.safetensors"))) == 4
 
 
-def test_shares_of_runs_are_learned_as_probabilities() -> None:
-    """An arm that is correct in 30% of the runs of every query gets the probability 0.3."""
-    train, validation = rows(200, 1), rows(40, 2)
-    shares = with_labels(train, np.full_like(train.labels, 0.3))
-    held_out = with_labels(validation, np.full_like(validation.labels, 0.3))
-    tuned = finetune_encoder(encoder(), config(max_epochs=4), shares, held_out)
-    entropy = -(0.3 * np.log(0.3) + 0.7 * np.log(0.7))
-    assert tuned.best.loss == pytest.approx(entropy, abs=0.01)
-
-
 def test_arm_without_labels_does_not_affect_the_others() -> None:
     """A column without any label neither fails nor makes other columns NaN."""
     train = rows(64, 1)

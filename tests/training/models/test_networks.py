@@ -94,20 +94,6 @@ def test_negative_features_have_finite_scales() -> None:
     assert len({round(float(each), 6) for each in logits[:, 0]}) == 3
 
 
-def test_unknown_labels_are_ignored() -> None:
-    """Contradictory labels have no influence after they are replaced by NaN."""
-    train, test = counts(300), counts(80, seed=1)
-    labels = labels_of(train)
-    misleading = labels.clone()
-    misleading[100:] = 1 - misleading[100:]
-    hidden = misleading.clone()
-    hidden[100:] = torch.nan
-    right = labels_of(test) == 1
-    misled, taught = (logits_of(fitted(train, each), test) > 0 for each in (misleading, hidden))
-    assert (taught == right).float().mean() > 0.95
-    assert (misled == right).float().mean() < 0.05
-
-
 def test_arm_without_labels_does_not_affect_the_others() -> None:
     """A column without any label neither fails nor makes other columns NaN."""
     train = counts(200)
@@ -134,11 +120,3 @@ def fit_networks_again(features: Tensor, labels: Tensor) -> NetworksBranch:
     """Fit with the same seed, and the weight 0 for the second head."""
     torch.manual_seed(0)
     return fit_networks(features, labels, torch.tensor([1.0, 0.0]), SETTINGS)
-
-
-def test_equal_seeds_give_equal_networks() -> None:
-    """Only torch's generator decides initial weights, shuffling and dropout."""
-    train = counts(100)
-    first, again, other = (logits_of(fitted(train, labels_of(train), s), train) for s in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.allclose(first, other)
