@@ -123,6 +123,7 @@ def _break(served: GatewayProcess, config: Path, redis: RedisServer) -> None:
     wait_until(has_no_arm_left, "every circuit is open")
     config.write_text(config.read_text() + "rooter: {}\n")
     assert http.post("/admin/reload").status_code == 409
+    assert http.get("/metrics").status_code == 200  # writes the log lines of requests that wait
     lines = ("trace collector", "shared state", "circuit open", "decision log", "the database")
     wait_until(lambda: all(line in served.log.read_text() for line in lines), "all is logged")
 

@@ -120,6 +120,7 @@ def test_every_worker_shows_the_metrics_of_all_workers(served: GatewayProcess) -
     for pid in (first, second):
         with only_worker(pid, served) as http:
             assert ask(http) == {200}
+            http.get("/metrics")  # the worker writes its batch before it is stopped
     for pid in (first, second):
         with only_worker(pid, served) as http:
             shown = wait_for_decisions(http, before + 2 * REQUESTS)
