@@ -184,6 +184,7 @@ def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
     expect(tab.get_by_role("dialog").locator(".explanation")).to_contain_text("90%")
     tab.keyboard.press("Escape")
     tab.get_by_label("Key", exact=True).select_option("all")
+    expect(rows).to_have_count(3)
     tab.get_by_label("Search").fill(busy.routed_a[-12:])
     expect(tab).to_have_url(re.compile(busy.routed_a[-12:]))
     expect(rows).to_have_count(1)
