@@ -213,7 +213,7 @@ class AnswerTranslator:
             yield from self._end_part(index)
 
     def _is_invalid(self, held: _HeldCall) -> bool:
-        """Return whether arguments should be an object and are none."""
+        """Return whether arguments should be a JSON object but cannot be read as one."""
         text = held.text.getvalue()
         return held.convert is _to_object and to_input(text).get(INVALID_JSON) == text
 

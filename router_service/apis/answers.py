@@ -174,8 +174,8 @@ class ParsedAnswer:
     stop: Stop | None = field(default=None, compare=False)
     """Why the answer ended; None if it ended by itself, or did not say."""
     has_other_output: bool = field(default=False, compare=False)
-    """Whether it has more than text, calls and reasoning: a refusal, an image, or what a tool of
-    the provider did."""
+    """Whether it contains output other than text, calls and reasoning, such as a refusal, an image
+    or the result of a tool that the provider runs."""
 
     @property
     def is_text(self) -> bool:
@@ -233,7 +233,7 @@ class AnswerRecord:
         self.stop: Stop | None = None
         """Why the answer ended, if that was not by itself."""
         self.has_other_output = False
-        """Whether it has more than text, calls and reasoning."""
+        """Whether the answer contains output other than text, calls and reasoning."""
         self.written_characters = 0
         """Characters of text, reasoning, refusals and calls in the events so far."""
         self.response_id: str | None = None

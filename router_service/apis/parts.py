@@ -70,7 +70,7 @@ class ToolUse:
     """JSON object of what the provider added to the call and wants back, such as the signature of
     the thought before it."""
     provider: str = ""
-    """Who attached it, in LiteLLM's name; empty for an unknown server."""
+    """LiteLLM's name of the provider that added it; empty for an unknown server."""
 
 
 @dataclass(frozen=True, slots=True)

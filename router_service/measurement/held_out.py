@@ -284,7 +284,7 @@ def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
     They have no floor, and their prices rise. They are those of the manifest, unless
     `describe_pool` has changed the arms or the prices. Then the first call simulates them, which
     takes about a second for eight arms, and later calls return the same points. Without a
-    verifier's judgements, there are none. Raises ArtifactError if the file cannot be read.
+    verifier's judgements, the result is empty. Raises ArtifactError if the file cannot be read.
     """
     return _both_points(artifact)[0]
 

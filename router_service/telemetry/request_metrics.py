@@ -81,7 +81,7 @@ def _count_answer(
     if answer.prompt_tokens is not None and answer.completion_tokens is not None:
         counts[metrics.tokens, model, "prompt", source] += answer.prompt_tokens
         counts[metrics.tokens, model, "completion", source] += answer.completion_tokens
-        # Also if there are none, so that the series exist.
+        # Counted even if they are 0, so that the series exist.
         counts[metrics.tokens, model, "cached", source] += answer.cached_tokens
         counts[metrics.tokens, model, "reasoning", source] += answer.reasoning_tokens
     if answer.answer_usd is not None:

@@ -19,7 +19,7 @@ from router_service.apis.registry import APIS
 from router_service.apis.usage import read_counts
 from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import exact_integer, has_long_integers, loads
-from router_service.upstream.connection import Fault
+from router_service.upstream.connection import ConnectionFault
 
 MAX_KEYS = 10_000
 """Most keys of one name in a body, at all levels together. For example, each tool with a parameter
@@ -415,19 +415,19 @@ class Decompressor:
                 if not compressed and self._is_empty:
                     return b""  # an empty body, which needs no compressed format
                 if not compressed:
-                    raise Fault.CODING.error(self._model, "the data ends too early")
+                    raise ConnectionFault.CODING.error(self._model, "the data ends too early")
                 self._is_empty = False
                 empty_bytes += len(compressed)
                 if empty_bytes > MAX_EMPTY_BYTES:
-                    raise Fault.CODING.error(self._model, "the data unpacks to nothing")
+                    raise ConnectionFault.CODING.error(self._model, "the data unpacks to nothing")
             try:
                 part = self._decompressor.decompress(compressed, MAX_PART_BYTES)
             except zlib.error as exc:
-                raise Fault.CODING.error(self._model, str(exc)) from exc
+                raise ConnectionFault.CODING.error(self._model, str(exc)) from exc
             self._has_more = len(part) == MAX_PART_BYTES
             if part:
                 await asyncio.sleep(0)
                 return part
         if self._decompressor.unused_data or await self._read_compressed():
-            raise Fault.CODING.error(self._model, "there is data after the end")
+            raise ConnectionFault.CODING.error(self._model, "there is data after the end")
         return b""

@@ -28,7 +28,7 @@ from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
     Connection,
-    Fault,
+    ConnectionFault,
     HttpRequest,
     HttpResponse,
     RawHeaders,
@@ -381,7 +381,7 @@ class UpstreamClient:
                 self._transports[deployment.origin] = transport
             upstream = _Upstream(deployment, transport, self._forwarded)
         except (ValueError, httpx.InvalidURL) as exc:
-            raise Fault.ADDRESS.error(model, str(exc)) from exc
+            raise ConnectionFault.ADDRESS.error(model, str(exc)) from exc
         if len(self._upstreams) >= MAX_UPSTREAMS:  # clients choose the names of a wildcard's models
             self._upstreams.clear()
         self._upstreams[id(deployment)] = upstream

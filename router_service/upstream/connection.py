@@ -84,7 +84,7 @@ JSON_CONTENT = (b"content-type", b"application/json")
 _log = logging.getLogger("switchcraft.upstream")
 
 
-class Fault(Enum):
+class ConnectionFault(Enum):
     """What can go wrong in an exchange, as clients are told, and the kind of failure.
 
     Each text completes "The upstream of model X ...". It has neither an address nor a key.
@@ -188,7 +188,9 @@ class Connection(asyncio.Protocol):
                             await self._wait()
                 except TimeoutError as exc:
                     if not self._has_head:
-                        raise Fault.WRITE_TIMEOUT.error(model, "the request was not read") from exc
+                        raise ConnectionFault.WRITE_TIMEOUT.error(
+                            model, "the request was not read"
+                        ) from exc
                 if self._is_write_paused:
                     return
             if position >= len(body):
@@ -228,7 +230,7 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         if not self._is_open:
-            raise Fault.PROTOCOL.error(self._model, "the connection was closed too early")
+            raise ConnectionFault.PROTOCOL.error(self._model, "the connection was closed too early")
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -272,7 +274,7 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, problem: str) -> None:
         """End the exchange and the connection. If there are several problems, report the first."""
-        self._error = self._error or Fault.PROTOCOL.error(self._model, problem)
+        self._error = self._error or ConnectionFault.PROTOCOL.error(self._model, problem)
         self.close()
 
     # Callbacks of the event loop (asyncio.Protocol)
@@ -337,7 +339,7 @@ class Connection(asyncio.Protocol):
         # up to 150 MB for seconds.
         del self._parser
         if exc is not None:
-            self._error = self._error or Fault.RESET.error(self._model, str(exc))
+            self._error = self._error or ConnectionFault.RESET.error(self._model, str(exc))
         elif self._has_head and self._error is None:
             names = {name for name, _ in self.headers}
             if names.isdisjoint((b"content-length", b"transfer-encoding")):
@@ -528,12 +530,12 @@ class Transport:
         """Send a request and return its connection once the response's headers have arrived.
 
         The caller reads the response from the connection and then passes it to `release`. Raise
-        UpstreamError if there is none, or if the request is not valid HTTP.
+        UpstreamError if no response arrives, or if the request is not valid HTTP.
         """
         try:
             host, target = _host_and_target(request.url)
         except httpx.InvalidURL as exc:
-            raise Fault.ADDRESS.error(request.model, str(exc)) from exc
+            raise ConnectionFault.ADDRESS.error(request.model, str(exc)) from exc
         headers = [(b"host", host), *request.headers]
         if request.body or request.method in {"POST", "PUT", "PATCH"}:
             headers.append((b"content-length", b"%d" % len(request.body)))
@@ -544,7 +546,9 @@ class Transport:
         lines += [name + b": " + value for name, value in headers]
         head = b"\r\n".join((*lines, b"", b""))
         if not head.count(b"\r") == head.count(b"\n") == len(lines) + 1 or b"\0" in head:
-            raise Fault.REQUEST.error(request.model, "a header contains a control character")
+            raise ConnectionFault.REQUEST.error(
+                request.model, "a header contains a control character"
+            )
         connection = await self._acquire(request)
         if request.on_sent is not None:
             request.on_sent()
@@ -584,7 +588,9 @@ class Transport:
                 async with asyncio.timeout(request.timeouts.pool_s):
                     await self._permits.acquire(caller)
             except TimeoutError as exc:
-                raise Fault.POOL_TIMEOUT.error(request.model, "none was free in time") from exc
+                raise ConnectionFault.POOL_TIMEOUT.error(
+                    request.model, "none was free in time"
+                ) from exc
         try:
             connection: Connection | None = None
             if request.needs_new_connection and self._idle:
@@ -613,7 +619,7 @@ class Transport:
                 scheme = self._proxy.url.scheme
                 if scheme not in {"http", "https"}:
                     problem = f"the proxy must use http or https, not {scheme!r}"
-                    raise Fault.PROXY.error(model, problem)
+                    raise ConnectionFault.PROXY.error(model, problem)
                 connection = await self._open(self._proxy.url)
                 if self._forwarder is not None:
                     return connection
@@ -623,9 +629,11 @@ class Transport:
                     connection.close()
                     raise
         except TimeoutError as exc:
-            raise Fault.CONNECT_TIMEOUT.error(model, "no connection was made in time") from exc
+            raise ConnectionFault.CONNECT_TIMEOUT.error(
+                model, "no connection was made in time"
+            ) from exc
         except (OSError, UnicodeError) as exc:  # UnicodeError: a name that no host can have
-            raise Fault.CONNECT.error(model, str(exc)) from exc
+            raise ConnectionFault.CONNECT.error(model, str(exc)) from exc
 
     async def _open(self, url: httpx.URL) -> Connection:
         loop = asyncio.get_running_loop()
@@ -650,9 +658,9 @@ class Transport:
             await connection.send(model, b"\r\n".join((*lines, b"", b"")), b"", None)
             await connection.read_head()
         except UpstreamError as exc:
-            raise Fault.PROXY.error(model, str(exc)) from exc
+            raise ConnectionFault.PROXY.error(model, str(exc)) from exc
         if connection.status // 100 != 2:
-            raise Fault.PROXY.error(model, f"it answered with status {connection.status}")
+            raise ConnectionFault.PROXY.error(model, f"it answered with status {connection.status}")
         return await connection.start_tls(self._tls, _host_of(self._origin))
 
 

@@ -15,7 +15,7 @@ from router_service.apis.answer_translation import AnswerTranslator
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
 from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
-from router_service.upstream.connection import Fault, HttpResponse
+from router_service.upstream.connection import ConnectionFault, HttpResponse
 from router_service.upstream.streams import MAX_EVENT_BYTES, EventReader
 from tests.apis import UpstreamApi
 from tests.attacks import OUTSIDE_JSON, REPEATED_KEYS
@@ -42,7 +42,7 @@ class Stream(HttpResponse):
         """Return the next part, or break off."""
         part = next(self._parts, b"")
         if not part and self._is_broken:
-            raise Fault.RESET.error("m", "reset")
+            raise ConnectionFault.RESET.error("m", "reset")
         return part
 
     async def aclose(self) -> None:

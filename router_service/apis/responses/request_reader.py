@@ -66,10 +66,10 @@ _CHOICES: Mapping[str, ToolChoice] = {
 }
 
 _COMPACT = (
-    "Summarize this conversation now, so that another model can go on from your summary alone. Call"
-    " no tool. Keep what the user asked for in their words, every instruction and decision that"
-    " still holds, what was done with the names of files, the results that matter, and what remains"
-    " to be done. Write only the summary."
+    "Summarize this conversation now, so that another model can continue with only your summary."
+    " Call no tool. Keep what the user asked for in their words, every instruction and decision"
+    " that still holds, what was done with the names of files, the results that matter, and what"
+    " remains to be done. Write only the summary."
 )
 
 SUMMARY = "This is a summary of the conversation so far:"

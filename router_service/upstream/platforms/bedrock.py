@@ -24,7 +24,12 @@ from router_service.apis.messages.api import MESSAGES
 from router_service.settings import Deployment
 from router_service.settings.platforms import Bedrock, secret_texts
 from router_service.upstream.bodies import decode_json
-from router_service.upstream.connection import Fault, HttpRequest, HttpResponse, RawHeaders
+from router_service.upstream.connection import (
+    ConnectionFault,
+    HttpRequest,
+    HttpResponse,
+    RawHeaders,
+)
 from router_service.upstream.platforms.credentials import (
     Credentials,
     CredentialSource,
@@ -287,7 +292,9 @@ class EventStreamResponse(AdaptedResponse):
             part = await self.response.read()
             if not part:
                 if self._held:
-                    raise Fault.PROTOCOL.error(self._model, "the stream ended within an event")
+                    raise ConnectionFault.PROTOCOL.error(
+                        self._model, "the stream ended within an event"
+                    )
                 return b""
             events = self._events(part)
             if events:
@@ -300,7 +307,9 @@ class EventStreamResponse(AdaptedResponse):
             while (message := self._next_message()) is not None:
                 written.append(_write_event(*message, is_messages=self._is_messages))
         except Exception as exc:  # whatever the upstream sends, reading it is its failure
-            raise Fault.PROTOCOL.error(self._model, f"an event cannot be read: {exc}") from exc
+            raise ConnectionFault.PROTOCOL.error(
+                self._model, f"an event cannot be read: {exc}"
+            ) from exc
         return b"".join(written)
 
     def _next_message(self) -> tuple[dict[str, str], bytes] | None:

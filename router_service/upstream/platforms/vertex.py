@@ -130,7 +130,7 @@ def _info(given: str) -> dict[str, Any]:
 def _private_texts(given: str | None) -> tuple[str, ...]:
     """Return the secrets in credentials, and in the file with a token that they name.
 
-    There are none if the credentials cannot be read; google-auth says what is wrong with them.
+    Return nothing if the credentials cannot be read; google-auth reports what is wrong with them.
     """
     if given is None:
         return ()

@@ -280,6 +280,6 @@ def test_anthropics_client_finds_nothing_to_change() -> None:
     ],
 )
 def test_strange_schemas_take_little_time(schema: Json, accepted: StructuredOutputs) -> None:
-    """Schemas that repeat without end, or that are none, are written as JSON."""
+    """Recursive schemas, and values that are not schemas, are written as JSON."""
     orjson.dumps(object_schema(schema))
     orjson.dumps(structured(schema, accepted))

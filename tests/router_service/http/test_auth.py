@@ -86,7 +86,7 @@ REQUESTS = [
 @pytest.mark.parametrize(
     ("method", "path", "headers"),
     [
-        # The key is judged by headers alone, and the page's paths by code of their own.
+        # Only headers carry a key; the page's paths are checked separately.
         *((*request, headers) for request in (REQUESTS[0], REQUESTS[6]) for headers in HEADERS),
         # Headers that name another address could make a path a public one.
         *((*request, headers) for request in REQUESTS for headers in (HEADERS[0], HEADERS[-2])),
