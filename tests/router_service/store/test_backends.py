@@ -23,7 +23,7 @@ from router_service.store.records import EvidenceMark, FeedbackMark, UpstreamObj
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.router_service.store.conftest import LIMITS, Replicas, Run
-from tests.serving import Sandbox, served, wait_for_async
+from tests.serving import Sandbox, served, wait_for, wait_for_async
 
 
 def test_records_are_shared(replicas: Run) -> None:
@@ -118,9 +118,13 @@ def test_a_backend_can_be_added_in_one_file(toy: str, sandbox: Sandbox) -> None:
     ):
         answer = httpx.post(one + CHAT, json=BODY)
         name = answer.headers["x-switchcraft-decision-id"]
-        found = httpx.get(f"{other}/v1/decisions/{name}")
-    assert found.status_code == 200
-    assert DecisionRecord.model_validate(found.json()).id == name
+
+        def read_by_the_other() -> bool:
+            """Return whether the decision is there, for which the answer does not wait."""
+            found = httpx.get(f"{other}/v1/decisions/{name}")
+            return found.is_success and DecisionRecord.model_validate(found.json()).id == name
+
+        wait_for(read_by_the_other, "the other gateway reads the decision")
 
 
 def test_an_added_backend_is_checked_and_described(
