@@ -32,7 +32,7 @@ from router_service.apis.openapi import Document, RequestSchema
 from router_service.core.errors import DatabaseError
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import ACCOUNTS, ERRORS, json_request
-from router_service.http.transfer import gateway_of, info_of, json_answer, read_body, read_database
+from router_service.http.transfer import call_of, gateway_of, json_answer, read_body, read_database
 
 MAX_BODY_BYTES = 128 * 1024
 
@@ -129,7 +129,7 @@ async def _change(
         if changes
         else "{}"
     )
-    _log.info("%s: name=%r by=%r changes=%s", action, name, info_of(request).api_key.name, details)
+    _log.info("%s: name=%r by=%r changes=%s", action, name, call_of(request).key.name, details)
     with suppress(DatabaseError):  # the change is made, and the database's thread will read it
         await asyncio.to_thread(gateway.stored_keys.refresh, gateway.database.database)
     return result

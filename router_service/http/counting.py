@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import orjson
@@ -21,18 +21,20 @@ from router_service.http.schemas import ANSWERS, COUNT, ERRORS, counted_request,
 from router_service.http.transfer import (
     RawHeaders,
     admit,
+    call_of,
     gateway_of,
-    info_of,
     read_body,
     read_by,
     read_deadline,
     send_whole,
     unless_client_leaves,
 )
-from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
+from router_service.requests.call import Call
+from router_service.requests.candidates import Candidate
+from router_service.requests.parsing import Endpoint, parse_request
 from router_service.requests.pool import native_models
 from router_service.runtime.engine import Engine
-from router_service.upstream.retries import UpstreamRequest
+from router_service.settings import Model
 from router_service.upstream.streams import StartedAnswer
 
 ESTIMATED: RawHeaders = [
@@ -86,52 +88,46 @@ class CountedTokens(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, with one engine for the whole request."""
-        endpoint, request, info = self._endpoint, self._request, info_of(self._request)
+        endpoint, request, call = self._endpoint, self._request, call_of(self._request)
         gateway = gateway_of(request)
         async with gateway.engine as engine:
             try:
-                deadline_s = read_deadline(request)
+                call.deadline_s = read_deadline(request)
                 body = await read_body(request, gateway.server)
                 await admit(request, endpoint.path, len(body), reports_tokens=False)
-                viewer = engine.viewer(info.api_key)
+                viewer = engine.viewer(call.key)
                 if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
-                parsed = await read_by(lambda b: parse_request(endpoint, b), request, body)
-                models = engine.releases.models_for(parsed.chat.model, info.api_key)
-                upstream_request = UpstreamRequest(
-                    native_models(models, endpoint.api),
-                    endpoint.path,
-                    parsed.body,
-                    request.headers,
-                    deadline_s,
-                    client=info.key,
-                    trace=info.trace,
-                    reserve_memory=info.hold_memory,
-                )
-                counted = self._count(engine, upstream_request, parsed)
+                call.request = await read_by(lambda b: parse_request(endpoint, b), request, body)
+                models = engine.releases.models_for(call.request.chat.model, call.key)
+                counted = self._count(engine, call, native_models(models, endpoint.api))
                 name, status, headers, answer = await unless_client_leaves(receive, counted)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway, scope, exc)(scope, receive, send)
                 return
             await send_whole(send, status, headers, answer)
             asked = name or models[0].name
-            gateway.recorder.ended(info, status, RecordKind.PASSED, model=asked)
+            gateway.recorder.ended(call, status, RecordKind.PASSED, model=asked)
 
     async def _count(
-        self, engine: Engine, request: UpstreamRequest, parsed: ParsedRequest
+        self, engine: Engine, call: Call, models: Sequence[Model]
     ) -> tuple[str | None, int, RawHeaders, bytes]:
         """Return the model whose upstream has counted, if any, and the answer.
 
         An estimate is more useful than an error: many servers with this API cannot count, and
         refuse with any status.
         """
-        if request.candidates:
-            with suppress(UpstreamError), await engine.attempts.start(request, []) as opened:
+        if models:
+            candidate = Candidate(models[0], trace=call.trace)
+            with (
+                suppress(UpstreamError),
+                await engine.attempts.start(call, candidate, models) as opened,
+            ):
                 if _is_count(opened):
                     return opened.model.name, opened.status, opened.headers, opened.body
-        attachments = sum(turn.attachments for turn in parsed.chat.conversation.turns)
-        tokens = parsed.requirements.input_tokens + attachments * ATTACHMENT_TOKENS
+        attachments = sum(turn.attachments for turn in call.request.chat.conversation.turns)
+        tokens = call.request.requirements.input_tokens + attachments * ATTACHMENT_TOKENS
         return None, 200, ESTIMATED, orjson.dumps({"input_tokens": max(1, tokens)})
 
 

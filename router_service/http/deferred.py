@@ -7,7 +7,6 @@ accepted. It is then sent unchanged, except that it continues a response that ha
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from starlette.types import Message, Send
 
@@ -17,9 +16,8 @@ from router_service.core.errors import Failure, UpstreamError
 from router_service.http.error_responses import ErrorFormat, error_body, status_of
 from router_service.http.relay import JSON_TYPE, AnswerRelay
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
-from router_service.requests.candidates import Candidate
-from router_service.requests.escalation import Escalation
-from router_service.requests.exchange import Ending, Exchange
+from router_service.requests.call import Call, Ending
+from router_service.requests.escalation import Verification
 from router_service.verifier.steps import VerificationLimits
 
 _NOT_CHOSEN = b"The answer is not chosen yet; GET /v1/decisions/{id} explains the choice."
@@ -28,71 +26,33 @@ _NOT_CHOSEN = b"The answer is not chosen yet; GET /v1/decisions/{id} explains th
 _EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-class DeferredRelay:
-    """Delivers the candidate of an exchange that verification accepts.
-
-    If no candidate can be delivered, one of the remaining models answers without verification, if
-    the limits allow asking one.
-    """
-
-    def __init__(self, relay: AnswerRelay, limits: VerificationLimits, keep_alive_s: float) -> None:
-        """Verify the answer of `relay`'s exchange, and use `relay` for everything unverified."""
-        self._relay = relay
-        self._limits = limits
-        self._head = DeferredHead(relay.send, relay.exchange, relay.error_format, keep_alive_s)
-        relay.send, relay.writer = self._head.send, None
-
-    async def run(self) -> None:
-        """Deliver the accepted candidate, the answer of another model, or an error."""
-        relay, exchange = self._relay, self._relay.exchange
-        comments: asyncio.Task[None] | None = None
-        if exchange.plan.request.chat.stream:
-            comments = asyncio.create_task(self._head.send_keep_alives())
-        escalation = Escalation(
-            exchange, relay.upstreams, relay.request, relay.gateway, self._limits, self._deliver
-        )
-        try:
-            if not await escalation.run():
-                relay.last_resort = escalation.last_resort
-                models = list(escalation.models_left.values())
-                if not models:
-                    raise escalation.first_error
-                exchange.plan = replace(
-                    exchange.plan, verified=None, unverified=escalation.obstacle
-                )
-                relay.request = replace(
-                    relay.request, candidates=models, max_models=escalation.asks_left
-                )
-                await relay.run()
-        except UpstreamError as exc:
-            relay.last_resort = relay.last_resort or escalation.last_resort
-            await relay.fail(exc)
-        except asyncio.CancelledError:
-            error = relay.gateway.drain.cut_off_error()
-            if error is None or not self._head.waits:
-                raise
-            exchange.was_cut_off = True
-            await send_whole(
-                self._head.send,
-                status_of(error),
-                [JSON_TYPE],
-                error_body(error, relay.error_format),
-            )
-        finally:
-            if comments is not None:
-                comments.cancel()
-        if self._head.sends_error:
-            exchange.end(200, Ending.FAILED)
-
-    async def _deliver(self, accepted: Candidate) -> None:
-        """Send the accepted candidate's answer, unchanged; a stream may still be arriving."""
-        relay, opened = self._relay, accepted.opened
-        assert opened is not None  # noqa: S101 - for types; an accepted candidate has an answer
-        await relay.remember_objects(opened)
-        if opened.reader is not None and not accepted.is_complete:
-            await relay.send_stream(opened, opened.reader)
-        else:
-            await relay.deliver(accepted)
+async def relay_verified(
+    relay: AnswerRelay, limits: VerificationLimits, keep_alive_s: float
+) -> None:
+    """Relay the answer that verification accepts; keep-alives precede it if it is a stream."""
+    call, gateway = relay.call, relay.gateway
+    relay.verification = Verification(
+        call, relay.upstreams, gateway.decisions, gateway.drain, limits
+    )
+    head = DeferredHead(relay.send, call, relay.error_format, keep_alive_s)
+    relay.send, relay.writer = head.send, None
+    keep_alives: asyncio.Task[None] | None = None
+    if call.request.chat.stream:
+        keep_alives = asyncio.create_task(head.send_keep_alives())
+    try:
+        await relay.run()
+    except asyncio.CancelledError:
+        error = gateway.drain.cut_off_error()
+        if error is None or not head.waits:
+            raise
+        call.was_cut_off = True
+        body = error_body(error, relay.error_format)
+        await send_whole(head.send, status_of(error), [JSON_TYPE], body)
+    finally:
+        if keep_alives is not None:
+            keep_alives.cancel()
+    if head.sends_error:
+        call.end(200, Ending.FAILED)
 
 
 class DeferredHead:
@@ -103,11 +63,11 @@ class DeferredHead:
     """
 
     def __init__(
-        self, send: Send, exchange: Exchange, error_format: ErrorFormat, interval_s: float
+        self, send: Send, call: Call, error_format: ErrorFormat, interval_s: float
     ) -> None:
         """Send a keep-alive each `interval_s`, for the first time after that time."""
         self._send = send
-        self._exchange = exchange
+        self._call = call
         self._error_format = error_format
         self._interval_s = interval_s
         self._lock = asyncio.Lock()
@@ -135,7 +95,7 @@ class DeferredHead:
                 if self._is_answering:
                     return
                 if self._keep_alive is None:
-                    request = self._exchange.plan.request
+                    request = self._call.request
                     api = request.endpoint.api or CHAT
                     self._keep_alive = api.keep_alive(request.chat.model)
                     await start(self._send, 200, self._early_headers())
@@ -166,12 +126,12 @@ class DeferredHead:
     def _early_headers(self) -> RawHeaders:
         """Return the headers that do not depend on the answer."""
         fixed = (b"x-switchcraft-decision-id", b"x-switchcraft-policy")
-        known = [header for header in self._exchange.headers() if header[0] in fixed]
+        known = [header for header in self._call.decision_headers() if header[0] in fixed]
         return [_EVENT_STREAM, *known, (b"x-switchcraft-why", _NOT_CHOSEN)]
 
     def _error_event(self, body: bytes) -> bytes:
         if not self._error_format.accepts(body):  # an answer that is no stream
             problem = "answered with a whole answer to a request for a stream"
-            exc = UpstreamError(self._exchange.accepted.model.name, problem, Failure.MALFORMED)
+            exc = UpstreamError(self._call.accepted.model.name, problem, Failure.MALFORMED)
             body = error_body(exc, self._error_format)
         return self._error_format.event(body, 0)

@@ -47,12 +47,12 @@ from router_service.core.errors import (
 )
 from router_service.core.record import CLIENT_LEFT
 from router_service.database.background import RETRY_S
-from router_service.requests.exchange import RequestInfo
+from router_service.requests.call import Call
 from router_service.runtime.gateway import Gateway
 from router_service.upstream.bodies import decode_json
 
-INFO = "info"
-"""Key of the request's `RequestInfo` in `scope["state"]`."""
+CALL = "call"
+"""Key of the request's `Call` in `scope["state"]`."""
 
 Fault = dict[str, str | None]
 
@@ -131,9 +131,9 @@ class ErrorFormat:
     def of(cls, scope: Scope) -> ErrorFormat:
         """Return the format for a request's path, which may be unknown or not allowed."""
         path: str = scope["path"]
-        info: RequestInfo | None = scope.get("state", {}).get(INFO)
+        call: Call | None = scope.get("state", {}).get(CALL)
         api = APIS.below(path.removeprefix("/v1")) if path.startswith("/v1/") else None
-        return cls(api, info.request_id if info else "")
+        return cls(api, call.request_id if call else "")
 
     def write(self, status: int, fault: Fault) -> bytes:
         """Return the body of an error, given OpenAI's fields of it."""
@@ -243,14 +243,14 @@ def error_response(exc: Exception, scope: Scope) -> Response:
 
 def refuse(gateway: Gateway, scope: Scope, exc: SwitchcraftError | ClientDisconnect) -> Response:
     """Record a request that is refused or whose client disconnected, and return the response."""
-    info: RequestInfo = scope["state"][INFO]
+    call: Call = scope["state"][CALL]
     if isinstance(exc, ClientDisconnect):
-        gateway.recorder.ended(info, CLIENT_LEFT)
+        gateway.recorder.ended(call, CLIENT_LEFT)
         return Response(status_code=CLIENT_LEFT)
     if isinstance(exc, OverloadedError):
         gateway.metrics.shed_requests.labels(exc.reason).inc()
-    info.refusal = code_of(exc)
-    gateway.recorder.ended(info, status_of(exc))
+    call.refusal = code_of(exc)
+    gateway.recorder.ended(call, status_of(exc))
     return error_response(exc, scope)
 
 

@@ -32,9 +32,9 @@ from router_service.http.auth import (
     authenticate,
     is_ui_path,
 )
-from router_service.http.error_responses import INFO, code_of, error_response, refuse, status_of
+from router_service.http.error_responses import CALL, code_of, error_response, refuse, status_of
 from router_service.http.transfer import RawHeaders
-from router_service.requests.exchange import RequestInfo
+from router_service.requests.call import Call
 from router_service.requests.limits import Slot
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.metrics import NO_MODEL, status_label
@@ -101,19 +101,19 @@ class Front:
         if scope["path"] in self._below_version:
             path = f"/v1{scope['path']}"
             scope.update(path=path, raw_path=path.encode())
-        info = self._identify(scope)
+        call = self._identify(scope)
         status: int | None = None
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = self._headers(message.get("headers", ()), info)
+                headers = self._headers(message.get("headers", ()), call)
                 message = {**message, "headers": headers}
             await send(message)
 
         try:
-            await self._serve(scope, receive, send_with_headers, info)
+            await self._serve(scope, receive, send_with_headers, call)
         except Exception as exc:
             # Answered here, because the framework's answer would lack our headers.
             if status is None:
@@ -123,18 +123,18 @@ class Front:
             error = self._gateway.drain.cut_off_error()
             if error is None:
                 raise
-            if status is None and info.is_logged:  # a planned request, with a decision record
+            if status is None and call.is_logged:  # a planned request, with a decision record
                 self._gateway.metrics.shed_requests.labels(error.reason).inc()
                 await error_response(error, scope)(scope, receive, send_with_headers)
             elif status is None:
                 await refuse(self._gateway, scope, error)(scope, receive, send_with_headers)
         finally:
             final = status or CLIENT_LEFT
-            self._settle(info, final)
-            self._gateway.recorder.ended(info, final, RecordKind.OWN, method=scope["method"])
-            info.trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
+            self._settle(call, final)
+            self._gateway.recorder.ended(call, final, RecordKind.OWN, method=scope["method"])
+            call.trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
 
-    def _identify(self, scope: Scope) -> RequestInfo:
+    def _identify(self, scope: Scope) -> Call:
         """Give a request its ids and its trace."""
         path = scope["path"]
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in reversed(scope["headers"])}
@@ -143,21 +143,21 @@ class Front:
         trace = UNTRACED
         if self._tracer is not None and path.startswith(TRACED_PREFIX):
             trace = Trace(self._tracer, path, headers)
-        info = RequestInfo(
-            decision_id, request_id, time.perf_counter(), path=path, trace=trace, headers=headers
+        call = Call(
+            decision_id, request_id, time.perf_counter(), scope["method"], path, headers, trace
         )
-        scope.setdefault("state", {})[INFO] = info
-        return info
+        scope.setdefault("state", {})[CALL] = call
+        return call
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, info: RequestInfo) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, call: Call) -> None:
         """Answer a request whose key may use its path, and for which a slot is free.
 
         The rules of keys apply to `scope["path"]`, which also selects the route. A URL that is
         rebuilt from the Host header may have another path (CVE-2026-48710).
         """
-        gateway, path = self._gateway, info.path
+        gateway, path = self._gateway, call.path
         try:
-            info.api_key = authenticate(gateway.engine.keys, path, info.headers)
+            call.key = authenticate(gateway.engine.keys, path, call.headers)
         except (InvalidRequestError, KeysUnavailableError) as exc:
             gateway.metrics.refused_callers.labels(code_of(exc)).inc()
             await error_response(exc, scope)(scope, receive, send)
@@ -166,13 +166,13 @@ class Front:
         # Taken after the key is known, so that a request without a valid key takes no slot.
         slot: AbstractContextManager[Slot | None] = nullcontext()
         if needs_slot:
-            slot = gateway.slots.slot(info.key)
+            slot = gateway.slots.slot(call.key.name)
         try:
             if needs_slot:
                 gateway.drain.check()
             with slot as taken:
                 if taken is not None:
-                    info.hold_memory = taken.hold
+                    call.hold_memory = taken.hold
                 route = self._routes.get(path) if scope["method"] == "POST" else None
                 if route is None:
                     await self._app(scope, receive, send)
@@ -181,37 +181,37 @@ class Front:
                 response = await cast("Handler", route.endpoint)(Request(scope, receive))
                 await response(scope, receive, send)
         except OverloadedError as exc:
-            info.refusal = exc.reason
+            call.refusal = exc.reason
             status = status_label(status_of(exc))
             gateway.metrics.shed_requests.labels(exc.reason).inc()
             gateway.metrics.requests.labels(NO_MODEL, "none", status).inc()
             await error_response(exc, scope)(scope, receive, send)
 
-    def _headers(self, headers: Iterable[tuple[bytes, bytes]], info: RequestInfo) -> RawHeaders:
+    def _headers(self, headers: Iterable[tuple[bytes, bytes]], call: Call) -> RawHeaders:
         """Return an answer's headers with the request's id and what its path and key require."""
         headers = [*headers]
         names = {name.lower() for name, _ in headers}
         if _REQUEST_ID not in names:
-            headers.append((_REQUEST_ID, info.request_id.encode("latin-1")))
-        if is_ui_path(info.path):
+            headers.append((_REQUEST_ID, call.request_id.encode("latin-1")))
+        if is_ui_path(call.path):
             headers += [header for header in _PAGE_HEADERS if header[0] not in names]
-        elif info.path.startswith(ADMIN_PREFIX):
+        elif call.path.startswith(ADMIN_PREFIX):
             headers += [header for header in _ADMIN_HEADERS if header[0] not in names]
-        if self._gateway.drain.has_begun and info.path.startswith(SHED_PREFIXES):
+        if self._gateway.drain.has_begun and call.path.startswith(SHED_PREFIXES):
             # So that the client connects elsewhere.
             headers = [*(each for each in headers if each[0].lower() != _CLOSE[0]), _CLOSE]
-        if info.admitted is not None and info.admitted[1].headers:
-            headers = _with_granted(headers, info.admitted[1].headers)
+        if call.admitted is not None and call.admitted[1].headers:
+            headers = _with_granted(headers, call.admitted[1].headers)
         return headers
 
-    def _settle(self, info: RequestInfo, status: int) -> None:
+    def _settle(self, call: Call, status: int) -> None:
         """Account for a request that was admitted."""
-        if info.admitted is None:
+        if call.admitted is None:
             return
         try:
-            self._gateway.hooks.settle(*info.admitted, Outcome(status, info.record))
+            self._gateway.hooks.settle(*call.admitted, Outcome(status, call.record))
         except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
-            _log.exception("settlement failed: id=%s status=%d", info.decision_id, status)
+            _log.exception("settlement failed: id=%s status=%d", call.decision_id, status)
 
 
 def _with_granted(headers: RawHeaders, granted: Sequence[tuple[bytes, bytes]]) -> RawHeaders:

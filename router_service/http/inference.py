@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from router_service.apis.registry import APIS
 from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import StageName, Timer
-from router_service.http.deferred import DeferredRelay
+from router_service.http.deferred import relay_verified
 from router_service.http.error_responses import refuse, status_of
 from router_service.http.relay import AnswerRelay
 from router_service.http.schemas import (
@@ -32,8 +32,8 @@ from router_service.http.schemas import (
 from router_service.http.transfer import (
     VERIFIED_GOALS_HEADER,
     admit,
+    call_of,
     gateway_of,
-    info_of,
     part_writer_of,
     read_body,
     read_deadline,
@@ -43,16 +43,16 @@ from router_service.http.transfer import (
     unless_client_leaves,
     upstream_path,
 )
+from router_service.requests.call import Ending
 from router_service.requests.deciding import plan_request
 from router_service.requests.escalation import check_limits
-from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.parsing import (
     Endpoint,
     read_session_header,
     unrouted,
 )
 from router_service.requests.planning import POLICY_HEADER, Plan, PolicyHeaders
-from router_service.upstream.retries import UpstreamRequest
+from router_service.runtime.engine import Engine
 from router_service.upstream.translation import Translation
 from router_service.verifier.steps import VerificationLimits
 
@@ -134,100 +134,94 @@ class RoutedAnswer(Response):
         # Not `super().__init__()`, which would write headers that are not sent.
         self._endpoint = endpoint
         self._request = request
-        self.exchange: Exchange | None = None
-        """The planned request and its answer; None until it is planned."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, from its body to its decision record."""
-        request, info = self._request, info_of(self._request)
+        request, call = self._request, call_of(self._request)
         gateway = gateway_of(request)
         # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
         async with gateway.engine as engine:
-            verification = engine.settings.router.verification
-            limits: VerificationLimits | None = None
             try:
-                with info.trace.decision_span():
-                    deadline_s = read_deadline(request)
-                    timer = Timer(time.perf_counter)
-                    body = await read_body(request, gateway.server)
-                    timer.end(StageName.BODY)
-                    asked_policy = info.headers.get(POLICY_HEADER)
-                    grant = await admit(request, self._endpoint.path, len(body), asked_policy)
-                    planning = plan_request(
-                        gateway,
-                        engine,
-                        self._endpoint,
-                        body,
-                        key=info.api_key,
-                        headers=PolicyHeaders(
-                            grant.policy or asked_policy,
-                            verified_goals=read_verified_goals(info.headers, verification),
-                            verified_budget=info.headers.get(VERIFIED_GOALS_HEADER) == "true",
-                            is_granted=grant.policy is not None,
-                            allowance=grant.allowance,
-                        ),
-                        session=read_session_header(info.headers),
-                        timer=timer,
-                    )
-                    plan = await unless_client_leaves(receive, planning)
-                    if plan.verified is not None:
-                        limits = read_limits(info.headers, verification)
-                        check_limits(plan, limits)
-                    if grant.reserves:
-                        plan, limits = await _within_budget(request, receive, plan, limits)
+                plan, limits = await self._plan(engine, receive)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway, scope, exc)(scope, receive, send)
                 return
             except Exception:
-                info.refusal = "internal_error"
-                gateway.recorder.ended(info, 500)
+                call.refusal = "internal_error"
+                gateway.recorder.ended(call, 500)
                 raise
-
             parsed, endpoint = plan.request, plan.request.endpoint
-            translation: Translation | None = None
             if endpoint.api is not None:
-                translation = Translation(
+                call.translation = Translation(
                     endpoint.api,
                     parsed.body,
                     parsed.target_of,
-                    info.hold_memory,
-                    partial(gateway.decisions.run, info.key, len(body)),
+                    call.hold_memory,
+                    partial(gateway.decisions.run, call.key.name, parsed.body.size_bytes),
                     endpoint.compacts,
                 )
-            upstream_request = UpstreamRequest(
-                plan.candidates,
-                endpoint.path,
-                parsed.body,
-                info.headers,
-                deadline_s,
-                translation=translation,
-                query=BETA if scope["query_string"] == BETA.encode() else "",
-                expects_json=endpoint.is_json,
-                client=info.key,
-                conversation=plan.conversation.state.id if plan.conversation else None,
-                trace=info.trace,
-                reserve_memory=info.hold_memory,
-            )
-
-            self.exchange = exchange = Exchange(info, plan, timer.stages)
-            relay = AnswerRelay(
-                exchange, gateway, engine.attempts, upstream_request, send, part_writer_of(scope)
-            )
-            run = relay.run
-            if limits is not None:
-                run = DeferredRelay(relay, limits, verification.keep_alive_s).run
+            call.query = BETA if scope["query_string"] == BETA.encode() else ""
+            call.begin(plan)
+            relay = AnswerRelay(call, gateway, engine.attempts, send, part_writer_of(scope))
+            if limits is None:
+                answering = relay.run()
+            else:
+                keep_alive_s = engine.settings.router.verification.keep_alive_s
+                answering = relay_verified(relay, limits, keep_alive_s)
             try:
                 with suppress(ClientDisconnect):
-                    await unless_client_leaves(receive, run())
+                    await unless_client_leaves(receive, answering)
             except (Exception, asyncio.CancelledError) as exc:
                 # A client that left is no failure, and an answer that was cut off has its ending.
                 error = exc if isinstance(exc, Exception) else gateway.drain.cut_off_error()
-                if error is not None and not exchange.was_cut_off:
-                    exchange.was_cut_off = error is not exc
-                    exchange.end(status_of(error), Ending.FAILED)
+                if error is not None and not call.was_cut_off:
+                    call.was_cut_off = error is not exc
+                    call.end(status_of(error), Ending.FAILED)
                 raise
             finally:
-                gateway.recorder.answered(exchange)
+                gateway.recorder.answered(call)
+
+    async def _plan(
+        self, engine: Engine, receive: Receive
+    ) -> tuple[Plan, VerificationLimits | None]:
+        """Read, admit and plan the request; return the limits too if its answer is verified.
+
+        Raises SwitchcraftError, and ClientDisconnect if the client leaves.
+        """
+        request, call = self._request, call_of(self._request)
+        gateway, verification = gateway_of(request), engine.settings.router.verification
+        with call.trace.decision_span():
+            call.deadline_s = read_deadline(request)
+            timer = Timer(time.perf_counter)
+            body = await read_body(request, gateway.server)
+            timer.end(StageName.BODY)
+            asked_policy = call.headers.get(POLICY_HEADER)
+            grant = await admit(request, self._endpoint.path, len(body), asked_policy)
+            planning = plan_request(
+                gateway,
+                engine,
+                self._endpoint,
+                body,
+                key=call.key,
+                headers=PolicyHeaders(
+                    grant.policy or asked_policy,
+                    verified_goals=read_verified_goals(call.headers, verification),
+                    verified_budget=call.headers.get(VERIFIED_GOALS_HEADER) == "true",
+                    is_granted=grant.policy is not None,
+                    allowance=grant.allowance,
+                ),
+                session=read_session_header(call.headers),
+                timer=timer,
+            )
+            plan = await unless_client_leaves(receive, planning)
+            call.stages = timer.stages
+            limits: VerificationLimits | None = None
+            if plan.verified is not None:
+                limits = read_limits(call.headers, verification)
+                check_limits(plan, limits)
+            if grant.reserves:
+                plan, limits = await _within_budget(request, receive, plan, limits)
+            return plan, limits
 
 
 async def _within_budget(

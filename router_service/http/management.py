@@ -20,7 +20,7 @@ from router_service.core.releases import Publication, Track
 from router_service.core.strict_json import check_integers
 from router_service.http.auth import UI_PATH
 from router_service.http.schemas import DECISIONS, ERRORS, OPERATIONS, feedback_request
-from router_service.http.transfer import gateway_of, info_of, read_body, read_by
+from router_service.http.transfer import call_of, gateway_of, read_body, read_by
 from router_service.policies.base import Control
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.policies.names import DEFAULT
@@ -182,7 +182,7 @@ async def list_models(request: Request) -> CodexModelList | ModelList | Anthropi
     The format is Anthropic's if the request has the header `anthropic-version`, and Codex's if the
     query has `client_version`.
     """
-    releases, key = gateway_of(request).engine.releases, info_of(request).api_key
+    releases, key = gateway_of(request).engine.releases, call_of(request).key
     names = releases.names_for(key)
     if not _speaks_messages(request):
         cards = [ModelCard(id=name) for name in names]
@@ -232,7 +232,7 @@ def _anthropic_model(releases: Releases, key: Key, shown: str, name: str) -> Ant
 @routes.get("/v1/models/{model:path}", tags=[DECISIONS], summary="Get a model")
 async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     """Return one model; its name may contain slashes, or match one of `router.aliases`."""
-    releases, key = gateway_of(request).engine.releases, info_of(request).api_key
+    releases, key = gateway_of(request).engine.releases, call_of(request).key
     name, allowed = releases.unalias(model), releases.names_for(key)
     if not releases.has_name(name):
         patterns = gateway_of(request).engine.pool.models.patterns
@@ -273,7 +273,7 @@ async def get_decision(request: Request, decision_id: str) -> ExplainedDecision:
     An API key can read only the decisions of its own requests; the admin key can read all.
     """
     gateway = gateway_of(request)
-    record = await gateway.feedback.decision(decision_id[:100], info_of(request).api_key)
+    record = await gateway.feedback.decision(decision_id[:100], call_of(request).key)
     return explain_record(record, gateway.engine.pool.labels)
 
 
@@ -291,7 +291,7 @@ async def give_feedback(request: Request) -> FeedbackReceipt:
     gateway = gateway_of(request)
     body = await read_body(request, gateway.server, MAX_FEEDBACK_BYTES)
     given = await read_by(_parse_feedback, request, body)
-    verdict = await gateway.feedback.take(given, info_of(request).api_key)
+    verdict = await gateway.feedback.take(given, call_of(request).key)
     return FeedbackReceipt(decision_id=given.decision_id, verdict=verdict)
 
 

@@ -39,8 +39,8 @@ from router_service.http.inference import RoutedAnswer
 from router_service.http.schemas import ANSWER, ERRORS, STORED
 from router_service.http.transfer import (
     admit,
+    call_of,
     gateway_of,
-    info_of,
     read_body,
     read_by,
     read_deadline,
@@ -114,7 +114,7 @@ async def stored_response(request: Request, response_id: str) -> Response:
 
     A response belongs to the key that created it; to other keys it does not exist.
     """
-    gateway, key = gateway_of(request), info_of(request).api_key
+    gateway, key = gateway_of(request), call_of(request).key
 
     async def holder(engine: Engine) -> Model:
         held = await gateway.held.fetch(response_id)
@@ -155,7 +155,7 @@ async def other(request: Request) -> Response:
         if model is None:
             path, served = request.scope["path"][:200], request.app.state.served
             raise NotServedError(request.method, path, served)
-        engine.releases.check_model(info_of(request).api_key, model.name)
+        engine.releases.check_model(call_of(request).key, model.name)
         await _check_owner(gateway, engine, request, named)
         return model
 
@@ -184,7 +184,7 @@ async def _check_owner(
 
     Raise ObjectNotFoundError or ForbiddenError if not.
     """
-    viewer = engine.viewer(info_of(request).api_key)
+    viewer = engine.viewer(call_of(request).key)
     if viewer.sees_unowned:
         return
     path, query = upstream_path(request.scope)
@@ -225,7 +225,7 @@ class PassedAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Relay the answer, with one engine for the whole request."""
-        request, info = self._request, info_of(self._request)
+        request, call = self._request, call_of(self._request)
         gateway = gateway_of(request)
         async with gateway.engine as engine:
             try:
@@ -242,8 +242,8 @@ class PassedAnswer(Response):
                     deployment.url(path, query),
                     body,
                     deployment.timeouts,
-                    info.headers,
-                    info.key,
+                    call.headers,
+                    call.key.name,
                     needs_new_connection=request.method in CREATING and not may_be_repeated(path),
                     method=request.method,
                     headers=[(b"content-type", content_type)],
@@ -253,10 +253,10 @@ class PassedAnswer(Response):
                 await refuse(gateway, scope, exc)(scope, receive, send)
                 return
             relay = _Relay(gateway, engine.client, request, deployment, outgoing, deadline_s)
-            if self._named is not None and info.key is not None:
+            if self._named is not None and call.key.name is not None:
                 with suppress(StoreError):
                     segments = segments_of(outgoing.path)
-                    owner = await gateway.ownership.creator(info.key, request.method, segments)
+                    owner = await gateway.ownership.creator(call.key.name, request.method, segments)
                     relay.remember_created(owner, self._named)
             error: Response | None = None
             try:
@@ -264,7 +264,7 @@ class PassedAnswer(Response):
                     error = await unless_client_leaves(receive, relay.run(send))
             finally:
                 gateway.recorder.ended(
-                    info,
+                    call,
                     relay.status,
                     RecordKind.PASSED,
                     relay.ending,
@@ -310,7 +310,7 @@ class _Relay:
                 self._deployment,
                 self._outgoing,
                 deadline_s=self._deadline_s,
-                trace=info_of(self._request).trace,
+                trace=call_of(self._request).trace,
             )
             with answer:
                 if answer.status in KEY_REFUSED:

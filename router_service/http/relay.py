@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -28,13 +29,14 @@ from router_service.http.error_responses import (
     upstream_error_body,
 )
 from router_service.http.transfer import PartWriter, send_part, send_whole, start
+from router_service.requests.call import Call, Ending
 from router_service.requests.candidates import Candidate
-from router_service.requests.exchange import Ending, Exchange
+from router_service.requests.escalation import Verification
 from router_service.runtime.gateway import Gateway
 from router_service.settings import Model
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import SKIM_BYTES, may_be_repeated, skim
-from router_service.upstream.retries import RetryingClient, UpstreamRequest
+from router_service.upstream.retries import RetryingClient
 from router_service.upstream.streams import (
     MAX_END_WAIT_S,
     MAX_HELD_BYTES,
@@ -48,15 +50,16 @@ JSON_TYPE = (b"content-type", b"application/json")
 
 @dataclass(slots=True)
 class AnswerRelay:
-    """Sends one exchange's request to upstreams, and relays the first usable answer to `send`."""
+    """Asks upstreams for the answer to a call, and relays the first usable one to `send`."""
 
-    exchange: Exchange
+    call: Call
     gateway: Gateway
     upstreams: RetryingClient
-    request: UpstreamRequest
     send: Send
     writer: PartWriter | None = None
     """Writes events of a stream that arrive while the relay waits; None if all are sent."""
+    verification: Verification | None = None
+    """Asks arms for the answer until the verifier accepts one; None if it is not verified."""
     remembered_id: str | None = None
     """The id of the upstream's new object that has been remembered with its owner."""
     last_resort: Candidate | None = None
@@ -65,52 +68,93 @@ class AnswerRelay:
     @property
     def error_format(self) -> ErrorFormat:
         """The format of errors for the client."""
-        exchange = self.exchange
-        return ErrorFormat(exchange.plan.request.endpoint.api, exchange.info.request_id)
+        return ErrorFormat(self.call.request.endpoint.api, self.call.request_id)
 
     async def run(self) -> None:
-        """Relay the first answer that the client can use; if all models fail, send an error.
+        """Relay the answer that is accepted; if all models fail, send an error."""
+        call = self.call
+        try:
+            candidate = await self._accept()
+        except UpstreamError as exc:
+            await self._fail(exc)
+            return
+        opened = candidate.started
+        try:
+            await self.remember_objects(opened)
+            if candidate.is_complete or not (opened.reader or opened.rest):
+                await self._send_whole(candidate)
+            elif opened.reader is not None:
+                await self._send_stream(candidate, opened.reader)
+            elif opened.rest is not None:
+                await self._send_large(candidate, opened.rest)
+        except BaseException as exc:
+            opened.close(exc)
+            raise
+        finally:
+            opened.close()
+            call.settle(candidate)
+
+    async def _accept(self) -> Candidate:
+        """Return the candidate whose answer the client gets; raises UpstreamError.
+
+        If no candidate of verification can be delivered, one of the models that its limits still
+        allow answers without verification.
+        """
+        call, verification = self.call, self.verification
+        if verification is None:
+            return await self._first_usable(call.plan.candidates)
+        try:
+            accepted = await verification.run()
+        finally:
+            self.last_resort = verification.last_resort
+        if accepted is not None:
+            return accepted
+        models = list(verification.models_left.values())
+        if not models:
+            raise verification.first_error
+        call.plan = replace(call.plan, verified=None, unverified=verification.obstacle)
+        return await self._first_usable(models, verification.asks_left)
+
+    async def _first_usable(
+        self, models: Sequence[Model], max_models: float = math.inf
+    ) -> Candidate:
+        """Return the first answer of these models that the client can use; raises UpstreamError.
 
         An answer that cannot be used is a failure of its model, if that is known before anything of
         it has been sent. It is billed, and the next model is asked.
         """
-        exchange = self.exchange
-        request: UpstreamRequest | None = self.request
-        first: Candidate | None = None
-        while request is not None:
-            candidate = exchange.accepted
-            first = first or candidate
-            if await self._relay_answer(candidate, request):
-                return
-            request = self._request_after(candidate, request)
-        if first is not None and first.error is not None:
-            exchange.accepted = first
-            await self.fail(first.error)
-
-    async def _relay_answer(self, candidate: Candidate, request: UpstreamRequest) -> bool:
-        """Relay the answer to a request; return whether a model gave one that can be used."""
-        candidate.started_s = time.perf_counter()
-        try:
-            with await self.upstreams.start(request, candidate.attempts) as opened:
-                candidate.begin(opened)
-                await self._check(candidate, opened, request)
-                await self.remember_objects(opened)
-                if opened.reader is not None:
-                    await self.send_stream(opened, opened.reader)
-                elif opened.rest is not None:
-                    await self._send_large(opened, opened.rest)
-                else:
-                    await self._send_whole(opened)
-        except UpstreamError as exc:
-            candidate.error = exc
-            return False
-        finally:
-            if not candidate.seconds:  # a whole answer was settled before it was sent
-                self.exchange.settle(candidate)
-        return True
+        call = self.call
+        first = candidate = call.accepted
+        while True:
+            candidate.started_s = time.perf_counter()
+            try:
+                opened = await self.upstreams.start(call, candidate, models, max_models)
+                try:
+                    candidate.begin(opened)
+                    await self._check(candidate, opened, models)
+                except BaseException as exc:
+                    opened.close(exc)
+                    raise
+            except UpstreamError as exc:
+                candidate.error = exc
+                call.settle(candidate)
+                is_unusable = exc.failure is Failure.UNUSABLE
+                models = _models_after(candidate, models) if is_unusable else ()
+                max_models -= len({each.model for each in candidate.attempts if each.was_sent})
+                if not models or max_models <= 0 or not self.upstreams.may_fall_back(exc, call):
+                    call.accepted = first
+                    if first is candidate or first.error is None:
+                        raise
+                    raise first.error from None
+                candidate = call.ask(models[0])
+            except BaseException:
+                call.settle(candidate)
+                raise
+            else:
+                return candidate
 
     async def _check(
-        self, candidate: Candidate, opened: StartedAnswer, request: UpstreamRequest
+        self, candidate: Candidate, opened: StartedAnswer, models: Sequence[Model]
     ) -> None:
         """Read what an answer contains; raise UpstreamError if the client cannot use it.
 
@@ -119,7 +163,7 @@ class AnswerRelay:
         these answers is the last resort if an error would not help the client more: it calls
         nothing, the request's own limit has cut it off, or no other model may be asked.
         """
-        reader, plan = opened.reader, self.exchange.plan
+        reader, plan = opened.reader, self.call.plan
         if reader is None:
             if opened.status >= 400 or opened.rest is not None or opened.is_skimmed:
                 return
@@ -129,7 +173,7 @@ class AnswerRelay:
             if reader.error is not None or not (record.has_stopped or record.is_done):
                 return
             candidate.answer = record.answer()
-        if plan.is_named and self.last_resort is None and not _models_after(candidate, request):
+        if plan.is_named and self.last_resort is None and not _models_after(candidate, models):
             return
         try:
             candidate.fail_if_unusable(plan.request.terms)
@@ -142,94 +186,74 @@ class AnswerRelay:
                             if len(opened.body) > MAX_HELD_BYTES:
                                 break
             is_silent = candidate.answer is not None and not candidate.answer.calls
-            is_kept = plan.is_named or is_silent or not self.upstreams.may_fall_back(exc, request)
+            is_kept = plan.is_named or is_silent or not self.upstreams.may_fall_back(exc, self.call)
             is_kept = is_kept or candidate.is_better_than_error(plan.request.terms)
             if is_kept and self.last_resort is None:
                 await self.remember_objects(opened)
                 self.last_resort = candidate
             raise
 
-    def _request_after(
-        self, candidate: Candidate, request: UpstreamRequest
-    ) -> UpstreamRequest | None:
-        """Return the request to the other models after an answer that cannot be used, if any."""
-        error = candidate.error
-        if error is None or error.failure is not Failure.UNUSABLE:
-            return None
-        others = _models_after(candidate, request)
-        left = request.max_models - len(
-            {each.model for each in candidate.attempts if each.was_sent}
-        )
-        if not others or left <= 0 or not self.upstreams.may_fall_back(error, request):
-            return None
-        self.exchange.accepted = Candidate(others[0])
-        self.exchange.candidates.append(self.exchange.accepted)
-        return replace(request, candidates=others, max_models=left)
-
-    async def fail(self, exc: UpstreamError) -> None:
+    async def _fail(self, exc: UpstreamError) -> None:
         """Deliver the last resort, or else send the failure of an upstream as the response."""
-        exchange, candidate = self.exchange, self.last_resort
+        call, candidate = self.call, self.last_resort
         if candidate is None:
-            await self.send_error(exc)
+            await self._send_error(exc)
             return
-        exchange.accepted = candidate
+        call.accepted = candidate
         if candidate.arm is not None:
             unverified = UnverifiedReason.CANDIDATES_FAILED
-            exchange.plan = replace(exchange.plan, verified=None, unverified=unverified)
-        await self.deliver(candidate)
+            call.plan = replace(call.plan, verified=None, unverified=unverified)
+        await self._send_whole(candidate)
 
-    async def deliver(self, candidate: Candidate) -> None:
-        """Send an answer that has arrived completely, unchanged."""
-        exchange, opened = self.exchange, candidate.opened
-        assert opened is not None  # noqa: S101 - for mypy; a complete candidate has an answer
-        headers = [*opened.headers, *exchange.headers(with_cost=True)]
-        if opened.reader is None:
-            await send_whole(self.send, opened.status, headers, opened.body)
-        else:
-            await start(self.send, opened.status, headers)
-            await send_part(self.send, opened.body, more=False)
-        exchange.end(opened.status, Ending.COMPLETE)
-
-    async def send_error(self, exc: UpstreamError) -> None:
+    async def _send_error(self, exc: UpstreamError) -> None:
         """Send the failure of an upstream as the response."""
-        exchange = self.exchange
-        models = exchange.plan.candidates
-        exchange.accepted.model = next(model for model in models if model.name == exc.model)
-        exchange.accepted.error = exc
+        call = self.call
+        models = call.plan.candidates
+        call.accepted.model = next(model for model in models if model.name == exc.model)
+        call.accepted.error = exc
         if isinstance(exc, UpstreamRefusedError):
             status, ending = exc.status, Ending.COMPLETE
             headers = [header for header in exc.headers if header[0] != JSON_TYPE[0]]
-            headers = [*headers, *exchange.headers(), JSON_TYPE]
+            headers = [*headers, *call.decision_headers(), JSON_TYPE]
             body = refused_body(exc, self.error_format)
         else:
             status, ending = status_of(exc), Ending.FAILED
             hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
-            headers = [*exchange.headers(), JSON_TYPE, *hints]
+            headers = [*call.decision_headers(), JSON_TYPE, *hints]
             body = error_body(exc, self.error_format)
         await send_whole(self.send, status, headers, body)
-        exchange.end(status, ending)
+        call.end(status, ending)
 
-    async def _send_whole(self, opened: StartedAnswer) -> None:
-        """Relay an answer that has been read completely; send errors in the client's format."""
-        exchange, body, headers = self.exchange, opened.body, opened.headers
+    async def _send_whole(self, candidate: Candidate) -> None:
+        """Send an answer that has arrived completely; errors in the client's format.
+
+        Its upstream's connection is free before, because the client may read slowly.
+        """
+        call, opened = self.call, candidate.started
+        body, headers = opened.body, opened.headers
+        opened.close()
+        call.settle(candidate)
         is_foreign_error = opened.status >= 400 and not self.error_format.accepts(body)
         if is_foreign_error:
             body = upstream_error_body(opened.model.name, opened.status, body, self.error_format)
-        if is_foreign_error or opened.is_translated:
+        if is_foreign_error or (opened.is_translated and opened.reader is None):
             headers = [*(header for header in headers if header[0] != JSON_TYPE[0]), JSON_TYPE]
-        exchange.settle(exchange.accepted)
-        headers = [*headers, *exchange.headers(with_cost=True)]
-        await send_whole(self.send, opened.status, headers, body)
-        exchange.end(opened.status, Ending.COMPLETE)
+        headers = [*headers, *call.decision_headers(with_cost=True)]
+        if opened.reader is None:
+            await send_whole(self.send, opened.status, headers, body)
+        else:
+            await start(self.send, opened.status, headers)
+            await send_part(self.send, body, more=False)
+        call.end(opened.status, Ending.COMPLETE)
 
-    async def _send_large(self, opened: StartedAnswer, rest: AsyncIterator[bytes]) -> None:
+    async def _send_large(self, candidate: Candidate, rest: AsyncIterator[bytes]) -> None:
         """Relay an answer that is too large for memory, as it arrives.
 
         If the answer breaks off, the client's connection is closed, because HTTP/1.1 has no other
         way to report that.
         """
-        exchange, candidate = self.exchange, self.exchange.accepted
-        await start(self.send, opened.status, [*opened.headers, *exchange.headers()])
+        call, opened = self.call, candidate.started
+        await start(self.send, opened.status, [*opened.headers, *call.decision_headers()])
         await send_part(self.send, opened.body, more=True)
         end = opened.body[-SKIM_BYTES:]
         opened.body = b""
@@ -239,24 +263,24 @@ class AnswerRelay:
                 candidate.unread_bytes += len(part)
                 await send_part(self.send, part, more=True)
         except UpstreamError as exc:
-            self._count_break(opened, exc)
-            exchange.end(opened.status, Ending.BROKEN)
+            self._count_break(candidate, exc)
+            call.end(opened.status, Ending.BROKEN)
             return
         except asyncio.CancelledError:
             self._note_cut_off(opened.status)
             raise
         opened.value = skim(end)
         await send_part(self.send, b"", more=False)
-        exchange.end(opened.status, Ending.COMPLETE)
+        call.end(opened.status, Ending.COMPLETE)
 
-    async def send_stream(self, opened: StartedAnswer, reader: EventReader) -> None:
+    async def _send_stream(self, candidate: Candidate, reader: EventReader) -> None:
         """Relay events as they arrive; if the stream breaks, send an error as the last event.
 
         So does the end of a shutdown's time. The upstream is read no faster than the client reads,
         because each `send` waits. The last events leave together with the end of the response.
         """
-        exchange, writer = self.exchange, self.writer
-        await start(self.send, opened.status, [*opened.headers, *exchange.headers()])
+        call, opened, writer = self.call, candidate.started, self.writer
+        await start(self.send, opened.status, [*opened.headers, *call.decision_headers()])
         error: UpstreamError | OverloadedError | None = None
         last, is_whole = b"", False
 
@@ -299,10 +323,11 @@ class AnswerRelay:
         await send_part(self.send, last, more=False)
         error = error or reader.error
         if error is None:
-            exchange.accepted.answer = reader.accumulator.answer()
+            candidate.answer = reader.accumulator.answer()
+            candidate.is_complete = candidate.arm is not None
         elif isinstance(error, UpstreamError):
-            self._count_break(opened, error)
-        exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
+            self._count_break(candidate, error)
+        call.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
 
     def _error_event(self, reader: EventReader, error: UpstreamError | OverloadedError) -> bytes:
         """Return the event that ends a broken stream."""
@@ -312,15 +337,15 @@ class AnswerRelay:
         else:
             event = form.event(error_body(error, form), reader.last_number + 1)
         # A part that was cut off may have begun an event; an empty line is never an event.
-        is_within_event = reader.is_within_event or self.exchange.was_cut_off
+        is_within_event = reader.is_within_event or self.call.was_cut_off
         return (b"\n\n" if is_within_event else b"") + event
 
     def _note_cut_off(self, status: int) -> OverloadedError | None:
         """Return the error for an answer that the shutdown cuts off; None if the client left."""
         error = self.gateway.drain.cut_off_error()
         if error is not None:
-            self.exchange.was_cut_off = True
-            self.exchange.end(status, Ending.BROKEN)
+            self.call.was_cut_off = True
+            self.call.end(status, Ending.BROKEN)
         return error
 
     async def remember_objects(self, opened: StartedAnswer) -> None:
@@ -340,8 +365,8 @@ class AnswerRelay:
         if response_id is not None:
             self._remember_response(opened, response_id)
             return
-        may_create = not may_be_repeated(self.request.path) and opened.status < 400
-        if may_create and self.exchange.info.key is not None:
+        may_create = not may_be_repeated(self.call.request.endpoint.path) and opened.status < 400
+        if may_create and self.call.key.name is not None:
             await self.gateway.ownership.note(value, self._stored(opened, ""))
 
     def _remember_response(self, opened: StartedAnswer, response_id: str | None) -> None:
@@ -356,15 +381,15 @@ class AnswerRelay:
             id=object_id,
             model=opened.model.name,
             deployment_id=opened.deployment.id,
-            owner=self.exchange.info.key,
+            owner=self.call.key.name,
         )
 
-    def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
-        self.exchange.accepted.error = exc
-        self.upstreams.record_break(opened, exc, self.request)
+    def _count_break(self, candidate: Candidate, exc: UpstreamError) -> None:
+        candidate.error = exc
+        self.upstreams.record_break(candidate.started, exc, self.call)
 
 
-def _models_after(candidate: Candidate, request: UpstreamRequest) -> Sequence[Model]:
-    """Return the models of a request that follow the one that gave an answer."""
-    names = [model.name for model in request.candidates]
-    return request.candidates[names.index(candidate.model.name) + 1 :]
+def _models_after(candidate: Candidate, models: Sequence[Model]) -> Sequence[Model]:
+    """Return the models that follow the one that gave an answer."""
+    names = [model.name for model in models]
+    return models[names.index(candidate.model.name) + 1 :]

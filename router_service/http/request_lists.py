@@ -14,7 +14,7 @@ from router_service.core.record import RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME
 from router_service.http.schemas import DECISIONS, ERRORS
-from router_service.http.transfer import gateway_of, info_of, json_answer, read_database
+from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.recent_requests import ListedRequest
 from router_service.telemetry.request_lists import (
@@ -127,7 +127,7 @@ async def list_requests(request: Request, asked: Annotated[RequestParameters, Qu
 
 def visible_key(request: Request) -> str | None:
     """Return the name of the key whose traffic the caller may see; None means all traffic."""
-    key = info_of(request).api_key
+    key = call_of(request).key
     return None if key.is_admin else key.name
 
 

@@ -22,9 +22,9 @@ from router_service.core.errors import (
     InvalidRequestError,
     UnsupportedEncodingError,
 )
-from router_service.http.error_responses import INFO
+from router_service.http.error_responses import CALL
+from router_service.requests.call import Call
 from router_service.requests.deciding import AT_ONCE_BYTES
-from router_service.requests.exchange import RequestInfo
 from router_service.runtime.gateway import Gateway
 from router_service.settings import ServerSettings, VerificationSettings
 from router_service.upstream.client import DEADLINE_HEADER
@@ -73,10 +73,10 @@ def part_writer_of(scope: Scope) -> PartWriter | None:
     return writer
 
 
-def info_of(request: Request) -> RequestInfo:
+def call_of(request: Request) -> Call:
     """Return the request's metadata."""
-    info: RequestInfo = request.scope["state"][INFO]
-    return info
+    call: Call = request.scope["state"][CALL]
+    return call
 
 
 async def admit(
@@ -92,12 +92,12 @@ async def admit(
     `policy` is the policy that a header asks for, and `reports_tokens` tells whether the request
     will have a decision record. From now on, the request will be settled.
     """
-    info = info_of(request)
+    call = call_of(request)
     incoming = IncomingRequest(
-        info.decision_id, info.api_key, request.method, path, size_bytes, policy, reports_tokens
+        call.decision_id, call.key, request.method, path, size_bytes, policy, reports_tokens
     )
     grant = await gateway_of(request).hooks.admit(incoming)
-    info.admitted = incoming, grant
+    call.admitted = incoming, grant
     return grant
 
 
@@ -107,7 +107,7 @@ async def reserve(request: Request, receive: Receive, cost: ExpectedCost) -> flo
     `receive` is that of the connection, because `request` may return its body again. Raises
     AdmissionError, and ClientDisconnect if the client leaves while the request waits.
     """
-    admitted = info_of(request).admitted
+    admitted = call_of(request).admitted
     assert admitted is not None  # noqa: S101 - for types; only called after `admit`
     reserving = gateway_of(request).hooks.reserve(*admitted, cost)
     return await unless_client_leaves(receive, reserving)
@@ -115,7 +115,7 @@ async def reserve(request: Request, receive: Receive, cost: ExpectedCost) -> flo
 
 def read_deadline(request: Request) -> float:
     """Return the deadline that a header sets, by the event loop's clock; infinity without one."""
-    text = info_of(request).headers.get(DEADLINE_HEADER)
+    text = call_of(request).headers.get(DEADLINE_HEADER)
     if text is None:
         return math.inf
     try:
@@ -200,12 +200,12 @@ async def read_body(
     Raises BodyTooLargeError as soon as the size is known, BodyTimeoutError,
     UnsupportedEncodingError, OverloadedError, and ClientDisconnect.
     """
-    info, parts, size = info_of(request), [], 0
-    encoding = info.headers.get("content-encoding", "identity").strip().lower()
+    call, parts, size = call_of(request), [], 0
+    encoding = call.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise UnsupportedEncodingError(encoding[:40])
     limit_bytes = min(server.max_body_bytes, limit_bytes or server.max_body_bytes)
-    announced = info.headers.get("content-length", "")
+    announced = call.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit_bytes:
         raise BodyTooLargeError(limit_bytes)
 
@@ -218,7 +218,7 @@ async def read_body(
         size += len(part)
         if size > limit_bytes:
             raise BodyTooLargeError(limit_bytes)
-        info.hold_memory(BODY_COPIES * len(part))
+        call.hold_memory(BODY_COPIES * len(part))
         parts.append(part)
         return bool(message.get("more_body", False))
 
@@ -256,7 +256,7 @@ async def read_by(read: Callable[[bytes], T], request: Request, body: bytes) -> 
         return read(body)
     run = gateway_of(request).decisions.run
     return await unless_client_leaves(
-        request.receive, run(info_of(request).key, len(body), read, body)
+        request.receive, run(call_of(request).key.name, len(body), read, body)
     )
 
 
@@ -268,13 +268,13 @@ async def read_database(
     The function writes what it has read as JSON, because that would hold up the event loop. Raises
     the function's own errors, OverloadedError if no thread is free in time, and ClientDisconnect.
     """
-    running = gateway_of(request).lists.run(info_of(request).key, 0, read, *args, **kwargs)
+    running = gateway_of(request).lists.run(call_of(request).key.name, 0, read, *args, **kwargs)
     return await unless_client_leaves(request.receive, running)
 
 
 def json_answer(request: Request, body: bytes) -> Response:
     """Return an answer that counts towards the memory of requests; raises OverloadedError."""
-    info_of(request).hold_memory(len(body))
+    call_of(request).hold_memory(len(body))
     return Response(body, media_type="application/json")
 
 

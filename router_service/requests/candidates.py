@@ -11,8 +11,33 @@ from router_service.checker.usability import AnswerTerms, is_better_than_error, 
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Model
 from router_service.tracing import UNTRACED, Trace
-from router_service.upstream.retries import Attempt
 from router_service.upstream.streams import StartedAnswer
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One request to one deployment, with its failure, or with None if it was answered."""
+
+    model: str
+    deployment_id: str
+    failure: Failure | None = None
+    is_cancelled: bool = field(default=False, compare=False)
+    """Whether the gateway stopped waiting for the answer."""
+    was_sent: bool = field(default=False, compare=False)
+    """Whether the upstream may have got a part of the request, and may bill it."""
+    status: int | None = field(default=None, compare=False)
+    """The status of the upstream's answer; None before it."""
+    lost_usd: float = field(default=0.0, compare=False)
+    """Estimated cost of a prompt whose answer is not counted."""
+
+    def mark_sent(self) -> None:
+        """Record that the upstream may have got a part of the request."""
+        self.was_sent, self.status = True, None
+
+    @property
+    def is_billed(self) -> bool:
+        """Whether the upstream bills at least the prompt: it got it, and reported no error."""
+        return self.was_sent and (self.status is None or self.status < 300)
 
 
 @dataclass(slots=True)
@@ -84,6 +109,12 @@ class Candidate:
             self.identity = AnswerIdentity.of(opened.value)
         if opened.is_skimmed:
             self.unread_bytes = len(opened.body)
+
+    @property
+    def started(self) -> StartedAnswer:
+        """The upstream's answer, which has started."""
+        assert self.opened is not None  # noqa: S101 - for types; only used once it has
+        return self.opened
 
     @property
     def was_asked(self) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from router_service.core.decision_record import StoredRecord
 from router_service.core.errors import StoreError
-from router_service.requests.exchange import Exchange
+from router_service.requests.call import Call
 from router_service.store.records import GuardedStore
 
 MAX_DECISIONS = 50
@@ -36,11 +36,11 @@ class ConversationIndex:
         self._store = store
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answered(self, exchange: Exchange) -> None:
+    def answered(self, call: Call) -> None:
         """Add a request that has ended to its conversation, in the background."""
-        conversation_id = exchange.plan.conversation_id
+        conversation_id = call.plan.conversation_id
         if conversation_id is not None:
-            task = asyncio.create_task(self._add(conversation_id, exchange.info.decision_id))
+            task = asyncio.create_task(self._add(conversation_id, call.decision_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.errors import StoreError
 from router_service.policies.caching import ConversationState, NextRequest
-from router_service.requests.exchange import Exchange
+from router_service.requests.call import Call
 from router_service.requests.parsing import ParsedRequest
 from router_service.requests.turns import (
     ConversationTurn,
@@ -83,15 +83,15 @@ class Conversations:
             has_stalled(conversation),
         )
 
-    def answered(self, exchange: Exchange) -> None:
+    def answered(self, call: Call) -> None:
         """Remember which arm has answered a request of a conversation, and what it has cached."""
-        plan, usage = exchange.plan, exchange.accepted.usage
+        plan, usage = call.plan, call.accepted.usage
         turn, decision = plan.conversation, plan.decision
-        if turn is None or decision is None or usage is None or exchange.status >= 400:
+        if turn is None or decision is None or usage is None or call.status >= 400:
             return
         arms = plan.planner.models_by_arm(decision).items()
         arm = next(
-            (arm for arm, model in arms if model.name == exchange.accepted.model.name), decision.arm
+            (arm for arm, model in arms if model.name == call.accepted.model.name), decision.arm
         )
         terms = plan.planner.terms
         before = turn.state
@@ -102,9 +102,7 @@ class Conversations:
             self._metrics.child(self._metrics.conversation_caches, arm, result).inc()
         if before.arm is not None and before.arm != arm:
             self._metrics.child(self._metrics.conversation_switches, arm).inc()
-        cost_usd = (
-            terms[arm].price.cost_of(usage, exchange.accepted.seconds) if arm in terms else 0.0
-        )
+        cost_usd = terms[arm].price.cost_of(usage, call.accepted.seconds) if arm in terms else 0.0
         after = before.after(turn.request, arm, usage, cost_usd, terms)
         after = after.model_copy(update={"turns": turn.turns})
         self._metrics.conversation_cost_usd.inc(after.spent_usd - before.spent_usd)

@@ -1,7 +1,7 @@
-"""Escalation: ask arms for candidate answers, step by step, until one is accepted.
+"""Verification: ask arms for candidate answers, step by step, until one is accepted.
 
-If the router expects text, the first answer is delivered without verification if it begins with
-text, and as it arrives if it is a stream.
+If the router expects text, the first answer is accepted without verification if it begins with
+text, and it is relayed as it arrives if it is a stream.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from router_service.apis.conversation import as_list
 from router_service.apis.registry import parse_answer
@@ -24,14 +24,13 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate
 from router_service.requests.deciding import AT_ONCE_BYTES
-from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.limits import DecisionQueue, Drain
 from router_service.requests.planning import Plan
 from router_service.settings import Model
-from router_service.tracing import ResponseInfo
-from router_service.upstream.retries import RetryingClient, UpstreamRequest
+from router_service.upstream.retries import RetryingClient
 from router_service.upstream.streams import MAX_HELD_BYTES, StartedAnswer
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
@@ -65,59 +64,39 @@ def check_limits(plan: Plan, limits: VerificationLimits) -> None:
         )
 
 
-class EscalationResources(Protocol):
-    """Parts of the gateway that all requests share; `runtime.gateway.Gateway` provides them."""
+class Verification:
+    """Asks arms for candidates of one call, and decides which one is accepted.
 
-    decisions: DecisionQueue
-    drain: Drain
-
-
-class Escalation:
-    """Asks arms for candidates of one request, and decides which one to deliver.
-
-    The router decides after each step. Limits end the escalation with the best candidate so far.
+    The router decides after each step. Limits end it with the best candidate so far.
     """
 
     def __init__(
         self,
-        exchange: Exchange,
+        call: Call,
         upstreams: RetryingClient,
-        request: UpstreamRequest,
-        resources: EscalationResources,
+        decisions: DecisionQueue,
+        drain: Drain,
         limits: VerificationLimits,
-        deliver: Callable[[Candidate], Awaitable[None]],
     ) -> None:
-        """Verify the answer of an exchange whose plan has the policy `verified`.
-
-        `deliver` sends the accepted candidate's answer. If that is not complete, it is a stream,
-        whose rest `deliver` reads and whose ending it sets in the exchange.
-        """
-        plan = exchange.plan
+        """Verify the answer to a call whose plan has the policy `verified`."""
+        plan = call.plan
         assert plan.verified is not None  # noqa: S101 - for types
         assert plan.decision is not None  # noqa: S101
         assert plan.prediction is not None  # noqa: S101
-        self._exchange = exchange
-        self._plan = plan
+        self._call = call
         self._policy = plan.verified.rule
         self._decision = plan.decision
         self._prediction = plan.prediction
         self._models: Mapping[str, Model] = plan.planner.models_by_arm(plan.decision)
         self._upstreams = upstreams
-        # Different models must not get the same idempotency key, because a provider refuses a key
-        # that it has seen with another body.
-        headers = request.client_headers
-        if "idempotency-key" in headers:
-            headers = {name: headers[name] for name in headers if name != "idempotency-key"}
-            request = replace(request, client_headers=headers)
-        self._request = request
-        self._resources = resources
+        self._decisions = decisions
+        self._drain = drain
         self._limits = limits
-        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._ends_s = {arm: self._request.latest_end_s(m) for arm, m in self._models.items()}
+        self._ends_s = {arm: call.latest_end_s(model) for arm, model in self._models.items()}
         """When the time for each arm's answer is over, by the event loop's clock."""
         self._end_s = max(self._ends_s.values())
-        parsed = plan.request
+        parsed = call.request
         self._question = Question(
             parsed.chat.conversation, lambda: as_list(parsed.decoded().get("tools"))
         )
@@ -128,20 +107,21 @@ class Escalation:
         self.obstacle = UnverifiedReason.CANDIDATES_FAILED
         """Why the answer is not verified, if no candidate can be delivered."""
 
-    async def run(self) -> bool:
-        """Deliver a candidate; return whether there was one to deliver.
+    async def run(self) -> Candidate | None:
+        """Return the accepted candidate, or None if there is none that can be delivered.
 
-        Raises the UpstreamError of a candidate after which no other model may be tried.
+        Its answer is complete, or it is a stream of text, of which the rest has to be read. Raises
+        the UpstreamError of a candidate after which no other model may be tried.
         """
         is_last = False
         while True:
             step = await self._next_step(is_last=is_last)
             arms = self._within_limits(step.ask) if step.accept is None else ()
             if not arms:
-                return await self._deliver_accepted(step)
+                return self._accepted_by(step)
             failed = await self._ask(arms, step)
-            if self._exchange.accepted.arm is not None:
-                return True  # its text was delivered as it arrived
+            if self._call.accepted.arm is not None:
+                return self._call.accepted  # a stream of text
             is_last = any(not self._may_ask_after(candidate) for candidate in failed)
             if is_last and not self._complete:
                 raise self.first_error
@@ -149,7 +129,7 @@ class Escalation:
     @property
     def _complete(self) -> Mapping[str, Candidate]:
         """The candidates that may be delivered, by arm."""
-        return {arm: each for arm, each in self._exchange.asked.items() if each.is_complete}
+        return {arm: each for arm, each in self._call.asked.items() if each.is_complete}
 
     async def _next_step(self, *, is_last: bool = False) -> Step:
         """Return the router's decision; if it fails, accept a candidate without it."""
@@ -160,21 +140,21 @@ class Escalation:
             arms=frozenset() if is_last else frozenset(self.models_left),
             excluded={} if is_last else self._excluded,
             candidates=[ArmAnswer(arm, each.answer) for arm, each in complete.items()],
-            failed=self._exchange.asked.keys() - complete.keys(),
+            failed=self._call.asked.keys() - complete.keys(),
             limits=self._limits,
             elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
         )
 
         def decide() -> Step:
-            planner, known = self._plan.planner, state
+            planner, known = self._call.plan.planner, state
             if has_calls:
                 if self._grounded_tools is None:
-                    tools = self._plan.request.chat.conversation.tools
+                    tools = self._call.request.chat.conversation.tools
                     self._grounded_tools = planner.risk.grounded_tools(tools)
                 known = replace(state, grounded_tools=self._grounded_tools)
             return planner.router.next_step(self._question, self._prediction, known)
 
-        key, size_bytes = self._exchange.info.key, self._plan.request.body.size_bytes
+        key, size_bytes = self._call.key.name, self._call.request.body.size_bytes
         try:
             if not has_calls and size_bytes <= AT_ONCE_BYTES:
                 # Without arguments to look up, the switch to a thread would take as long.
@@ -183,13 +163,13 @@ class Escalation:
                 # After the limits, there is only a little time to judge the candidates in hand.
                 left_s = min(self._time_left_s(), self._end_s - self._loop.time())
                 async with asyncio.timeout(max(left_s, DELIVERY_S / 2)):
-                    step = await self._resources.decisions.run(key, size_bytes, decide)
+                    step = await self._decisions.run(key, size_bytes, decide)
         except (OverloadedError, TimeoutError):
             self.obstacle = UnverifiedReason.OVERLOADED
             return Step(None, (), {}, 0.0)
         except Exception:  # noqa: BLE001 - no failure of the router may fail the request
             _log.exception("verifier failed, delivering the best answer so far without it")
-            self._exchange.verifier_failed = True
+            self._call.verifier_failed = True
             self.obstacle = UnverifiedReason.ROUTER_FAILED
             return Step(None, (), {}, 0.0)
         for arm, candidate in complete.items():
@@ -199,17 +179,17 @@ class Escalation:
                 candidate.first_p_correct = candidate.p_correct
         return step
 
-    async def _deliver_accepted(self, step: Step) -> bool:
-        """Deliver the candidate that a step accepts, or else the most probable one, if any."""
+    def _accepted_by(self, step: Step) -> Candidate | None:
+        """Return the candidate that a step accepts, or else the most probable one, if any."""
         complete = self._complete
         if not complete:
-            return False
+            return None
 
         def probability(arm: str) -> float:
             p_correct = complete[arm].p_correct
             return self._decision.probabilities[arm] if p_correct is None else p_correct
 
-        self._exchange.added_s = self._loop.time() - self._first_complete_s
+        self._call.added_s = self._loop.time() - self._first_complete_s
         best = max(complete, key=lambda arm: (not complete[arm].ungrounded, probability(arm)))
         accepted = complete.get(step.accept or best, complete[best])
         stop = step.stop
@@ -221,19 +201,18 @@ class Escalation:
                 expected_gain=step.expected_gain,
                 expected_cost_usd=self._decision.cost_usd[arm],
             )
-        self._exchange.stop = stop
+        self._call.stop = stop
         unverified = step.unverified
         if accepted.ungrounded:  # a limit ended the verification before another arm confirmed it
             unverified = UnverifiedReason.UNGROUNDED
         self._accept(accepted, unverified)
-        await self._deliver(accepted)
-        return True
+        return accepted
 
     def _accept(self, candidate: Candidate, unverified: UnverifiedReason | None) -> None:
         """Record the candidate that is delivered, and why its answer is not verified, if so."""
-        exchange = self._exchange
-        exchange.accepted = candidate
-        exchange.plan = replace(exchange.plan, unverified=unverified)
+        call = self._call
+        call.accepted = candidate
+        call.plan = replace(call.plan, unverified=unverified)
 
     def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
         """Return the first of these arms that may be asked together."""
@@ -248,13 +227,13 @@ class Escalation:
 
     @property
     def _cost_left_usd(self) -> float:
-        spent_usd = sum(each.cost_usd or 0.0 for each in self._exchange.asked.values())
+        spent_usd = sum(each.cost_usd or 0.0 for each in self._call.asked.values())
         return self._limits.max_cost_usd - spent_usd
 
     @property
     def asks_left(self) -> int:
         """Number of further arms that may get the request, as candidates or as the fallback."""
-        return self._limits.max_candidates - len(self._exchange.asked)
+        return self._limits.max_candidates - len(self._call.asked)
 
     @property
     def models_left(self) -> Mapping[str, Model]:
@@ -263,7 +242,7 @@ class Escalation:
         They are in the order of the plan's policy. An arm is tried only once.
         """
         excluded = self._excluded
-        tried = {candidate.arm for candidate in self._exchange.candidates}
+        tried = {candidate.arm for candidate in self._call.candidates}
         return {
             arm: model
             for arm, model in self._models.items()
@@ -275,7 +254,7 @@ class Escalation:
         """The arms that were not tried and may not be asked, by the limit that forbids it."""
         left_usd, now_s = self._cost_left_usd, self._loop.time()
         left_s, end = self._time_left()
-        tried = {candidate.arm for candidate in self._exchange.candidates}
+        tried = {candidate.arm for candidate in self._call.candidates}
         found: dict[str, StopReason] = {}
         for arm in self._models:
             if arm in tried:
@@ -296,22 +275,22 @@ class Escalation:
 
         It is that of the first arm that got the request, or else of the first that was tried.
         """
-        asked, tried = self._exchange.asked.values(), self._exchange.candidates
+        asked, tried = self._call.asked.values(), self._call.candidates
         first = next((each.error for each in (*asked, *tried) if each.error is not None), None)
         if first is not None:
             return first
         name = next(iter(self._models.values())).name
-        if self._request.deadline_s <= self._loop.time():
+        if self._call.deadline_s <= self._loop.time():
             return DeadlineError(name)
         return UpstreamError(name, "was not asked in time", Failure.TIMEOUT)
 
     @property
     def last_resort(self) -> Candidate | None:
         """The most probable of the answers that cannot be used, but are better than an error."""
-        terms, probabilities = self._plan.request.terms, self._decision.probabilities
+        terms, probabilities = self._call.request.terms, self._decision.probabilities
         kept = {
             arm: each
-            for arm, each in self._exchange.asked.items()
+            for arm, each in self._call.asked.items()
             if each.failure == Failure.UNUSABLE and each.is_better_than_error(terms)
         }
         return kept[max(kept, key=lambda arm: probabilities[arm])] if kept else None
@@ -330,8 +309,8 @@ class Escalation:
             (added_s, StopReason.MAX_ADDED_LATENCY),
             (self._end_s - DELIVERY_S - now_s, StopReason.DEADLINE),
         ]
-        if self._resources.drain.has_begun:
-            ends.append((self._resources.drain.remaining_s - DELIVERY_S, StopReason.SHUTDOWN))
+        if self._drain.has_begun:
+            ends.append((self._drain.remaining_s - DELIVERY_S, StopReason.SHUTDOWN))
         return min(ends)
 
     def _may_ask_after(self, candidate: Candidate) -> bool:
@@ -339,7 +318,7 @@ class Escalation:
         if candidate.error is None:
             return True
         is_refused = candidate.opened is not None and candidate.opened.status >= 400
-        return not is_refused and self._upstreams.may_fall_back(candidate.error, self._request)
+        return not is_refused and self._upstreams.may_fall_back(candidate.error, self._call)
 
     async def _ask(self, arms: Sequence[str], step: Step) -> Sequence[Candidate]:
         """Ask arms of a step in parallel until all have answered or the time is over.
@@ -347,16 +326,16 @@ class Escalation:
         Returns the candidates that failed.
 
         Arms that did not get the request are no candidates, and count towards no limit. If the
-        router expects text, there is one arm, and its stream is delivered if it is text.
+        router expects text, there is one arm, and its stream is accepted if it is text.
         """
-        exchange = self._exchange
-        exchange.verification_steps += 1
+        call = self._call
+        call.verification_steps += 1
         gain = step.expected_gain if step.p_correct else None
         asked = {
-            arm: Candidate(self._models[arm], arm, exchange.verification_steps, expected_gain=gain)
+            arm: Candidate(self._models[arm], arm, call.verification_steps, expected_gain=gain)
             for arm in arms
         }
-        exchange.candidates += asked.values()
+        call.candidates += asked.values()
         if len(arms) == 1 and not self._complete:  # then nothing ends the wait for its answer
             await self._collect(arms[0], asked[arms[0]], expects_text=step.expects_text)
             return [candidate for candidate in asked.values() if not candidate.is_complete]
@@ -365,7 +344,7 @@ class Escalation:
             for arm, candidate in asked.items()
         }
         # A shutdown that begins meanwhile may shorten the time that is left.
-        shutdown = asyncio.create_task(self._resources.drain.begun.wait())
+        shutdown = asyncio.create_task(self._drain.begun.wait())
         pending: set[asyncio.Task[Any]] = {*answers, shutdown}
         try:
             while pending & answers and (left_s := self._time_left_s()) > 0:
@@ -384,38 +363,32 @@ class Escalation:
 
     async def _collect(self, arm: str, candidate: Candidate, *, expects_text: bool) -> None:
         """Get one arm's complete answer, with the retries of its model only."""
-        trace = self._request.trace.candidate_span(arm, candidate.model.name, candidate.step)
+        trace = self._call.trace.candidate_span(arm, candidate.model.name, candidate.step)
         with trace as candidate.trace:
-            request = replace(self._request, candidates=(candidate.model,), trace=candidate.trace)
             try:
-                with await self._upstreams.start(request, candidate.attempts) as opened:
+                opened = await self._upstreams.start(self._call, candidate, (candidate.model,))
+                try:
                     candidate.begin(opened)
-                    try:
-                        await self._read(candidate, opened, expects_text=expects_text)
-                    except UpstreamError as exc:
-                        self._upstreams.record_break(opened, exc, request)
-                        raise
+                    await self._read(candidate, opened, expects_text=expects_text)
+                except BaseException as exc:
+                    if isinstance(exc, UpstreamError):
+                        self._upstreams.record_break(opened, exc, self._call)
+                    opened.close(exc)
+                    raise
             except UpstreamError as exc:
                 candidate.error = exc
             finally:
-                self._exchange.settle(candidate)
-                usage, identity = candidate.usage, candidate.identity
-                candidate.trace.record_response(
-                    ResponseInfo(
-                        response_id=identity.id,
-                        response_model=identity.model,
-                        prompt_tokens=usage.prompt_tokens if usage else None,
-                        completion_tokens=usage.completion_tokens if usage else None,
-                        failure=candidate.failure,
-                    )
-                )
+                if self._call.accepted is not candidate:  # else the relay reads the rest
+                    if candidate.opened is not None:
+                        candidate.opened.close()
+                    self._call.settle(candidate)
 
     async def _read(
         self, candidate: Candidate, opened: StartedAnswer, *, expects_text: bool
     ) -> None:
         """Read an answer to its end, and parse it; raises UpstreamError if it is unusable.
 
-        If the router expects text, a stream that has begun with text is delivered as it arrives.
+        If the router expects text, a stream that has begun with text is accepted.
         """
         reader = opened.reader
         if opened.status >= 400:
@@ -442,22 +415,20 @@ class Escalation:
                 if reader.error is None and expects_text and reader.accumulator.is_text:
                     opened.body = b"".join(parts)
                     self._accept(candidate, UnverifiedReason.TEXT)
-                    await self._deliver(candidate)
-                    candidate.is_complete = self._exchange.ending is Ending.COMPLETE
                     return
                 events = await anext(reader.events, None)
             if reader.error is not None:
                 raise reader.error
             opened.body = b"".join(parts)
             candidate.answer = reader.accumulator.answer()
-        candidate.fail_if_unusable(self._plan.request.terms)
+        candidate.fail_if_unusable(self._call.request.terms)
         candidate.is_complete = True
         self._first_complete_s = min(self._first_complete_s, self._loop.time())
 
     def _reserve(self, opened: StartedAnswer, size_bytes: int) -> None:
         """Count bytes towards the request's memory; raises UpstreamError if it is exhausted."""
         try:
-            self._request.reserve_memory(size_bytes)
+            self._call.hold_memory(size_bytes)
         except OverloadedError as exc:
             raise _too_long(opened) from exc
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from router_service.core.record import Expectation
-from router_service.requests.exchange import Ending, Exchange
+from router_service.requests.call import Call, Ending
 
 
-def expect_answer(exchange: Exchange) -> Expectation | None:
+def expect_answer(call: Call) -> Expectation | None:
     """Return what a complete answer adds to the expected numbers of correct answers.
 
     For a verified answer, its probability is the verifier's. Returns None if a probability is
     unknown, or if the errors of the probabilities are: without held-out predictions, or before they
     are measured in the first second of an engine.
     """
-    plan, accepted = exchange.plan, exchange.accepted
+    plan, accepted = call.plan, call.accepted
     decision, planner = plan.decision, plan.planner
     errors, baseline_arm = planner.policy_errors, planner.baseline_arm
     if decision is None or errors is None or plan.baseline is not planner.baseline:
         return None
-    if exchange.ending is not Ending.COMPLETE or exchange.status >= 400:
+    if call.ending is not Ending.COMPLETE or call.status >= 400:
         return None
     arm = accepted.arm or planner.arm_of(accepted.model, decision.arm)
     p_correct = accepted.p_correct

@@ -37,7 +37,7 @@ from router_service.core.decision_record import (
 )
 from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
 from router_service.core.reasons import Reason
-from router_service.requests.exchange import Exchange
+from router_service.requests.call import Call
 from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
@@ -81,7 +81,7 @@ class BackgroundLog:
         self._evidence = evidence
         # The stores of the evidence are asynchronous. This loop runs in the worker's thread.
         self._loop = asyncio.Runner()
-        self._worker = BackgroundWorker[Exchange | LoggedFeedback](
+        self._worker = BackgroundWorker[Call | LoggedFeedback](
             self._handle,
             max_items=settings.max_queued,
             on_length=metrics.log_queued.set,
@@ -103,63 +103,63 @@ class BackgroundLog:
         """Finish what is queued, within `CLOSING_S`."""
         await anyio.to_thread.run_sync(self._worker.close, CLOSING_S)
 
-    def answered(self, exchange: Exchange) -> None:
-        """Queue an exchange that has ended; if the queue is full, drop and count it."""
-        answer, asked = exchange.accepted.answer, exchange.asked
+    def answered(self, ended: Call) -> None:
+        """Queue a request that has ended; if the queue is full, drop and count it."""
+        answer, asked = ended.accepted.answer, ended.asked
         calls = len(answer.calls) if answer else 0
         is_checked = self._settings.check_calls and calls > 0
-        is_logged = self._settings.path is not None and exchange.plan.decision is not None
+        is_logged = self._settings.path is not None and ended.plan.decision is not None
         if not (is_checked or is_logged or self._settings.evidence or len(asked) > 1):
             return
-        size_bytes = exchange.plan.request.body.size_bytes
-        size_bytes += sum(c.answer.characters for c in exchange.candidates if c.answer)
-        if self._worker.put(exchange, size_bytes):
+        size_bytes = ended.plan.request.body.size_bytes
+        size_bytes += sum(c.answer.characters for c in ended.candidates if c.answer)
+        if self._worker.put(ended, size_bytes):
             return
         if is_logged:
             self._metrics.log_dropped.labels("full").inc()
         if self._settings.check_calls:
-            self._count_calls(exchange, [CallValidity.UNCHECKED] * calls)
+            self._count_calls(ended, [CallValidity.UNCHECKED] * calls)
 
     def feedback(self, line: LoggedFeedback) -> None:
         """Queue a client's feedback on an answer."""
         if self._settings.path is not None and not self._worker.put(line):
             self._metrics.log_dropped.labels("full").inc()
 
-    def _handle(self, item: Exchange | LoggedFeedback) -> None:
+    def _handle(self, item: Call | LoggedFeedback) -> None:
         if isinstance(item, LoggedFeedback):
             self._log.write(item, item.type)
             return
-        exchange, answer, settings = item, item.accepted.answer, self._settings
+        ended, answer, settings = item, item.accepted.answer, self._settings
         is_checked = settings.check_calls and answer is not None and bool(answer.calls)
         reads_body = is_checked or self.keeps_content or settings.evidence
-        body = exchange.plan.request.decoded() if reads_body else {}
+        body = ended.plan.request.decoded() if reads_body else {}
         validities: Sequence[CallValidity] = ()
         if is_checked and answer is not None:
             checker = CallChecker(parameters_by_tool(body))
             validities = [checker.check(call) for call in answer.calls]
-            self._count_calls(exchange, validities)
-        for agrees in agreements(exchange):
+            self._count_calls(ended, validities)
+        for agrees in agreements(ended):
             self._metrics.verification_agreement.labels("yes" if agrees else "no").inc()
         if settings.path is not None:
             content = None
             if settings.content:
-                content = logged_content(exchange.plan.request.endpoint, body, answer)
-            line = logged_decision(exchange, validities, content)
+                content = logged_content(ended.plan.request.endpoint, body, answer)
+            line = logged_decision(ended, validities, content)
             if line is not None:
                 self._log.write(line, line.type)
         if settings.evidence:
-            for found, call in self._loop.run(self._evidence.find(exchange, body)):
+            for found, call in self._loop.run(self._evidence.find(ended, body)):
                 self._log.write(found, found.type)
                 self._metrics.weak_evidence.labels(found.arm, found.kind).inc()
                 if call.answered is not None:
                     self._usage.add_later(Entry(*call.answered), _LATER_SUMS[found.kind])
 
-    def _count_calls(self, exchange: Exchange, validities: Sequence[CallValidity]) -> None:
+    def _count_calls(self, ended: Call, validities: Sequence[CallValidity]) -> None:
         for validity, count in Counter(validities).items():
-            self._metrics.tool_calls.labels(exchange.accepted.model.name, validity).inc(count)
+            self._metrics.tool_calls.labels(ended.accepted.model.name, validity).inc(count)
         invalid = sum(validity in _INVALID for validity in validities)
-        if invalid and exchange.info.record is not None:
-            self._usage.add_later(Entry.of(exchange.info.record), "invalid_calls", invalid)
+        if invalid and ended.record is not None:
+            self._usage.add_later(Entry.of(ended.record), "invalid_calls", invalid)
 
     def _close(self) -> None:
         self._log.close()
@@ -193,21 +193,21 @@ class WeakEvidence:
         self._keeps_names = keeps_names
 
     async def find(
-        self, exchange: Exchange, body: Mapping[str, Json]
+        self, ended: Call, body: Mapping[str, Json]
     ) -> Sequence[tuple[LoggedEvidence, RememberedCall]]:
         """Return evidence that earlier calls were wrong, and remember the current answer's calls.
 
         While the store is unavailable, nothing is found or remembered.
         """
         results = latest_tool_results(body)
-        answer, plan, info = exchange.accepted.answer, exchange.plan, exchange.info
+        answer, plan, record = ended.accepted.answer, ended.plan, ended.record
         next_calls = answer.calls[:MAX_CALLS] if answer else ()
         conversation = plan.request.conversation_id
 
         def key(call_id: str) -> str:
             # The conversation is included, because some models number their calls anew in each
             # one. The API key is included, so that only its client can provide evidence.
-            facts = "\0".join((info.key or "", conversation, call_id))
+            facts = "\0".join((ended.key.name or "", conversation, call_id))
             return _sha256(facts.encode(errors="surrogatepass"))[:32]
 
         found: dict[object, tuple[LoggedEvidence, RememberedCall]] = {}
@@ -238,16 +238,16 @@ class WeakEvidence:
                     )
                     found[call.decision_id, call.tool, kind] = line, call
             # A fallback's calls are not remembered, because the chosen arm did not make them.
-            arm = None if exchange.is_fallback else exchange.arm
+            arm = None if ended.is_fallback else ended.arm
             if arm is not None:
                 remembered = [
                     RememberedCall(
                         id=key(call.id),
-                        decision_id=info.decision_id,
+                        decision_id=ended.decision_id,
                         arm=arm,
                         tool=self._tool(call),
                         arguments_sha256=_arguments_sha256(call),
-                        answered=None if info.record is None else Entry.of(info.record),
+                        answered=None if record is None else Entry.of(record),
                     )
                     for call in next_calls
                     if call.id
@@ -268,10 +268,10 @@ class WeakEvidence:
 
 
 def logged_decision(
-    exchange: Exchange, validities: Sequence[CallValidity], content: Content | None
+    ended: Call, validities: Sequence[CallValidity], content: Content | None
 ) -> LoggedDecision | None:
     """Return the log's line for a routed request, or None if it was not routed."""
-    record, plan, accepted = exchange.info.record, exchange.plan, exchange.accepted
+    record, plan, accepted = ended.record, ended.plan, ended.accepted
     artifact = plan.planner.router.artifact
     if record is None or plan.decision is None:
         return None
@@ -280,7 +280,7 @@ def logged_decision(
     if candidates and content is not None:
         candidates = tuple(
             candidate.model_copy(update={"content": answer_content(answered.answer)})
-            for candidate, answered in zip(candidates, exchange.asked.values(), strict=True)
+            for candidate, answered in zip(candidates, ended.asked.values(), strict=True)
         )
     calls_fit = True if validities and CallValidity.UNCHECKED not in validities else None
     if any(validity in _INVALID for validity in validities):
@@ -298,7 +298,7 @@ def logged_decision(
         artifact=artifact.manifest.name,
         artifact_sha256=artifact.sha256,
         features=plan.decision.features,
-        is_fallback=exchange.is_fallback,
+        is_fallback=ended.is_fallback,
         cached_tokens=accepted.usage.cached_tokens if accepted.usage else None,
         answer_sha256=accepted.answer.sha256() if accepted.answer else None,
         calls_fit=calls_fit,
@@ -335,13 +335,13 @@ def answer_content(answer: ParsedAnswer | None) -> AnswerContent:
     return AnswerContent(calls=calls, text=answer.text)
 
 
-def agreements(exchange: Exchange) -> Iterator[bool]:
+def agreements(ended: Call) -> Iterator[bool]:
     """Yield for each rejected answer whether its calls are those of the accepted answer."""
-    if exchange.accepted.arm is None or exchange.accepted.answer is None:
+    if ended.accepted.arm is None or ended.accepted.answer is None:
         return
-    accepted = Counter(map(_call_key, exchange.accepted.answer.calls))
-    for candidate in exchange.asked.values():
-        if candidate is not exchange.accepted and candidate.is_complete and candidate.answer:
+    accepted = Counter(map(_call_key, ended.accepted.answer.calls))
+    for candidate in ended.asked.values():
+        if candidate is not ended.accepted and candidate.is_complete and candidate.answer:
             yield Counter(map(_call_key, candidate.answer.calls)) == accepted
 
 

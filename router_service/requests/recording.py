@@ -19,8 +19,8 @@ from router_service.core.record import (
     RoutedResult,
 )
 from router_service.policies.explanations import explanation_of
+from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate, answer_cost_usd
-from router_service.requests.exchange import Exchange, RequestInfo
 from router_service.requests.expecting import expect_answer
 from router_service.router import Decision
 from router_service.store.records import GuardedStore
@@ -54,7 +54,7 @@ class Recorder:
         store: GuardedStore[DecisionRecord],
         usage: UsageHistory,
         recent: RecentRequests,
-        on_ended: Callable[[Exchange], None] = lambda _: None,
+        on_ended: Callable[[Call], None] = lambda _: None,
     ) -> None:
         """Store the parameters; `on_ended` gets each planned request, and must not block."""
         self._metrics = metrics
@@ -66,32 +66,32 @@ class Recorder:
         self._timer: asyncio.Handle | None = None
         """Takes the next batch; None if no record waits."""
 
-    def answered(self, exchange: Exchange) -> None:
+    def answered(self, call: Call) -> None:
         """Record a request that was planned."""
-        info, plan = exchange.info, exchange.plan
-        info.record = record = _record_of(exchange)
+        plan = call.plan
+        call.record = record = _record_of(call)
         self._store.save(record)
         if plan.trial is not None and record.routed is not None:
             has_failed = record.routed.release_failed
             if has_failed is not None:
                 cost_usd = record.actual_cost_usd
                 plan.trial.observe(plan.track, has_failed=has_failed, cost_usd=cost_usd)
-        for candidate in exchange.candidates:
-            candidate.opened = None  # the log may keep the exchange for a while, without bodies
+        for candidate in call.candidates:
+            candidate.opened = None  # the log may keep the call for a while, without bodies
             error: BaseException | None = candidate.error
             while error is not None:
                 # A traceback refers to frames with what was read of the answer, and these to the
                 # error. Only a full garbage collection would free them.
                 error.__traceback__ = None
                 error = error.__cause__ or error.__context__
-        self._on_ended(exchange)
-        if info.trace.trace_id is not None:
-            _trace(exchange, record)
-        self._add(info, record)
+        self._on_ended(call)
+        if call.trace.trace_id is not None:
+            _trace(call, record)
+        self._add(call, record)
 
     def ended(  # noqa: PLR0913 - each ending has its own facts
         self,
-        info: RequestInfo,
+        call: Call,
         status: int,
         kind: RecordKind = RecordKind.REFUSED,
         ending: Ending = Ending.COMPLETE,
@@ -105,38 +105,38 @@ class Recorder:
         `model` is only of requests that were passed to an upstream without being parsed, and
         `method` only of those that the gateway answered by itself.
         """
-        if info.is_logged:
+        if call.is_logged:
             return
-        if kind is RecordKind.OWN and status in {429, 503} and info.path.startswith(API_PREFIX):
+        if kind is RecordKind.OWN and status in {429, 503} and call.path.startswith(API_PREFIX):
             kind = RecordKind.SHED
         self._add(
-            info,
+            call,
             Record(
                 kind=kind,
-                id=info.decision_id,
-                request_id=info.request_id,
-                path=info.path,
+                id=call.decision_id,
+                request_id=call.request_id,
+                path=call.path,
                 status=status,
                 ending=Ending.CLIENT_LEFT if status == CLIENT_LEFT else ending,
                 created=time.time(),
-                latency_s=time.perf_counter() - info.started_s,
-                key=info.key,
-                team=info.team,
+                latency_s=time.perf_counter() - call.started_s,
+                key=call.key.name,
+                team=call.team,
                 model=model,
                 method=method,
-                error=info.refusal if error is None else error.failure,
-                cause=info.refusal if error is None else error.cause,
-                trace_id=info.trace.trace_id,
+                error=call.refusal if error is None else error.failure,
+                cause=call.refusal if error is None else error.cause,
+                trace_id=call.trace.trace_id,
                 reason=None if model is None else Reason.PASSED,
             ),
         )
 
-    def _add(self, info: RequestInfo, record: Record) -> None:
+    def _add(self, call: Call, record: Record) -> None:
         """Let the sinks take a record with the next batch."""
-        info.is_logged = True
+        call.is_logged = True
         if record.trace_id is not None:
             ids = {"decision_id": record.id, "request_id": record.request_id}
-            info.trace.set_attributes({**ids, **log_fields(record)})
+            call.trace.set_attributes({**ids, **log_fields(record)})
         waiting = self._waiting
         waiting.append(record)
         if self._timer is None:
@@ -169,43 +169,43 @@ class Recorder:
         count_requests(self._metrics, records)
 
 
-def _record_of(exchange: Exchange) -> Record:
+def _record_of(call: Call) -> Record:
     """Return the record of a planned request."""
-    info, plan, accepted = exchange.info, exchange.plan, exchange.accepted
+    plan, accepted = call.plan, call.accepted
     policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
     error, conversation = accepted.error, plan.conversation
-    attempts = exchange.attempts
+    attempts = call.attempts
     deployments = accepted.attempts or attempts
     record = Record(
         kind=RecordKind.PLANNED,
-        id=info.decision_id,
-        request_id=info.request_id,
-        path=info.path,
-        status=exchange.status,
-        ending=exchange.ending,
+        id=call.decision_id,
+        request_id=call.request_id,
+        path=call.path,
+        status=call.status,
+        ending=call.ending,
         created=time.time(),
-        latency_s=time.perf_counter() - info.started_s,
-        key=info.key,
-        team=info.team,
+        latency_s=time.perf_counter() - call.started_s,
+        key=call.key.name,
+        team=call.team,
         model=accepted.model.name,
-        trace_id=info.trace.trace_id,
+        trace_id=call.trace.trace_id,
         deployment=deployments[-1].deployment_id if deployments else None,
         attempts=len(attempts),
-        arm=exchange.arm,
-        reason=exchange.reason,
+        arm=call.arm,
+        reason=call.reason,
         stream=plan.request.chat.stream,
         calls=len(accepted.answer.calls) if accepted.answer else None,
-        actual_cost_usd=exchange.cost_usd,
+        actual_cost_usd=call.cost_usd,
         first_byte_s=accepted.first_byte_s,
         unverified=plan.unverified,
         risk=plan.risk,
         conversation_id=plan.conversation_id,
-        stop=exchange.stop,
+        stop=call.stop,
         budget=plan.budget,
         answers=tuple(
             [
                 answer_result(each, is_accepted=each is accepted)
-                for each in exchange.candidates
+                for each in call.candidates
                 if each.was_asked
             ]
         ),
@@ -220,11 +220,11 @@ def _record_of(exchange: Exchange) -> Record:
                 for attempt in attempts
             ]
         ),
-        stages=tuple(exchange.stages),
-        why=exchange.why,
+        stages=tuple(call.stages),
+        why=call.why,
         is_unfamiliar=plan.is_unfamiliar,
         track=plan.track,
-        router_failed=plan.router_failed or exchange.verifier_failed,
+        router_failed=plan.router_failed or call.verifier_failed,
     )
     if policy is not None:
         record.policy, record.policy_name = str(policy.rule), policy.name
@@ -235,27 +235,27 @@ def _record_of(exchange: Exchange) -> Record:
         record.usage_is_estimated = usage.is_estimated
     if error is not None:
         record.error, record.cause = error.failure, error.cause
-    if exchange.is_fallback:
+    if call.is_fallback:
         record.fallback_from = plan.candidates[0].name
     if conversation is not None:
         record.previous_arm = conversation.state.arm
         record.conversation = conversation.state.id
     if accepted.arm is not None:
-        record.verification_steps = exchange.verification_steps
-        record.added_s = exchange.added_s
+        record.verification_steps = call.verification_steps
+        record.added_s = call.added_s
     candidates = record.candidates
     if decision is not None:
-        _add_decision(record, exchange, decision)
+        _add_decision(record, call, decision)
         record.propensity = None if candidates else decision.propensity
     if record.reason == Reason.FALLBACK or candidates:
         record.why = explanation_of(record, plan.planner.labels)
     return record
 
 
-def _add_decision(record: Record, exchange: Exchange, decision: Decision) -> None:
+def _add_decision(record: Record, call: Call, decision: Decision) -> None:
     """Add to a record what is known of a routed request only."""
-    plan, accepted = exchange.plan, exchange.accepted
-    arm = exchange.arm or decision.arm
+    plan, accepted = call.plan, call.accepted
+    arm = call.arm or decision.arm
     record.release = plan.track
     record.probabilities = decision.probabilities
     record.expected_cost_usd = decision.cost_usd
@@ -264,18 +264,18 @@ def _add_decision(record: Record, exchange: Exchange, decision: Decision) -> Non
     if plan.baseline is not None and record.actual_cost_usd is not None:
         record.baseline_usd = answer_cost_usd(plan.baseline, accepted.usage, accepted.seconds)
     has_failed: bool | None = None
-    if exchange.ending is not Ending.CLIENT_LEFT and not exchange.was_cut_off:
-        is_error = exchange.status >= 500 or exchange.status == 429
-        is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
+    if call.ending is not Ending.CLIENT_LEFT and not call.was_cut_off:
+        is_error = call.status >= 500 or call.status == 429
+        is_incomplete = call.ending in {Ending.FAILED, Ending.BROKEN}
         # Clients' mistakes do not count, because otherwise a client could cause the rollback of a
         # canary by setting impossible deadlines.
         may_be_clients = accepted.error is not None and accepted.error.may_be_client_fault
         has_failed = record.router_failed or ((is_error or is_incomplete) and not may_be_clients)
-    record.expectation = expect_answer(exchange)
+    record.expectation = expect_answer(call)
     probability = decision.probabilities[arm]
     record.routed = RoutedResult(
         arm=arm,
-        reason=decision.reason if accepted.arm is None else exchange.reason,
+        reason=decision.reason if accepted.arm is None else call.reason,
         probability=probability,
         expected_regret=decision.expected_regret,
         size_bytes=plan.request.body.size_bytes,
@@ -309,11 +309,21 @@ def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:
     )
 
 
-def _trace(exchange: Exchange, record: Record) -> None:
+def _trace(call: Call, record: Record) -> None:
     """Add a planned request's stages, candidates and answer to its spans."""
-    trace, accepted = exchange.info.trace, exchange.accepted
-    trace.record_stages(exchange.stages)
-    for candidate in exchange.asked.values():
+    trace, accepted = call.trace, call.accepted
+    trace.record_stages(call.stages)
+    for candidate in call.asked.values():
+        usage = candidate.usage
+        candidate.trace.record_response(
+            ResponseInfo(
+                response_id=candidate.identity.id,
+                response_model=candidate.identity.model,
+                prompt_tokens=usage.prompt_tokens if usage else None,
+                completion_tokens=usage.completion_tokens if usage else None,
+                failure=candidate.failure,
+            )
+        )
         candidate.trace.set_attributes(
             {
                 "accepted": candidate is accepted,

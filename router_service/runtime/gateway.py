@@ -24,9 +24,9 @@ from router_service.database.background import DatabaseThread
 from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
+from router_service.requests.call import Call
 from router_service.requests.conversation_index import ConversationDecisions, ConversationIndex
 from router_service.requests.conversations import Conversations
-from router_service.requests.exchange import Exchange
 from router_service.requests.feedback import BackgroundLog, Feedback, WeakEvidence
 from router_service.requests.limits import (
     LIST_THREADS,
@@ -147,10 +147,10 @@ class Gateway:
         self.usage = UsageHistory(settings.usage, settings.database)
         self.background = BackgroundLog(log, self.metrics, self.usage, evidence)
 
-        def on_ended(exchange: Exchange) -> None:
-            self.conversations.answered(exchange)
-            self.conversation_index.answered(exchange)
-            self.background.answered(exchange)
+        def on_ended(call: Call) -> None:
+            self.conversations.answered(call)
+            self.conversation_index.answered(call)
+            self.background.answered(call)
 
         self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
         self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)

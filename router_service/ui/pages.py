@@ -20,8 +20,8 @@ from router_service.apis.registry import APIS
 from router_service.artifact import Encoder, FrontierPoint, Manifest, Measure, Provenance
 from router_service.http.auth import UI_DESCRIPTION_PATH, UI_PATH
 from router_service.http.transfer import (
+    call_of,
     gateway_of,
-    info_of,
     json_answer,
     read_body,
     read_database,
@@ -220,7 +220,7 @@ async def explain(
     body = await read_body(request, gateway.server)
     async with gateway.engine as engine:
         explained = gateway.decisions.run(
-            info_of(request).key,
+            call_of(request).key.name,
             len(body),
             engine.explainer.explain,
             Endpoint.of(APIS.named(api)),

@@ -28,7 +28,7 @@ from router_service.database.engine import Database
 from router_service.database.usage_sums import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import visible_key
-from router_service.http.transfer import gateway_of, info_of, json_answer, read_database
+from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
 from router_service.http.usage import readable_usage
 from router_service.policies.names import published_names
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S
@@ -181,7 +181,7 @@ async def session(request: Request) -> Session:
     """Return who the caller is; refused with 401 without a valid key."""
     gateway = gateway_of(request)
     return Session(
-        key=info_of(request).key,
+        key=call_of(request).key.name,
         is_admin=visible_key(request) is None,
         is_sandbox=gateway.engine.settings.is_sandbox,
         keeps_content=gateway.background.keeps_content,
@@ -196,7 +196,7 @@ async def account(request: Request) -> KeyView | None:
 
     The result is null for keys of the configuration file, which have no limits.
     """
-    gateway, name = gateway_of(request), info_of(request).key
+    gateway, name = gateway_of(request), call_of(request).key.name
     if gateway.database.failure is not None:
         raise gateway.database.failure  # at once, instead of after the connection's timeout
     try:

@@ -14,8 +14,9 @@ from starlette.types import Message, Receive, Scope, Send
 from router_service.apis.conversation import as_list
 from router_service.core.decision_record import CandidateRecord
 from router_service.http.inference import RoutedAnswer
+from router_service.http.transfer import call_of
+from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate
-from router_service.requests.exchange import Exchange
 from router_service.requests.recording import answer_result
 from router_service.verifier.answer_features import Question, decode_calls, read_answer, relate
 
@@ -49,10 +50,9 @@ class PlaygroundAnswer(RoutedAnswer):
         """Answer the request as usual, and add the header."""
 
         async def send_with_steps(message: Message) -> None:
-            exchange = self.exchange
-            is_start = message["type"] == "http.response.start"
-            if is_start and exchange and has_steps(exchange):
-                value = await asyncio.to_thread(steps_header, exchange)
+            call = call_of(self._request)
+            if message["type"] == "http.response.start" and has_steps(call):
+                value = await asyncio.to_thread(steps_header, call)
                 if value is not None:
                     header = (STEPS_HEADER.encode(), value)
                     message = {**message, "headers": [*message["headers"], header]}
@@ -61,29 +61,29 @@ class PlaygroundAnswer(RoutedAnswer):
         await super().__call__(scope, receive, send_with_steps)
 
 
-def has_steps(exchange: Exchange) -> bool:
+def has_steps(call: Call) -> bool:
     """Return whether there are candidates, and what they answered is known.
 
     It is not known if the stream began with comments, or with text that is not verified.
     """
-    accepted = exchange.accepted
-    return bool(exchange.asked) and (
+    accepted = call.accepted
+    return bool(call.asked) and (
         accepted.is_complete or (accepted.arm is None and accepted.was_asked)
     )
 
 
-def steps_header(exchange: Exchange) -> bytes | None:
+def steps_header(call: Call) -> bytes | None:
     """Return the candidates as JSON in ASCII, or None if they are too many for a header."""
-    same_as = find_agreement(exchange)
+    same_as = find_agreement(call)
     for length in LENGTHS:
         views = (
             view(
-                answer_result(candidate, is_accepted=candidate is exchange.accepted).candidate(),
+                answer_result(candidate, is_accepted=candidate is call.accepted).candidate(),
                 candidate,
                 same_as.get(arm),
                 length,
             )
-            for arm, candidate in exchange.asked.items()
+            for arm, candidate in call.asked.items()
         )
         text = json.dumps([each.model_dump(exclude_none=True) for each in views])
         value = text.replace("\x7f", "\\u007f").encode()
@@ -92,14 +92,14 @@ def steps_header(exchange: Exchange) -> bytes | None:
     return None
 
 
-def find_agreement(exchange: Exchange) -> dict[str, str]:
+def find_agreement(call: Call) -> dict[str, str]:
     """Return the first arm with the same calls, for each arm that agrees with an earlier one."""
-    request = exchange.plan.request
+    request = call.plan.request
     tools = as_list(request.decoded().get("tools"))
     question = Question(request.chat.conversation, tools)
     read = {
         arm: read_answer(question, decode_calls(candidate.answer))
-        for arm, candidate in exchange.asked.items()
+        for arm, candidate in call.asked.items()
         if candidate.is_complete
     }
     found: dict[str, str] = {}

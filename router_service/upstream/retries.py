@@ -14,7 +14,6 @@ import random
 import re
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
@@ -25,11 +24,10 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.core.values import request_value
+from router_service.requests.call import Call
+from router_service.requests.candidates import Attempt, Candidate
 from router_service.settings import Deployment, Model, RetrySettings
-from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.bodies import (
-    BodyTemplate,
     asks_for_usage,
     is_repeatable,
     may_be_repeated,
@@ -37,17 +35,14 @@ from router_service.upstream.bodies import (
 )
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import (
-    ReserveMemory,
     UpstreamAnswer,
     UpstreamClient,
-    unlimited,
 )
 from router_service.upstream.connection import HttpRequest
 from router_service.upstream.parameters import add_parameters
 from router_service.upstream.streams import StartedAnswer, read_whole, start_stream
 from router_service.upstream.translation import (
     ProofMemory,
-    Translation,
     account_of,
     may_refuse_thinking,
 )
@@ -94,46 +89,6 @@ _FREE = {
 an outage. The request was not sent, or was refused unread, or its upstream works and answered."""
 
 
-@request_value(frozen=True, slots=True)
-class UpstreamRequest:
-    """A request and the models that may answer it, the preferred one first."""
-
-    candidates: Sequence[Model]
-    path: str
-    body: BodyTemplate
-    client_headers: Mapping[str, str]
-    deadline_s: float
-    """When the time that the client allows is over, by the event loop's clock."""
-    translation: Translation | None = None
-    """The request in the APIs of the deployments; None if it is sent as it is to all of them."""
-    query: str = ""
-    """Query string for upstreams that speak the client's API."""
-    expects_json: bool = True
-    """Whether a successful answer that is not a JSON object is a failure."""
-    client: str | None = None
-    """Name of the client's key. Failures and refusals are recorded by client, so that the requests
-    of one client do not keep other clients from a deployment."""
-    conversation: str | None = None
-    """Requests with the same value go to the same deployment of a model while it works, because a
-    prompt is cached by one account."""
-    trace: Trace = field(default=UNTRACED, repr=False)
-    reserve_memory: ReserveMemory = unlimited
-    started_s: float = field(default_factory=time.monotonic)
-    """When `timeouts.total_s` began to count, by the event loop's clock. All attempts share it, so
-    that retries and fallbacks do not multiply the time."""
-    max_models: float = math.inf
-    """Largest number of models that may get the request."""
-
-    def end_s(self, deployment: Deployment) -> float:
-        """Return when an answer of a deployment must be complete, by the event loop's clock."""
-        return min(self.started_s + deployment.timeouts.total_s, self.deadline_s)
-
-    def latest_end_s(self, model: Model) -> float:
-        """Return when the last of a model's deployments must have answered."""
-        total_s = max([deployment.timeouts.total_s for deployment in model.deployments])
-        return min(self.started_s + total_s, self.deadline_s)
-
-
 def _draw(deployments: Sequence[Deployment], conversation: str | None) -> Deployment:
     """Draw a deployment by weight; always the same one for a conversation.
 
@@ -156,32 +111,6 @@ def _draw(deployments: Sequence[Deployment], conversation: str | None) -> Deploy
     return max(drawn, key=score)
 
 
-@dataclass(slots=True)
-class Attempt:
-    """One request to one deployment, with its failure, or with None if it was answered."""
-
-    model: str
-    deployment_id: str
-    failure: Failure | None = None
-    is_cancelled: bool = field(default=False, compare=False)
-    """Whether the gateway stopped waiting for the answer."""
-    was_sent: bool = field(default=False, compare=False)
-    """Whether the upstream may have got a part of the request, and may bill it."""
-    status: int | None = field(default=None, compare=False)
-    """The status of the upstream's answer; None before it."""
-    lost_usd: float = field(default=0.0, compare=False)
-    """Estimated cost of a prompt whose answer is not counted."""
-
-    def mark_sent(self) -> None:
-        """Record that the upstream may have got a part of the request."""
-        self.was_sent, self.status = True, None
-
-    @property
-    def is_billed(self) -> bool:
-        """Whether the upstream bills at least the prompt: it got it, and reported no error."""
-        return self.was_sent and (self.status is None or self.status < 300)
-
-
 class RetryingClient:
     """Client that retries requests and falls back to other models; shared by all requests."""
 
@@ -202,9 +131,16 @@ class RetryingClient:
         """Deployment, path and client of requests whose `stream_options` were refused, and
         deployment, beta and client of refused betas."""
 
-    async def start(self, request: UpstreamRequest, attempts: list[Attempt]) -> StartedAnswer:
-        """Return the first answer that starts well, and append each attempt to `attempts`.
+    async def start(
+        self,
+        call: Call,
+        candidate: Candidate,
+        models: Sequence[Model],
+        max_models: float = math.inf,
+    ) -> StartedAnswer:
+        """Return the first answer of these models that starts well, as the candidate's answer.
 
+        Each attempt is appended to the candidate's. At most `max_models` models get the request.
         The answer is a context; its connection is released when the block is left.
 
         If no deployment answers, raise the UpstreamError of the first model that was tried. After a
@@ -218,50 +154,45 @@ class RetryingClient:
         last: UpstreamError | None = None
         exceeded_tokens = 0
         try:
-            for model in request.candidates:
+            for model in models:
                 window_tokens = model.capabilities.context_window_tokens
                 if window_tokens is not None and window_tokens <= exceeded_tokens:
                     continue
                 if last is not None:
-                    if request.latest_end_s(model) <= loop.time():
+                    if call.latest_end_s(model) <= loop.time():
                         continue
-                    if asked >= request.max_models or not self.may_fall_back(last, request):
+                    if asked >= max_models or not self.may_fall_back(last, call):
                         break
-                earlier = len(attempts)
+                earlier = len(candidate.attempts)
                 try:
-                    return await self._try_model(model, request, attempts)
+                    return await self._try_model(model, call, candidate)
                 except UpstreamError as exc:
                     last = exc
-                    asked += any(attempt.was_sent for attempt in attempts[earlier:])
+                    asked += any(attempt.was_sent for attempt in candidate.attempts[earlier:])
                     if exc.failure is Failure.TOO_LONG:
                         exceeded_tokens = max(exceeded_tokens, window_tokens or 0)
                     # The chosen model's failure is reported, unless it was not tried at all.
                     if first is None or first.failure is Failure.COOLING_DOWN:
                         first = exc
-            if first is None:
-                raise ValueError("a request needs at least one candidate model")
+            assert first is not None  # noqa: S101 - for types; there is at least one model
             raise first
         finally:
             # A failure refers to this frame by its traceback. If the frame referred to the failure
             # too, what was read of an answer would stay until the next full garbage collection.
             first = last = None
 
-    def may_fall_back(self, failure: UpstreamError, request: UpstreamRequest) -> bool:
+    def may_fall_back(self, failure: UpstreamError, call: Call) -> bool:
         """Return whether another model may be tried after a failure; takes it from the budget."""
-        is_final = isinstance(failure, DeadlineError) or not _is_safe_to_repeat(failure, request)
-        return not is_final and (failure.failure in _FREE or self._budget.spend(request.client))
+        is_final = isinstance(failure, DeadlineError) or not _is_safe_to_repeat(failure, call)
+        return not is_final and (failure.failure in _FREE or self._budget.spend(call.key.name))
 
-    def record_break(
-        self, answer: StartedAnswer, exc: UpstreamError, request: UpstreamRequest
-    ) -> None:
+    def record_break(self, answer: StartedAnswer, exc: UpstreamError, call: Call) -> None:
         """Count the failure of an answer that had started well."""
-        self._count_failure(answer.deployment, exc, request.client, had_begun=True)
+        self._count_failure(answer.deployment, exc, call.key.name, had_begun=True)
 
-    async def _try_model(
-        self, model: Model, request: UpstreamRequest, attempts: list[Attempt]
-    ) -> StartedAnswer:
+    async def _try_model(self, model: Model, call: Call, candidate: Candidate) -> StartedAnswer:
         """Try a model's deployments until one answers or no further retry is allowed."""
-        translation = request.translation
+        translation = call.translation
         if translation is not None:
             able = tuple(d for d in model.deployments if translation.target_of(d) is not None)
             if len(able) < len(model.deployments):
@@ -272,16 +203,16 @@ class RetryingClient:
         try:
             while True:
                 try:
-                    deployment = self._choose_deployment(model, failed_ids, request)
+                    deployment = self._choose_deployment(model, failed_ids, call)
                     attempt = Attempt(model.name, deployment.id)
                     try:
-                        answered = await self._send(model, deployment, request, attempt)
+                        answered = await self._send(model, deployment, call, candidate, attempt)
                     except UpstreamError as exc:
-                        self._count_failure(deployment, exc, request.client)
+                        self._count_failure(deployment, exc, call.key.name)
                         failed_ids.add(deployment.id)
                         attempt.failure = exc.failure
                         attempt.status = exc.error_status or attempt.status
-                        attempts.append(attempt)
+                        candidate.attempts.append(attempt)
                         raise
                     except (
                         BaseException
@@ -289,59 +220,62 @@ class RetryingClient:
                         self._breakers.release(deployment.id)
                         if attempt.was_sent:
                             attempt.is_cancelled = True
-                            attempts.append(attempt)
+                            candidate.attempts.append(attempt)
                         raise
                 except UpstreamError as exc:
                     failures += 1
-                    if not _is_safe_to_repeat(exc, request):
+                    if not _is_safe_to_repeat(exc, call):
                         unsafe = unsafe or exc
-                    wait_s = self._retry_wait_s(exc, model, request, failed_ids, failures, unsafe)
+                    wait_s = self._retry_wait_s(exc, model, call, failed_ids, failures, unsafe)
                     if wait_s is None:
                         raise unsafe or exc from exc.__cause__
                 else:
-                    self._breakers.record_success(deployment.id, request.client)
-                    attempts.append(attempt)
+                    self._breakers.record_success(deployment.id, call.key.name)
+                    candidate.attempts.append(attempt)
                     return answered
                 await asyncio.sleep(wait_s)
         finally:
             unsafe = None  # as in `start`
 
-    def _choose_deployment(
-        self, model: Model, failed_ids: set[str], request: UpstreamRequest
-    ) -> Deployment:
+    def _choose_deployment(self, model: Model, failed_ids: set[str], call: Call) -> Deployment:
         """Draw a deployment by weight, if possible one that has not failed this request.
 
         All requests of a conversation draw the same one.
         """
         now_s = asyncio.get_running_loop().time()
-        in_time = [d for d in model.deployments if request.end_s(d) > now_s]
+        in_time = [d for d in model.deployments if call.end_s(d) > now_s]
         if not in_time:
-            if request.deadline_s <= now_s:
+            if call.deadline_s <= now_s:
                 raise DeadlineError(model.name)
             problem = "was not asked any more, because the time for the whole request is over"
             raise UpstreamError(model.name, problem, Failure.TIMEOUT)
         for has_failed in (False, True):
             left = [d for d in in_time if (d.id in failed_ids) == has_failed]
             while left:
-                chosen = left[0] if len(left) == 1 else _draw(left, request.conversation)
-                if self._breakers.admit(chosen.id, request.client):
+                chosen = left[0] if len(left) == 1 else _draw(left, call.conversation)
+                if self._breakers.admit(chosen.id, call.key.name):
                     return chosen
                 left.remove(chosen)
         problem = "is not tried, because its circuit is open after recent failures"
-        wait_s = min([self._breakers.wait_s(d.id, request.client) for d in in_time])
+        wait_s = min([self._breakers.wait_s(d.id, call.key.name) for d in in_time])
         raise UpstreamError(model.name, problem, Failure.COOLING_DOWN, retry_after_s=wait_s)
 
-    def _waits_s(self, model: Model, request: UpstreamRequest) -> dict[str, float]:
+    def _waits_s(self, model: Model, call: Call) -> dict[str, float]:
         """Return the breakers' waits of the deployments for which the request has time left."""
         now_s = asyncio.get_running_loop().time()
         return {
-            deployment.id: self._breakers.wait_s(deployment.id, request.client)
+            deployment.id: self._breakers.wait_s(deployment.id, call.key.name)
             for deployment in model.deployments
-            if request.end_s(deployment) > now_s
+            if call.end_s(deployment) > now_s
         }
 
     async def _send(
-        self, model: Model, deployment: Deployment, request: UpstreamRequest, attempt: Attempt
+        self,
+        model: Model,
+        deployment: Deployment,
+        call: Call,
+        candidate: Candidate,
+        attempt: Attempt,
     ) -> StartedAnswer:
         """Send a request; if the upstream seems to refuse a part of it, repeat it without it.
 
@@ -351,19 +285,12 @@ class RetryingClient:
         remembered only if the request succeeds without it: of `stream_options` and betas for the
         same client, of reasoning for its proofs.
         """
-        translation = request.translation
+        translation, request, key = call.translation, call.request, call.key.name
         target = None if translation is None else translation.target_of(deployment)
         is_native = translation is None or target is translation.client
-        path = request.path if is_native or target is None else target.path
-        refusal = (deployment.id, path, request.client)
-        headers = request.client_headers
-        if BETA_HEADER in headers:
-            known = [
-                beta
-                for beta in _betas_of(headers)
-                if (deployment.id, beta, request.client) in self._option_refusals
-            ]
-            headers = _without_betas(headers, known)
+        path = request.endpoint.path if is_native or target is None else target.path
+        refusal = (deployment.id, path, key)
+        headers = self._headers_for(deployment, call, candidate)
 
         async def write(*, has_thinking: bool = True) -> bytes:
             if translation is None or target is None:
@@ -384,35 +311,35 @@ class RetryingClient:
             outgoing = HttpRequest(
                 model.name,
                 path,
-                deployment.url(path, request.query if is_native else ""),
+                deployment.url(path, call.query if is_native else ""),
                 body,
                 deployment.timeouts,
                 headers,
-                request.client,
+                key,
                 needs_new_connection=not may_be_repeated(path),
                 on_sent=attempt.mark_sent,
             )
             answer = await self._client.send(
                 deployment,
                 outgoing,
-                deadline_s=request.deadline_s,
-                started_s=request.started_s,
-                trace=request.trace,
-                reserve_memory=request.reserve_memory,
+                deadline_s=call.deadline_s,
+                started_s=call.asked_s,
+                trace=candidate.trace,
+                reserve_memory=call.hold_memory,
             )
             attempt.status = answer.status
             started = StartedAnswer(model, deployment, answer.status, answer.headers, b"", answer)
             started.is_translated = not is_native
             other, other_headers = body, headers
             try:
-                await self._read(answer, started, request, target)
+                await self._read(answer, started, call, target)
                 if remember is None and started.status in {400, 422}:
                     if b"stream_options" in started.body and asks_for_usage(body):
                         other = without_field("stream_options", body)
                         remember = partial(self._remember_refusals, [refusal])
                     elif refused := _refused_betas(started.body, headers):
                         other_headers = _without_betas(headers, refused)
-                        found = [(deployment.id, beta, request.client) for beta in refused]
+                        found = [(deployment.id, beta, key) for beta in refused]
                         remember = partial(self._remember_refusals, found)
                     elif translation and target and may_refuse_thinking(started.body):
                         other = await write(has_thinking=False)
@@ -429,6 +356,24 @@ class RetryingClient:
             started.close()
             body, headers = other, other_headers
 
+    def _headers_for(
+        self, deployment: Deployment, call: Call, candidate: Candidate
+    ) -> Mapping[str, str]:
+        """Return the client's headers that a deployment may get for a candidate."""
+        headers, key = call.headers, call.key.name
+        if candidate.arm is not None and "idempotency-key" in headers:
+            # Different models must not get the same idempotency key, because a provider refuses a
+            # key that it has seen with another body.
+            headers = {name: headers[name] for name in headers if name != "idempotency-key"}
+        if BETA_HEADER not in headers:
+            return headers
+        refused = [
+            beta
+            for beta in _betas_of(headers)
+            if (deployment.id, beta, key) in self._option_refusals
+        ]
+        return _without_betas(headers, refused)
+
     def _remember_refusals(self, refusals: Iterable[Hashable]) -> None:
         for refusal in refusals:
             self._option_refusals.add(refusal)
@@ -437,11 +382,12 @@ class RetryingClient:
         self,
         answer: UpstreamAnswer,
         started: StartedAnswer,
-        request: UpstreamRequest,
+        call: Call,
         target: UpstreamApi | None,
     ) -> None:
         """Read the start of an answer, translate it, and remember who made its proofs."""
-        translation, translator, on_proof = request.translation, None, None
+        expects_json = call.request.endpoint.is_json
+        translation, translator, on_proof = call.translation, None, None
         if translation and target and started.is_translated and answer.status < 400:
             translator = translation.answer_translator(started.deployment, target)
         if target is not None and target.has_proofs:
@@ -451,7 +397,7 @@ class RetryingClient:
             await start_stream(
                 answer,
                 started,
-                expects_json=request.expects_json,
+                expects_json=expects_json,
                 api=target,
                 translator=translator,
                 on_proof=on_proof,
@@ -460,7 +406,7 @@ class RetryingClient:
         await read_whole(
             answer,
             started,
-            expects_json=request.expects_json,
+            expects_json=expects_json,
             api=target,
             translator=translator,
         )
@@ -472,7 +418,7 @@ class RetryingClient:
         self,
         deployment: Deployment,
         exc: UpstreamError,
-        client: str | None,
+        key: str | None,
         *,
         had_begun: bool = False,
     ) -> None:
@@ -480,14 +426,14 @@ class RetryingClient:
             self._breakers.release(deployment.id)
         else:
             self._breakers.record_failure(
-                deployment.id, exc, address=deployment.address, had_begun=had_begun, client=client
+                deployment.id, exc, address=deployment.address, had_begun=had_begun, client=key
             )
 
     def _retry_wait_s(
         self,
         failure: UpstreamError,
         model: Model,
-        request: UpstreamRequest,
+        call: Call,
         failed_ids: set[str],
         failures: int,
         unsafe: UpstreamError | None,
@@ -498,8 +444,8 @@ class RetryingClient:
         asks for, or else after a random time whose upper limit doubles with each failure
         ("Exponential Backoff And Jitter", AWS). This method takes the retry from the budget.
         """
-        settings, client = self._settings, request.client
-        waits_s = self._waits_s(model, request)
+        settings, key = self._settings, call.key.name
+        waits_s = self._waits_s(model, call)
         has_another = any(id_ not in failed_ids and wait_s == 0 for id_, wait_s in waits_s.items())
         wait_s = 0.0
         if not has_another:
@@ -513,16 +459,16 @@ class RetryingClient:
         if is_spent or isinstance(failure, DeadlineError) or failure.failure in _NEVER_RETRIED:
             return None
         now_s = asyncio.get_running_loop().time()
-        if wait_s > settings.max_backoff_s or now_s + wait_s > request.latest_end_s(model):
+        if wait_s > settings.max_backoff_s or now_s + wait_s > call.latest_end_s(model):
             return None
         if unsafe is not None:
             # Only the deployment that got the request can recognize its idempotency key.
-            has_key = bool(request.client_headers.get("idempotency-key"))
+            has_key = bool(call.headers.get("idempotency-key"))
             if not (settings.idempotency_keys and len(model.deployments) == 1 and has_key):
                 return None
         if has_another:
             is_free = failure.failure in {Failure.REFUSED, Failure.QUOTA}
-            return wait_s if is_free or self._budget.spend(client) else None
+            return wait_s if is_free or self._budget.spend(key) else None
         # Do not retry the same deployment if it hung, because it would hang again; if it was busy,
         # because it was waited for already; or if it refused the request, because it would again.
         if isinstance(failure, UpstreamRefusedError):
@@ -530,7 +476,7 @@ class RetryingClient:
         else:
             lasting = {Failure.TIMEOUT, Failure.BUSY, Failure.REFUSED}
             may_recover = failure.failure not in lasting
-        return wait_s if may_recover and self._budget.spend(client) else None
+        return wait_s if may_recover and self._budget.spend(key) else None
 
 
 def _betas_of(headers: Mapping[str, str]) -> Sequence[str]:
@@ -550,7 +496,7 @@ def _without_betas(headers: Mapping[str, str], refused: Collection[str]) -> Mapp
     return {**others, BETA_HEADER: ",".join(kept)} if kept else others
 
 
-def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool:
+def _is_safe_to_repeat(failure: UpstreamError, call: Call) -> bool:
     """Return whether a request can be sent again without the risk of a second effect.
 
     That is so if the upstream did nothing, because it was not reached or refused the request, or if
@@ -559,7 +505,7 @@ def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool
     """
     did_nothing = failure.failure in {Failure.UNREACHABLE, Failure.BUSY, Failure.COOLING_DOWN}
     is_refused = isinstance(failure, UpstreamRefusedError) and failure.status < 500
-    return did_nothing or is_refused or is_repeatable(request.path, request.body)
+    return did_nothing or is_refused or is_repeatable(call.request.endpoint.path, call.request.body)
 
 
 class RetryBudget:

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate
-from router_service.requests.exchange import Exchange
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, Settings
 from router_service.upstream.connection import Connection
@@ -25,7 +25,7 @@ from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import served, wait_for
 
-KINDS = (Candidate, Connection, Exchange, StartedAnswer)
+KINDS = (Candidate, Connection, Call, StartedAnswer)
 
 
 async def hang_midway(_: Request) -> Response:

@@ -10,8 +10,8 @@ import pytest
 from router_service.measurement.expectations import EstimateError, EstimateErrors, Expectation
 from router_service.policies.names import NamedPolicy
 from router_service.policies.verified import Verified
+from router_service.requests.call import Call, Ending
 from router_service.requests.candidates import Candidate
-from router_service.requests.exchange import Ending, Exchange, RequestInfo
 from router_service.requests.expecting import expect_answer
 from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
@@ -31,7 +31,7 @@ def answered(
     policy: str | None = None,
     errors: EstimateErrors | None = ERRORS,
     baseline: str | None = "large",
-) -> Exchange:
+) -> Call:
     """Return a request whose answer is complete; the arms are right with 30%, 70% and 90%."""
     router = FakeRouter()
     settings = Settings.sandbox("http://127.0.0.1:9/v1", list(router.probabilities))
@@ -43,9 +43,10 @@ def answered(
     plan = planner.prepare(parse_request(CHAT, json.dumps(BODY | {"model": name}).encode()))
     if plan.arms:
         plan = planner.choose(plan, router.predict(plan.request.chat.conversation))
-    exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
-    exchange.end(200, Ending.COMPLETE)
-    return exchange
+    call = Call("dec_1", "req_1", 0.0)
+    call.begin(plan)
+    call.end(200, Ending.COMPLETE)
+    return call
 
 
 def test_chosen_answer_is_compared_with_the_baseline() -> None:
@@ -65,28 +66,28 @@ def test_answer_of_the_baseline_has_no_uncertainty() -> None:
 
 def test_fallback_counts_with_the_model_that_answered() -> None:
     """The chosen model did not answer."""
-    exchange = answered()
-    small = next(m for m in exchange.plan.candidates if m.name == "small")
-    exchange.accepted.model = small
-    found = expect_answer(exchange)
+    call = answered()
+    small = next(m for m in call.plan.candidates if m.name == "small")
+    call.accepted.model = small
+    found = expect_answer(call)
     assert found is not None
     assert found.correct == pytest.approx(0.3 + 0.01)
 
 
 def test_verified_answer_has_the_probability_of_the_verifier() -> None:
     """Also if the baseline model gave it, because its probability is still the router's."""
-    exchange = answered()
-    exchange.plan = replace(exchange.plan, verified=NamedPolicy(Verified(0.01)))
-    large = next(m for m in exchange.plan.candidates if m.name == "large")
-    exchange.accepted = Candidate(large, "large", 1, p_correct=0.95)
-    found = expect_answer(exchange)
+    call = answered()
+    call.plan = replace(call.plan, verified=NamedPolicy(Verified(0.01)))
+    large = next(m for m in call.plan.candidates if m.name == "large")
+    call.accepted = Candidate(large, "large", 1, p_correct=0.95)
+    found = expect_answer(call)
     assert found is not None
     assert (found.correct, found.baseline_correct) == pytest.approx((0.98, 0.9))
     assert found.error == 0.01
 
 
 @pytest.mark.parametrize(
-    "exchange",
+    "call",
     [
         answered(model="small"),
         answered(errors=None),
@@ -95,9 +96,9 @@ def test_verified_answer_has_the_probability_of_the_verifier() -> None:
     ],
     ids=["not routed", "not measured", "kind not measured", "no baseline"],
 )
-def test_without_probabilities_or_errors_nothing_is_expected(exchange: Exchange) -> None:
+def test_without_probabilities_or_errors_nothing_is_expected(call: Call) -> None:
     """Such an answer does not count towards the accuracy."""
-    assert expect_answer(exchange) is None
+    assert expect_answer(call) is None
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,6 @@ def test_without_probabilities_or_errors_nothing_is_expected(exchange: Exchange)
 )
 def test_only_complete_answers_count(status: int, ending: Ending) -> None:
     """Errors are counted elsewhere."""
-    exchange = answered()
-    exchange.end(status, ending)
-    assert expect_answer(exchange) is None
+    call = answered()
+    call.end(status, ending)
+    assert expect_answer(call) is None

@@ -11,7 +11,7 @@ import pytest
 
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.core.decision_record import LoggedFeedback
-from router_service.requests.exchange import Ending, Exchange, RequestInfo
+from router_service.requests.call import Call, Ending
 from router_service.requests.feedback import BackgroundLog, WeakEvidence
 from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
@@ -35,7 +35,7 @@ ROUTER = FakeRouter()
 SETTINGS = Settings.sandbox("http://127.0.0.1:9/v1", list(ROUTER.probabilities))
 
 
-def ended(model: str = "switchcraft") -> Exchange:
+def ended(model: str = "switchcraft") -> Call:
     """Return a request for a model, with an answer that calls a tool."""
     pool = Pool.build(SETTINGS, ROUTER.artifact.manifest)
     request = parse_request(CHAT, json.dumps(BODY | {"model": model}).encode())
@@ -43,13 +43,12 @@ def ended(model: str = "switchcraft") -> Exchange:
     plan = planner.prepare(request)
     if plan.arms:
         plan = planner.choose(plan, ROUTER.predict(request.chat.conversation))
-    exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
-    exchange.end(200, Ending.COMPLETE)
-    exchange.accepted.answer = ParsedAnswer(
-        (WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),)
-    )
+    call = Call("dec_1", "req_1", 0.0)
+    call.begin(plan)
+    call.end(200, Ending.COMPLETE)
+    call.accepted.answer = ParsedAnswer((WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),))
     decision = plan.decision
-    exchange.info.record = make_record(
+    call.record = make_record(
         id="dec_1",
         arm=decision.arm if decision else None,
         release=plan.track if decision else None,
@@ -64,7 +63,7 @@ def ended(model: str = "switchcraft") -> Exchange:
         latency_s=0.1,
         calls=1,
     )
-    return exchange
+    return call
 
 
 def background_log(metrics: Metrics, settings: DecisionLogSettings) -> BackgroundLog:

@@ -12,7 +12,7 @@ import pytest
 
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.record import RecordKind
-from router_service.requests.exchange import RequestInfo
+from router_service.requests.call import Call
 from router_service.requests.recording import BATCH_RECORDS, Recorder
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.store.memory import MemoryStore
@@ -65,7 +65,7 @@ def recorder(metrics: Metrics) -> Recorder:
 
 def end(made: Recorder, number: int) -> None:
     """Record a request that was refused."""
-    made.ended(RequestInfo(f"dec_{number}", f"req_{number}", 0.0, path="/v1/models"), 400)
+    made.ended(Call(f"dec_{number}", f"req_{number}", 0.0, path="/v1/models"), 400)
 
 
 def test_sinks_take_full_batches_at_the_next_turn_of_the_loop(writes: Writes) -> None:
@@ -110,9 +110,9 @@ def test_request_is_recorded_once() -> None:
     metrics = Metrics()
 
     async def check() -> None:
-        made, info = recorder(metrics), RequestInfo("dec_1", "dec_1", 0.0, path="/v1/models")
-        made.ended(info, 400)
-        made.ended(info, 400, RecordKind.OWN, method="GET")
+        made, call = recorder(metrics), Call("dec_1", "dec_1", 0.0, path="/v1/models")
+        made.ended(call, 400)
+        made.ended(call, 400, RecordKind.OWN, method="GET")
         made.flush()
 
     asyncio.run(check())

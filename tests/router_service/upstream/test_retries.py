@@ -15,21 +15,22 @@ from unittest.mock import patch
 
 import pytest
 
+from router_service.access.key import Key
 from router_service.apis.capabilities import Capabilities
 from router_service.core.errors import Failure, UpstreamError
+from router_service.requests.call import Call
+from router_service.requests.candidates import Attempt, Candidate
+from router_service.requests.parsing import Endpoint, parse_request
 from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings, Timeouts
-from router_service.upstream.bodies import BodyTemplate
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import (
     BUDGET_SAVINGS_S,
     CLOCK_SLACK_S,
     MAX_EXPIRING,
-    Attempt,
     ExpiringSet,
     RetryBudget,
     RetryingClient,
-    UpstreamRequest,
 )
 from router_service.upstream.streams import StartedAnswer
 from tests.router_service.upstream.test_breaker import Clock
@@ -230,20 +231,13 @@ class Gateway:
         conversation: str | None = None,
     ) -> StartedAnswer:
         """Send a request, and return the answer that started."""
-        request = UpstreamRequest(
-            models,
-            path,
-            BodyTemplate.of(body),
-            headers or {},
-            deadline_s,
-            expects_json=expects_json,
-            client=client,
-            conversation=conversation,
-        )
+        self.call = call = Call("dec_1", "req_1", 0.0, headers=headers or {}, key=Key(client))
+        call.request = parse_request(Endpoint(path, is_json=expects_json), body)
+        call.deadline_s, call.conversation = deadline_s, conversation
+        candidate = Candidate(models[0], attempts=self.attempts)
         with patch("asyncio.sleep", self.wait):
-            answer = await self.client.start(request, self.attempts)
+            answer = await self.client.start(call, candidate, models)
         with answer:
-            self.request = request
             return answer
 
     def failures(self) -> list[tuple[str, Failure | None]]:
@@ -485,11 +479,10 @@ def test_beginning_without_content_is_held_as_long_as_the_deployment_says(hold_s
             timeouts = Timeouts(idle_s=idle_s, hold_s=hold_s)
             deployment = place.model_copy(update={"timeouts": timeouts})
             chosen = Model(name="a", deployments=(deployment,))
-            request = UpstreamRequest(
-                [chosen], CHAT_PATH, BodyTemplate.of(b'{"model":"m"}'), {}, math.inf
-            )
+            call = Call("dec_1", "req_1", 0.0)
+            call.request = parse_request(Endpoint(CHAT_PATH), b'{"model":"m"}')
             client = Gateway(RetrySettings(max_retries=0)).client
-            with await client.start(request, []) as answer:
+            with await client.start(call, Candidate(chosen), [chosen]) as answer:
                 assert answer.reader is not None
                 assert (answer.body, answer.reader.has_output) == (BEGINNING, False)
                 if is_released:
@@ -547,16 +540,6 @@ def test_open_circuits_tell_the_shortest_wait() -> None:
             told = "The upstream of model 'a' is not tried, because its circuit is open"
             assert str(error).startswith(told)
             assert gateway.attempts == []
-
-    run(scenario)
-
-
-def test_request_without_candidates_is_an_error() -> None:
-    """A request that no model may answer is a mistake of the caller."""
-
-    async def scenario() -> None:
-        with pytest.raises(ValueError, match="at least one candidate"):
-            await Gateway().ask()
 
     run(scenario)
 
@@ -641,7 +624,7 @@ def test_answer_that_breaks_counts_as_one_answer() -> None:
             gateway, pool = Gateway(breaker=BreakerSettings(allowed_fails=0)), model("a", place)
             await gateway.ask(pool)
             answer = await gateway.ask(pool)
-            gateway.client.record_break(answer, UpstreamError("a", "broke"), gateway.request)
+            gateway.client.record_break(answer, UpstreamError("a", "broke"), gateway.call)
             assert gateway.breakers.open_circuits().keys() == {place.deployment.id}
 
     run(scenario)

@@ -12,8 +12,8 @@ from router_service.apis.usage import Usage
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.releases import Track
 from router_service.policies.costs import Price
+from router_service.requests.call import Call, Ending
 from router_service.requests.candidates import answer_cost_usd
-from router_service.requests.exchange import Ending, Exchange, RequestInfo
 from router_service.requests.parsing import parse_request
 from router_service.requests.pool import Pool
 from router_service.requests.recording import Recorder
@@ -98,12 +98,13 @@ def test_release_is_not_judged_by_the_clients_errors(
         store = GuardedStore(
             MemoryStore(DecisionRecord, ttl_s=1, max_records=1, clock=lambda: 0.0), lambda _: None
         )
-        exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
-        exchange.end(status, ending)
+        call = Call("dec_1", "req_1", 0.0)
+        call.begin(plan)
+        call.end(status, ending)
         usage = UsageHistory(UsageSettings(), DatabaseSettings())
         recent = RecentRequests(UsageSettings(), DatabaseSettings())
         recorder = Recorder(metrics, store, usage, recent)
-        recorder.answered(exchange)
+        recorder.answered(call)
         recorder.flush()
         await store.aclose()
 

@@ -1,7 +1,8 @@
-"""One planned request while upstreams answer it: its candidates, and how it ended."""
+"""One request, from its arrival to its record."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,63 +20,69 @@ from router_service.core.record import CLIENT_LEFT, Ending, Record
 from router_service.core.resources import Stage
 from router_service.policies.explanations import arm_label, explain_choice, explain_fallback
 from router_service.policies.verified import explain_candidate, explain_stop
-from router_service.requests.candidates import Candidate, answer_cost_usd
+from router_service.requests.candidates import Attempt, Candidate, answer_cost_usd
+from router_service.requests.parsing import ParsedRequest
 from router_service.requests.planning import Plan
+from router_service.settings import Deployment, Model
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.client import ReserveMemory, unlimited
-from router_service.upstream.retries import Attempt
+from router_service.upstream.translation import Translation
 from router_service.verifier.steps import UnverifiedReason
 
 UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
 
 
 @dataclass(slots=True)
-class RequestInfo:
-    """Request metadata: ids, arrival time, API-key name."""
+class Call:
+    """One request, from its arrival to its record; the only value that changes on its way.
+
+    Each step sets what later steps need: the server its ids and key, admission its grant, planning
+    its plan, and upstreams its candidates. `request` and `plan` exist once they are set.
+    """
 
     decision_id: str
     request_id: str
     """The client's id for the request, or ours."""
     started_s: float
     """Arrival, by the clock of `time.perf_counter`."""
-    api_key: Key = NO_KEY
+    method: str = "POST"
     path: str = ""
     """The request's path, without its query."""
-    trace: Trace = UNTRACED
-    hold_memory: ReserveMemory = unlimited
-    """Counts bytes towards the request's slot until it ends; raises OverloadedError."""
-    is_logged: bool = False
-    """Whether the request's log line has been written; each request has one."""
-    refusal: str | None = None
-    """Code of the error with which the gateway has refused the request; None if it has not."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """The first value of each header, by its name in lower case. Starlette's `Headers` decodes and
     compares every header for each look-up."""
+    trace: Trace = UNTRACED
+    key: Key = NO_KEY
+    """The client's API key."""
+    hold_memory: ReserveMemory = unlimited
+    """Counts bytes towards the request's slot until it ends; raises OverloadedError."""
     admitted: tuple[IncomingRequest, Grant] | None = None
     """The request as admission saw it, with the grant; None until the request is admitted."""
+    refusal: str | None = None
+    """Code of the error with which the gateway has refused the request; None if it has not."""
+    is_logged: bool = False
+    """Whether the request has been recorded; each request has one record."""
     record: Record | None = None
     """The record of a planned request, once it has ended."""
 
-    @property
-    def key(self) -> str | None:
-        """Name of the API key, or None if no key is configured."""
-        return self.api_key.name
-
-    @property
-    def team(self) -> str | None:
-        """Name of the API key's team, or None if it has none."""
-        return None if self.api_key.team is None else self.api_key.team.name
-
-
-@dataclass(slots=True)
-class Exchange:
-    """The mutable state of a planned request while upstreams answer it."""
-
-    info: RequestInfo
-    plan: Plan
+    deadline_s: float = math.inf
+    """When the time that the client allows is over, by the event loop's clock."""
+    query: str = ""
+    """Query string for upstreams that speak the client's API."""
     stages: Sequence[Stage] = ()
     """Durations of the gateway's own steps, from reading the body to the choice."""
-    candidates: list[Candidate] = field(init=False)
+    request: ParsedRequest = field(init=False)
+    plan: Plan = field(init=False)
+
+    asked_s: float = field(default_factory=time.monotonic)
+    """When the first upstream was asked, by the event loop's clock: `timeouts.total_s` counts from
+    then. All attempts share it, so that retries and fallbacks do not multiply the time."""
+    conversation: str | None = None
+    """Id of the conversation, whose requests go to the same deployment of a model while it works,
+    because a prompt is cached by one account; None if conversations are not followed."""
+    translation: Translation | None = None
+    """The request in the APIs of the deployments; None if it is sent as it is to all of them."""
+    candidates: list[Candidate] = field(default_factory=list)
     """The answer without verification, and then those of the arms that verification has asked.
     Answers without verification that cannot be used precede the one that is delivered."""
     accepted: Candidate = field(init=False)
@@ -96,10 +103,33 @@ class Exchange:
     why: str | None = None
     """Why the router chose the arm, in one sentence, if the headers say so."""
 
-    def __post_init__(self) -> None:
-        """Start with the chosen model."""
-        self.accepted = Candidate(self.plan.candidates[0])
-        self.candidates = [self.accepted]
+    @property
+    def team(self) -> str | None:
+        """Name of the API key's team, or None if it has none."""
+        return None if self.key.team is None else self.key.team.name
+
+    def begin(self, plan: Plan) -> None:
+        """Begin to ask the models of a plan, the chosen one first."""
+        self.plan, self.request = plan, plan.request
+        if plan.conversation is not None:
+            self.conversation = plan.conversation.state.id
+        self.asked_s = time.monotonic()
+        self.ask(plan.candidates[0])
+
+    def ask(self, model: Model) -> Candidate:
+        """Add the candidate whose answer the client gets unless another one is accepted."""
+        self.accepted = candidate = Candidate(model, trace=self.trace)
+        self.candidates.append(candidate)
+        return candidate
+
+    def end_s(self, deployment: Deployment) -> float:
+        """Return when an answer of a deployment must be complete, by the event loop's clock."""
+        return min(self.asked_s + deployment.timeouts.total_s, self.deadline_s)
+
+    def latest_end_s(self, model: Model) -> float:
+        """Return when the last of a model's deployments must have answered."""
+        total_s = max([deployment.timeouts.total_s for deployment in model.deployments])
+        return min(self.asked_s + total_s, self.deadline_s)
 
     def end(self, status: int, ending: Ending) -> None:
         """Set the status that the client gets, and how the answer ended."""
@@ -163,11 +193,15 @@ class Exchange:
     def settle(self, candidate: Candidate) -> None:
         """Set how long a candidate took, and its usage, which is estimated if it is not reported.
 
+        Does nothing if they are set already: a whole answer is settled before it is sent.
+
         Providers bill cancelled, broken and rejected answers too, and at least the prompt of each
         attempt. They bill no request that they did not get, or to which they reported an error.
         """
+        if candidate.seconds:
+            return
         candidate.seconds = time.perf_counter() - candidate.started_s
-        opened, request = candidate.opened, self.plan.request
+        opened, request = candidate.opened, self.request
         completion_tokens: int | None = None
         lost = candidate.attempts if opened is None else candidate.attempts[:-1]
         lost = [attempt for attempt in lost if attempt.is_billed]
@@ -197,13 +231,13 @@ class Exchange:
             model = prices.get(attempt.model, candidate.model)
             attempt.lost_usd = answer_cost_usd(model, prompt, 0.0) or 0.0
 
-    def headers(self, *, with_cost: bool = False) -> list[tuple[bytes, bytes]]:
+    def decision_headers(self, *, with_cost: bool = False) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe the decision, and the cost if it is known."""
         plan, accepted = self.plan, self.accepted
         self.why = self._explain()
         familiarity = plan.decision.familiarity if plan.decision else None
         values: dict[str, str | None] = {
-            "x-switchcraft-decision-id": self.info.decision_id,
+            "x-switchcraft-decision-id": self.decision_id,
             "x-switchcraft-model": accepted.model.name,
             "x-switchcraft-reason": self.reason,
             "x-switchcraft-attempts": str(len(self.attempts)),
@@ -213,7 +247,7 @@ class Exchange:
             "x-switchcraft-risk": plan.risk,
             "x-switchcraft-familiarity": None if familiarity is None else f"{familiarity:.4f}",
         }
-        allowance = self.info.admitted[1].allowance if self.info.admitted else None
+        allowance = self.admitted[1].allowance if self.admitted else None
         if allowance is not None:
             values["x-switchcraft-budget-left-usd"] = f"{max(0.0, allowance.left_usd):.6f}"
         if plan.budget is not None:
