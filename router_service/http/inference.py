@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.apis.registry import APIS
 from router_service.core.errors import SwitchcraftError
+from router_service.core.record import CLIENT_LEFT
 from router_service.core.resources import StageName, Timer
 from router_service.http.deferred import relay_verified
 from router_service.http.error_responses import refuse, status_of
@@ -31,6 +31,7 @@ from router_service.http.schemas import (
 )
 from router_service.http.transfer import (
     VERIFIED_GOALS_HEADER,
+    ClientWatch,
     admit,
     call_of,
     gateway_of,
@@ -40,7 +41,6 @@ from router_service.http.transfer import (
     read_limits,
     read_verified_goals,
     reserve,
-    unless_client_leaves,
     upstream_path,
 )
 from router_service.requests.call import Ending
@@ -140,51 +140,39 @@ class RoutedAnswer(Response):
         request, call = self._request, call_of(self._request)
         gateway = gateway_of(request)
         # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
-        async with gateway.engine as engine:
-            try:
-                plan, limits = await self._plan(engine, receive)
-            except (ClientDisconnect, SwitchcraftError) as exc:
-                await refuse(gateway, scope, exc)(scope, receive, send)
-                return
-            except Exception:
-                call.refusal = "internal_error"
-                gateway.recorder.ended(call, 500)
-                raise
-            parsed, endpoint = plan.request, plan.request.endpoint
-            if endpoint.api is not None:
-                call.translation = Translation(
-                    endpoint.api,
-                    parsed.body,
-                    parsed.target_of,
-                    call.hold_memory,
-                    partial(gateway.decisions.run, call.key.name, parsed.body.size_bytes),
-                    endpoint.compacts,
-                )
-            call.query = BETA if scope["query_string"] == BETA.encode() else ""
-            call.begin(plan)
-            relay = AnswerRelay(call, gateway, engine.attempts, send, part_writer_of(scope))
-            if limits is None:
-                answering = relay.run()
-            else:
-                keep_alive_s = engine.settings.router.verification.keep_alive_s
-                answering = relay_verified(relay, limits, keep_alive_s)
-            try:
-                with suppress(ClientDisconnect):
-                    await unless_client_leaves(receive, answering)
-            except (Exception, asyncio.CancelledError) as exc:
-                # A client that left is no failure, and an answer that was cut off has its ending.
-                error = exc if isinstance(exc, Exception) else gateway.drain.cut_off_error()
-                if error is not None and not call.was_cut_off:
-                    call.was_cut_off = error is not exc
-                    call.end(status_of(error), Ending.FAILED)
-                raise
-            finally:
-                gateway.recorder.answered(call)
+        try:
+            async with gateway.engine as engine:
+                with ClientWatch(receive) as watch:
+                    try:
+                        limits = await self._plan(engine, watch)
+                    except SwitchcraftError as exc:
+                        await refuse(gateway, scope, exc)(scope, receive, send)
+                        return
+                    except ClientDisconnect:
+                        raise
+                    except Exception:
+                        call.refusal = "internal_error"
+                        gateway.recorder.ended(call, 500)
+                        raise
+                    relay = AnswerRelay(call, gateway, engine.attempts, send, part_writer_of(scope))
+                    try:
+                        if limits is None:
+                            await relay.run()
+                        else:
+                            keep_alive_s = engine.settings.router.verification.keep_alive_s
+                            await relay_verified(relay, limits, keep_alive_s)
+                    except (Exception, asyncio.CancelledError) as exc:
+                        if not watch.has_left:
+                            self._note_failure(exc)
+                        raise
+                    finally:
+                        gateway.recorder.answered(call)
+        except ClientDisconnect:
+            if not call.is_logged:
+                gateway.recorder.ended(call, CLIENT_LEFT)
 
-    async def _plan(
-        self, engine: Engine, receive: Receive
-    ) -> tuple[Plan, VerificationLimits | None]:
-        """Read, admit and plan the request; return the limits too if its answer is verified.
+    async def _plan(self, engine: Engine, watch: ClientWatch) -> VerificationLimits | None:
+        """Read, admit and plan the request; return the limits if its answer is verified.
 
         Raises SwitchcraftError, and ClientDisconnect if the client leaves.
         """
@@ -194,10 +182,12 @@ class RoutedAnswer(Response):
             call.deadline_s = read_deadline(request)
             timer = Timer(time.perf_counter)
             body = await read_body(request, gateway.server)
+            watch.begin()
             timer.end(StageName.BODY)
             asked_policy = call.headers.get(POLICY_HEADER)
             grant = await admit(request, self._endpoint.path, len(body), asked_policy)
-            planning = plan_request(
+            limits = read_limits(call.headers, verification)
+            plan = await plan_request(
                 gateway,
                 engine,
                 self._endpoint,
@@ -205,7 +195,7 @@ class RoutedAnswer(Response):
                 key=call.key,
                 headers=PolicyHeaders(
                     grant.policy or asked_policy,
-                    verified_goals=read_verified_goals(call.headers, verification),
+                    verified_goals=read_verified_goals(call.headers, verification, limits),
                     verified_budget=call.headers.get(VERIFIED_GOALS_HEADER) == "true",
                     is_granted=grant.policy is not None,
                     allowance=grant.allowance,
@@ -213,26 +203,44 @@ class RoutedAnswer(Response):
                 session=read_session_header(call.headers),
                 timer=timer,
             )
-            plan = await unless_client_leaves(receive, planning)
             call.stages = timer.stages
-            limits: VerificationLimits | None = None
             if plan.verified is not None:
-                limits = read_limits(call.headers, verification)
                 check_limits(plan, limits)
             if grant.reserves:
-                plan, limits = await _within_budget(request, receive, plan, limits)
-            return plan, limits
+                plan, limits = await _within_budget(request, plan, limits)
+        endpoint, size_bytes = plan.request.endpoint, len(body)
+        if endpoint.api is not None:
+            call.translation = Translation(
+                endpoint.api,
+                plan.request.body,
+                plan.request.target_of,
+                call.hold_memory,
+                partial(gateway.decisions.run, call.key.name, size_bytes),
+                endpoint.compacts,
+            )
+        call.query = BETA if request.scope["query_string"] == BETA.encode() else ""
+        call.begin(plan)
+        return None if plan.verified is None else limits
+
+    def _note_failure(self, exc: BaseException) -> None:
+        """Note that the gateway failed to answer, or that its shutdown ended the request."""
+        call, drain = call_of(self._request), gateway_of(self._request).drain
+        error = exc if isinstance(exc, Exception) else drain.cut_off_error()
+        if error is not None and not call.was_cut_off:  # else the answer has its ending
+            call.was_cut_off = error is not exc
+            call.end(status_of(error), Ending.FAILED)
 
 
 async def _within_budget(
-    request: Request, receive: Receive, plan: Plan, limits: VerificationLimits | None
-) -> tuple[Plan, VerificationLimits | None]:
+    request: Request, plan: Plan, limits: VerificationLimits
+) -> tuple[Plan, VerificationLimits]:
     """Reserve the cost of a plan; return the plan and its limits within what the budget allows."""
-    cost = plan.expected_cost(1 if limits is None else limits.max_candidates)
-    allowance_usd = await reserve(request, receive, cost)
+    is_verified = plan.verified is not None
+    cost = plan.expected_cost(limits.max_candidates if is_verified else 1)
+    allowance_usd = await reserve(request, cost)
     if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
         plan = plan.planner.within(plan, allowance_usd)
-    if limits is not None and allowance_usd < limits.max_cost_usd and plan.decision is not None:
+    if is_verified and allowance_usd < limits.max_cost_usd and plan.decision is not None:
         # The cheapest arm may always be asked.
         cheapest_usd = min(plan.decision.cost_usd.values())
         limits = replace(limits, max_cost_usd=max(allowance_usd, cheapest_usd))

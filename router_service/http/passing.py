@@ -233,7 +233,7 @@ class PassedAnswer(Response):
                 path, query = upstream_path(request.scope)
                 body = await read_body(request, gateway.server)
                 await admit(request, path, len(body), reports_tokens=False)
-                await reserve(request, receive, UNKNOWN_COST)
+                await unless_client_leaves(receive, reserve(request, UNKNOWN_COST))
                 deployment = model.deployments[0]
                 content_type = request.headers.get("content-type", "").encode("latin-1")
                 outgoing = HttpRequest(

@@ -8,7 +8,8 @@ import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import replace
-from typing import ParamSpec, Protocol, TypeVar, cast
+from types import TracebackType
+from typing import ParamSpec, Protocol, Self, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
@@ -40,6 +41,7 @@ MAX_DEADLINE_S = 24 * 3600.0
 MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
 MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
 MAX_LATENCY_HEADER = "x-switchcraft-max-added-latency-s"
+LIMIT_HEADERS = (MAX_CANDIDATES_HEADER, MAX_COST_HEADER, MAX_LATENCY_HEADER)
 VERIFIED_GOALS_HEADER = "x-switchcraft-verified-goals"
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -101,16 +103,14 @@ async def admit(
     return grant
 
 
-async def reserve(request: Request, receive: Receive, cost: ExpectedCost) -> float:
+async def reserve(request: Request, cost: ExpectedCost) -> float:
     """Reserve what an admitted request is expected to cost, and return the most it may cost.
 
-    `receive` is that of the connection, because `request` may return its body again. Raises
-    AdmissionError, and ClientDisconnect if the client leaves while the request waits.
+    Raises AdmissionError. It may wait, so the client has to be watched.
     """
     admitted = call_of(request).admitted
     assert admitted is not None  # noqa: S101 - for types; only called after `admit`
-    reserving = gateway_of(request).hooks.reserve(*admitted, cost)
-    return await unless_client_leaves(receive, reserving)
+    return await gateway_of(request).hooks.reserve(*admitted, cost)
 
 
 def read_deadline(request: Request) -> float:
@@ -138,6 +138,8 @@ def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> V
     Raises InvalidRequestError, which names the header.
     """
     limits = settings.limits
+    if headers.keys().isdisjoint(LIMIT_HEADERS):
+        return limits
     return replace(
         limits,
         max_candidates=int(
@@ -150,22 +152,24 @@ def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> V
     )
 
 
-def read_verified_goals(headers: Mapping[str, str], settings: VerificationSettings) -> bool:
-    """Return whether a request's goal may choose a verified policy.
+def read_verified_goals(
+    headers: Mapping[str, str], settings: VerificationSettings, limits: VerificationLimits
+) -> bool:
+    """Return whether a request's goal may choose a verified policy within the request's limits.
 
     The header decides, or else the configuration. With fewer candidates than the verified policies
     were measured with, no goal may choose them. Raises InvalidRequestError, which names the header.
     """
     text = headers.get(VERIFIED_GOALS_HEADER)
     if text is None:
-        return settings.goals and read_limits(headers, settings).allow_goals
+        return settings.goals and limits.allow_goals
     if text not in {"true", "false"}:
         raise InvalidRequestError(
             f"The header {VERIFIED_GOALS_HEADER} has the value {text[:40]!r}. Send true or false.",
             param=VERIFIED_GOALS_HEADER,
             code="invalid_value",
         )
-    return text == "true" and read_limits(headers, settings).allow_goals
+    return text == "true" and limits.allow_goals
 
 
 def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> float:
@@ -281,38 +285,54 @@ def json_answer(request: Request, body: bytes) -> Response:
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
     """Await and return `work`; if the client disconnects, cancel it and raise ClientDisconnect.
 
-    The request's body must have been read. A cancellation from elsewhere is propagated, as by
-    `asyncio.Timeout`.
+    The request's body must have been read.
     """
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a request is always served by a task
-    cancellations, watch = task.cancelling(), _DisconnectWatch(receive, task)
-    try:
+    with ClientWatch(receive) as watch:
+        watch.begin()
         return await work
-    except asyncio.CancelledError:
-        if watch.has_left and task.cancelling() <= cancellations + 1:
-            raise ClientDisconnect from None
-        raise
-    finally:
-        watch.close()
-        if watch.has_left:
-            task.uncancel()
 
 
-class _DisconnectWatch:
-    """Cancels a task when its client disconnects.
+class ClientWatch:
+    """Context that is cancelled, and raises ClientDisconnect, when the client disconnects.
 
-    It begins in the event loop's next iteration, so work that never waits is not watched. It runs
-    `receive` without a task of its own, which would take 0.01 ms of CPU time.
+    The watch begins with `begin`, in the event loop's next iteration, so work that never waits is
+    not watched. A cancellation from elsewhere is propagated, as by `asyncio.Timeout`. The watch
+    runs `receive` without a task of its own, which would take 0.01 ms of CPU time.
     """
 
-    def __init__(self, receive: Receive, task: asyncio.Task[object]) -> None:
+    def __init__(self, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a request is always served by a task
         self.has_left = False
+        """Whether the client has disconnected, so that the task is cancelled."""
         self._receive = receive
         self._task = task
+        self._cancellations = task.cancelling()
         self._receiving: Generator[asyncio.Future[object] | None, None, Message] | None = None
         self._is_closed = False
-        self._begin = task.get_loop().call_soon(self._run)
+        self._begin: asyncio.Handle | None = None
+
+    def __enter__(self) -> Self:
+        """Return the watch, which has not begun."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """End the watch; raise ClientDisconnect if it has cancelled the task."""
+        self._is_closed = True
+        if self._begin is not None:
+            self._begin.cancel()
+        if self._receiving is not None:
+            self._receiving.close()
+        if self.has_left:
+            is_ours = self._task.uncancel() <= self._cancellations
+            if is_ours and isinstance(exc, asyncio.CancelledError):
+                raise ClientDisconnect from None
+
+    def begin(self) -> None:
+        """Begin to watch; the request's body must have been read."""
+        self._begin = self._task.get_loop().call_soon(self._run)
 
     def _run(self, _waited_for: object = None) -> None:
         """Run `receive` until it waits, and again when the wait is over."""
@@ -332,13 +352,6 @@ class _DisconnectWatch:
             return
         if self.has_left and not self._is_closed:
             self._task.cancel()
-
-    def close(self) -> None:
-        """End the watch."""
-        self._is_closed = True
-        self._begin.cancel()
-        if self._receiving is not None:
-            self._receiving.close()
 
 
 async def start(send: Send, status: int, headers: RawHeaders) -> None:

@@ -385,7 +385,7 @@ class VerificationSettings(Frozen):
         """Whether goals may choose verified policies, unless a request says otherwise."""
         return self.goals and self.limits.allow_goals
 
-    @property
+    @cached_property
     def limits(self) -> VerificationLimits:
         """The limits, as the router reads them."""
         max_cost_usd = math.inf if self.max_cost_usd is None else self.max_cost_usd
