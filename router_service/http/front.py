@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -138,7 +138,7 @@ class Front:
         """Give a request its ids and its trace."""
         path = scope["path"]
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in reversed(scope["headers"])}
-        decision_id = f"dec_{secrets.token_hex(12)}"
+        decision_id = f"dec_{os.urandom(12).hex()}"
         request_id = headers.get("x-request-id", "")[:MAX_REQUEST_ID] or decision_id
         trace = UNTRACED
         if self._tracer is not None and path.startswith(TRACED_PREFIX):
@@ -190,13 +190,13 @@ class Front:
     def _headers(self, headers: Iterable[tuple[bytes, bytes]], call: Call) -> RawHeaders:
         """Return an answer's headers with the request's id and what its path and key require."""
         headers = [*headers]
-        names = {name.lower() for name, _ in headers}
-        if _REQUEST_ID not in names:
-            headers.append((_REQUEST_ID, call.request_id.encode("latin-1")))
+        required: RawHeaders = [(_REQUEST_ID, call.request_id.encode("latin-1"))]
         if is_ui_path(call.path):
-            headers += [header for header in _PAGE_HEADERS if header[0] not in names]
+            required += _PAGE_HEADERS
         elif call.path.startswith(ADMIN_PREFIX):
-            headers += [header for header in _ADMIN_HEADERS if header[0] not in names]
+            required += _ADMIN_HEADERS
+        names = [name.lower() for name, _ in headers]
+        headers += [header for header in required if header[0] not in names]
         if self._gateway.drain.has_begun and call.path.startswith(SHED_PREFIXES):
             # So that the client connects elsewhere.
             headers = [*(each for each in headers if each[0].lower() != _CLOSE[0]), _CLOSE]

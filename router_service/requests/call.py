@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -191,9 +191,9 @@ class Call:
         return sum(known) if known else None
 
     def settle(self, candidate: Candidate) -> None:
-        """Set how long a candidate took, and its usage, which is estimated if it is not reported.
+        """Set what a candidate took and cost; its usage is estimated if it is not reported.
 
-        Does nothing if they are set already: a whole answer is settled before it is sent.
+        Does nothing if that is known already: a whole answer is settled before it is sent.
 
         Providers bill cancelled, broken and rejected answers too, and at least the prompt of each
         attempt. They bill no request that they did not get, or to which they reported an error.
@@ -206,9 +206,9 @@ class Call:
         lost = candidate.attempts if opened is None else candidate.attempts[:-1]
         lost = [attempt for attempt in lost if attempt.is_billed]
         if opened is None:
-            models = [attempt.model for attempt in lost]
-            if candidate.model.name in models:
-                del lost[models.index(candidate.model.name)]
+            names = [attempt.model for attempt in lost]
+            if candidate.model.name in names:
+                del lost[names.index(candidate.model.name)]
                 completion_tokens = 0
         elif opened.reader is not None:
             candidate.identity = opened.reader.identity
@@ -223,46 +223,55 @@ class Call:
                 size_bytes = candidate.unread_bytes or len(opened.body)
                 is_text = request.endpoint.is_routed
                 completion_tokens = size_bytes // CHARACTERS_PER_TOKEN if is_text else 0
-        prompt = Usage(-(-request.body.size_bytes // CHARACTERS_PER_TOKEN), 0, is_estimated=True)
+        prompt_tokens = -(-request.body.size_bytes // CHARACTERS_PER_TOKEN)
         if candidate.usage is None and completion_tokens is not None:
-            candidate.usage = replace(prompt, completion_tokens=completion_tokens)
-        prices = {model.name: model for model in self.plan.candidates}
+            candidate.usage = Usage(prompt_tokens, completion_tokens, is_estimated=True)
+        lost_usd = 0.0
         for attempt in lost:
-            model = prices.get(attempt.model, candidate.model)
+            models = (*self.plan.candidates, candidate.model)
+            model = next(each for each in models if each.name == attempt.model)
+            prompt = Usage(prompt_tokens, 0, is_estimated=True)
             attempt.lost_usd = answer_cost_usd(model, prompt, 0.0) or 0.0
+            lost_usd += attempt.lost_usd
+        if candidate.was_asked:
+            usage = candidate.usage
+            candidate.answer_usd = answer_cost_usd(candidate.model, usage, candidate.seconds)
+        candidate.cost_usd = candidate.answer_usd
+        if lost_usd and (candidate.answer_usd is not None or candidate.usage is None):
+            candidate.cost_usd = (candidate.answer_usd or 0.0) + lost_usd
 
     def decision_headers(self, *, with_cost: bool = False) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe the decision, and the cost if it is known."""
-        plan, accepted = self.plan, self.accepted
+        plan, accepted, policy = self.plan, self.accepted, self.plan.applied_policy
         self.why = self._explain()
-        familiarity = plan.decision.familiarity if plan.decision else None
-        values: dict[str, str | None] = {
-            "x-switchcraft-decision-id": self.decision_id,
-            "x-switchcraft-model": accepted.model.name,
-            "x-switchcraft-reason": self.reason,
-            "x-switchcraft-attempts": str(len(self.attempts)),
-            "x-switchcraft-policy": str(plan.applied_policy) if plan.applied_policy else None,
-            "x-switchcraft-why": self.why,
-            "x-switchcraft-unverified": plan.unverified,
-            "x-switchcraft-risk": plan.risk,
-            "x-switchcraft-familiarity": None if familiarity is None else f"{familiarity:.4f}",
+        values: dict[bytes, str | None] = {
+            b"x-switchcraft-decision-id": self.decision_id,
+            b"x-switchcraft-model": accepted.model.name,
+            b"x-switchcraft-reason": self.reason,
+            b"x-switchcraft-attempts": str(sum([len(each.attempts) for each in self.candidates])),
+            b"x-switchcraft-policy": None if policy is None else str(policy),
+            b"x-switchcraft-why": self.why,
+            b"x-switchcraft-unverified": plan.unverified,
+            b"x-switchcraft-risk": plan.risk,
         }
+        if plan.decision is not None and plan.decision.familiarity is not None:
+            values[b"x-switchcraft-familiarity"] = f"{plan.decision.familiarity:.4f}"
         allowance = self.admitted[1].allowance if self.admitted else None
         if allowance is not None:
-            values["x-switchcraft-budget-left-usd"] = f"{max(0.0, allowance.left_usd):.6f}"
+            values[b"x-switchcraft-budget-left-usd"] = f"{max(0.0, allowance.left_usd):.6f}"
         if plan.budget is not None:
-            values["x-switchcraft-budget-policy"] = plan.budget.policy
-            values["x-switchcraft-expected-accuracy"] = f"{plan.budget.expected_accuracy:.3f}"
+            values[b"x-switchcraft-budget-policy"] = plan.budget.policy
+            values[b"x-switchcraft-expected-accuracy"] = f"{plan.budget.expected_accuracy:.3f}"
         if accepted.arm is not None:
-            values["x-switchcraft-candidates"] = str(len(self.asked))
-            values["x-switchcraft-ungrounded"] = ", ".join(accepted.ungrounded) or None
+            values[b"x-switchcraft-candidates"] = str(len(self.asked))
+            values[b"x-switchcraft-ungrounded"] = ", ".join(accepted.ungrounded) or None
             if accepted.p_correct is not None:
-                values["x-switchcraft-p-correct"] = f"{accepted.p_correct:.4f}"
+                values[b"x-switchcraft-p-correct"] = f"{accepted.p_correct:.4f}"
         if with_cost and (cost_usd := self.cost_usd) is not None:
-            values["x-switchcraft-cost-usd"] = f"{cost_usd:.10f}"
+            values[b"x-switchcraft-cost-usd"] = f"{cost_usd:.10f}"
         return [
             # Model names may be in any script; JSON escapes what a header cannot carry.
-            (name.encode(), value.encode() if value.isascii() else orjson.dumps(str(value)))
+            (name, value.encode() if value.isascii() else orjson.dumps(str(value)))
             for name, value in values.items()
             if value is not None
         ]

@@ -72,8 +72,12 @@ class Candidate:
     answer: ParsedAnswer | None = None
     """The parsed answer, if it arrived completely and is not too large."""
     usage: Usage | None = None
+    answer_usd: float | None = None
+    """Cost of the answer; None if it is unknown, or if no upstream got the request."""
+    cost_usd: float | None = None
+    """Cost of the answer and of the attempts before it; None as for `answer_usd`."""
     identity: AnswerIdentity = NO_IDENTITY
-    """The id and the model that the upstream's answer names."""
+    """The id and the model that the upstream's answer names, if the request is traced."""
     first_byte_s: float | None = None
     """From the request to the upstream until the start of the answer."""
     seconds: float = 0.0
@@ -105,7 +109,7 @@ class Candidate:
         """Note the start of the upstream's answer."""
         self.first_byte_s = time.perf_counter() - self.started_s
         self.opened, self.model = opened, opened.model
-        if opened.reader is None:
+        if opened.reader is None and self.trace.trace_id is not None:
             self.identity = AnswerIdentity.of(opened.value)
         if opened.is_skimmed:
             self.unread_bytes = len(opened.body)
@@ -123,23 +127,6 @@ class Candidate:
             if attempt.was_sent:
                 return True
         return False
-
-    @property
-    def answer_usd(self) -> float | None:
-        """Cost of the answer; None if it is unknown, or if no upstream got the request."""
-        return answer_cost_usd(self.model, self.usage, self.seconds) if self.was_asked else None
-
-    @property
-    def cost_usd(self) -> float | None:
-        """Cost of the answer and of the attempts before it; None as for `answer_usd`."""
-        return self.with_attempts(self.answer_usd)
-
-    def with_attempts(self, answer_usd: float | None) -> float | None:
-        """Return the cost of the answer and of the attempts before it."""
-        lost_usd = sum([each.lost_usd for each in self.attempts])
-        if not lost_usd or (answer_usd is None and self.usage is not None):
-            return answer_usd
-        return (answer_usd or 0.0) + lost_usd
 
     @property
     def failure(self) -> str | None:

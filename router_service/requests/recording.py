@@ -286,7 +286,7 @@ def _add_decision(record: Record, call: Call, decision: Decision) -> None:
 
 def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:
     """Return what is recorded of an answer that a model was asked for."""
-    usage, answer, answer_usd = candidate.usage, candidate.answer, candidate.answer_usd
+    usage, answer = candidate.usage, candidate.answer
     return AnswerResult(
         model=candidate.model.name,
         seconds=candidate.seconds,
@@ -302,8 +302,8 @@ def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:
         cached_tokens=usage.cached_tokens if usage else 0,
         reasoning_tokens=usage.reasoning_tokens if usage else 0,
         is_estimated=usage.is_estimated if usage else False,
-        answer_usd=answer_usd,
-        cost_usd=candidate.with_attempts(answer_usd),
+        answer_usd=candidate.answer_usd,
+        cost_usd=candidate.cost_usd,
         failure=candidate.failure,
         calls=len(answer.calls) if answer else None,
     )
