@@ -17,7 +17,7 @@ from router_service.http.error_responses import ErrorFormat, error_body, status_
 from router_service.http.relay import JSON_TYPE, AnswerRelay
 from router_service.http.transfer import RawHeaders, send_part, send_whole, start
 from router_service.requests.call import Call, Ending
-from router_service.requests.escalation import Verification
+from router_service.requests.verification import Verification
 from router_service.verifier.steps import VerificationLimits
 
 _NOT_CHOSEN = b"The answer is not chosen yet; GET /v1/decisions/{id} explains the choice."

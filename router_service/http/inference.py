@@ -45,13 +45,13 @@ from router_service.http.transfer import (
 )
 from router_service.requests.call import Ending
 from router_service.requests.deciding import plan_request
-from router_service.requests.escalation import check_limits
 from router_service.requests.parsing import (
     Endpoint,
     read_session_header,
     unrouted,
 )
 from router_service.requests.planning import POLICY_HEADER, Plan, PolicyHeaders
+from router_service.requests.verification import check_limits
 from router_service.runtime.engine import Engine
 from router_service.upstream.translation import Translation
 from router_service.verifier.steps import VerificationLimits

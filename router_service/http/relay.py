@@ -31,7 +31,7 @@ from router_service.http.error_responses import (
 from router_service.http.transfer import PartWriter, send_part, send_whole, start
 from router_service.requests.call import Call, Ending
 from router_service.requests.candidates import Candidate
-from router_service.requests.escalation import Verification
+from router_service.requests.verification import Verification
 from router_service.runtime.gateway import Gateway
 from router_service.settings import Model
 from router_service.store.records import UpstreamObject

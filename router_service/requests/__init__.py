@@ -1,1 +1,1 @@
-"""The life of one request: parse, plan, exchange, record."""
+"""The life of one request: parse, plan, answer, record."""
