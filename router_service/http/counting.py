@@ -97,8 +97,8 @@ class CountedTokens(Response):
                 if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
-                parsed = await read_by(lambda b: parse_request(endpoint, b), request, body)
-                models = engine.releases.models_for(parsed.chat.model, info.api_key)
+                parsed = await read_by(self._read, request, body)
+                models = engine.releases.models_for(parsed.model, info.api_key)
                 upstream_request = UpstreamRequest(
                     native_models(models, endpoint.api),
                     endpoint.path,
@@ -118,6 +118,13 @@ class CountedTokens(Response):
             asked = name or models[0].name
             gateway.recorder.ended(info, status, RecordKind.PASSED, model=asked)
 
+    def _read(self, body: bytes) -> ParsedRequest:
+        """Read a request, and what an estimate needs of it; raises InvalidRequestError."""
+        parsed = parse_request(self._endpoint, body)
+        parsed.read_content()
+        parsed.body.release()
+        return parsed
+
     async def _count(
         self, engine: Engine, request: UpstreamRequest, parsed: ParsedRequest
     ) -> tuple[str | None, int, RawHeaders, bytes]:
@@ -130,7 +137,7 @@ class CountedTokens(Response):
             with suppress(UpstreamError), await engine.attempts.start(request, []) as opened:
                 if _is_count(opened):
                     return opened.model.name, opened.status, opened.headers, opened.body
-        attachments = sum(turn.attachments for turn in parsed.chat.conversation.turns)
+        attachments = sum(turn.attachments for turn in parsed.conversation.turns)
         tokens = parsed.requirements.input_tokens + attachments * ATTACHMENT_TOKENS
         return None, 200, ESTIMATED, orjson.dumps({"input_tokens": max(1, tokens)})
 

@@ -46,7 +46,7 @@ class DeferredRelay:
         """Deliver the accepted candidate, the answer of another model, or an error."""
         relay, exchange = self._relay, self._relay.exchange
         comments: asyncio.Task[None] | None = None
-        if exchange.plan.request.chat.stream:
+        if exchange.plan.request.stream:
             comments = asyncio.create_task(self._head.send_keep_alives())
         escalation = Escalation(
             exchange, relay.upstreams, relay.request, relay.gateway, self._limits, self._deliver
@@ -137,7 +137,7 @@ class DeferredHead:
                 if self._keep_alive is None:
                     request = self._exchange.plan.request
                     api = request.endpoint.api or CHAT
-                    self._keep_alive = api.keep_alive(request.chat.model)
+                    self._keep_alive = api.keep_alive(request.model)
                     await start(self._send, 200, self._early_headers())
                 await send_part(self._send, self._keep_alive.ping(), more=True)
 

@@ -53,7 +53,6 @@ from router_service.requests.parsing import (
 )
 from router_service.requests.planning import POLICY_HEADER, Plan, PolicyHeaders
 from router_service.upstream.retries import UpstreamRequest
-from router_service.upstream.translation import Translation
 from router_service.verifier.steps import VerificationLimits
 
 BETA = "beta=true"
@@ -184,15 +183,10 @@ class RoutedAnswer(Response):
                 raise
 
             parsed, endpoint = plan.request, plan.request.endpoint
-            translation: Translation | None = None
-            if endpoint.api is not None:
-                translation = Translation(
-                    endpoint.api,
-                    parsed.body,
-                    parsed.target_of,
-                    info.hold_memory,
-                    partial(gateway.decisions.run, info.key, len(body)),
-                    endpoint.compacts,
+            if parsed.translation is not None:
+                parsed.translation.reserve_memory = info.hold_memory
+                parsed.translation.run_in_thread = partial(
+                    gateway.decisions.run, info.key, len(body)
                 )
             upstream_request = UpstreamRequest(
                 plan.candidates,
@@ -200,7 +194,7 @@ class RoutedAnswer(Response):
                 parsed.body,
                 info.headers,
                 deadline_s,
-                translation=translation,
+                translation=parsed.translation,
                 query=BETA if scope["query_string"] == BETA.encode() else "",
                 expects_json=endpoint.is_json,
                 client=info.key,

@@ -119,7 +119,7 @@ class Escalation:
         self._end_s = max(self._ends_s.values())
         parsed = plan.request
         self._question = Question(
-            parsed.chat.conversation, lambda: as_list(parsed.decoded().get("tools"))
+            parsed.conversation, lambda: as_list(parsed.decoded().get("tools"))
         )
         self._grounded_tools: frozenset[str] | None = None
         """The tools whose values must be explained; None before an answer has calls."""
@@ -169,7 +169,7 @@ class Escalation:
             planner, known = self._plan.planner, state
             if has_calls:
                 if self._grounded_tools is None:
-                    tools = self._plan.request.chat.conversation.tools
+                    tools = self._plan.request.conversation.tools
                     self._grounded_tools = planner.risk.grounded_tools(tools)
                 known = replace(state, grounded_tools=self._grounded_tools)
             return planner.router.next_step(self._question, self._prediction, known)

@@ -170,7 +170,7 @@ class Explainer:
         if not self._pool.by_arm:
             raise NothingToRouteError(self._model_name, tuple(self._pool.models))
         request = parse_request(endpoint, body)
-        conversation = request.chat.conversation
+        conversation = request.conversation
         headers = PolicyHeaders(policy, self._verified_goals)
         plan = self._planner.prepare(request, headers)
         if plan.reason is Reason.CONTINUED:
@@ -180,7 +180,7 @@ class Explainer:
         is_known = self._router.cached(conversation) is not None
         prediction = self._router.predict(conversation, timer)
         is_pinned = plan.reason is Reason.PINNED
-        wanted = self._planner.unalias(request.chat.model)
+        wanted = self._planner.unalias(request.model)
         suffix = None if is_pinned else wanted.partition(":")[2] or None
         asked = self._planner.policy(suffix, headers, plan.risk)
         if plan.arms:
@@ -241,7 +241,7 @@ class Explainer:
             return None
         requested = policy.rule if isinstance(policy.rule, Verified) else None
         unverified = request.unverifiable
-        conversation = request.chat.conversation
+        conversation = request.conversation
         tools = as_list(request.decoded().get("tools"))
         question = Question(conversation, tools)
         arms = tuple(self._planner.models_by_arm(decision))

@@ -322,15 +322,15 @@ class Planner:
 
         Raises ModelNotFoundError, PolicyError and NoCapableModelError.
         """
-        chat, needs, key = request.chat, request.requirements, headers.key
-        wanted = self.unalias(chat.model)
+        key = headers.key
+        wanted = self.unalias(request.model)
         pinned = self._pool.models.get(wanted)
         name, _, suffix = wanted.partition(":")
         is_routed = request.endpoint.is_routed
         if pinned is None and not (is_routed and name == self.model_name):
             served = (*self.names_for(key), *self._pool.models.patterns)
             known = [n for n in served if is_routed or n.partition(":")[0] != self.model_name]
-            raise ModelNotFoundError(chat.model[:200], tuple(known))
+            raise ModelNotFoundError(request.model[:200], tuple(known))
         pool = self.pool_for(key)
         if key.models is not None:
             if pinned is None and headers.policy and not headers.is_granted:
@@ -346,12 +346,13 @@ class Planner:
             baseline=pool.baseline,
         )
         if pinned is not None:
-            if chat.continues is not None:
+            if request.continues is not None:
                 return plan(candidates=(), reason=Reason.CONTINUED)
-            candidates = pool.pinned(pinned, needs, request.obstacles)
+            candidates = pool.pinned(pinned, request)
             return plan(candidates=candidates, reason=Reason.PINNED)
         pool.check_routable(self.model_name)
-        risk = self.risk.rules.highest(chat.conversation.tools) if self.risk.has_demands else None
+        conversation = request.conversation
+        risk = self.risk.rules.highest(conversation.tools) if self.risk.has_demands else None
         policy = self.policy(suffix or None, headers, risk)
         asked = suffix if headers.policy is None else headers.policy
         is_default = asked in {"", DEFAULT}
@@ -366,20 +367,27 @@ class Planner:
         if isinstance(policy.rule, Verified):
             verified, unverified = self._verified(policy, request)
             plan = partial(plan, verified=verified, unverified=unverified)
-        if chat.continues is not None:
+        if request.continues is not None:
             return plan(candidates=(), reason=Reason.CONTINUED)
-        if not (chat.conversation.has_tools and pool.by_arm):
-            candidates = capable_models(pool.chat_models, needs, request.obstacles)
-            is_chat = not chat.conversation.has_tools
+        if not (conversation.has_tools and pool.by_arm):
+            candidates = capable_models(pool.chat_models, request)
+            is_chat = not conversation.has_tools
             reason = Reason.CHAT if is_chat else Reason.UNROUTED
             return plan(candidates=candidates, reason=reason, verified=None)
-        capable = capable_models(pool.arm_models, needs, request.obstacles)
+        capable = capable_models(pool.arm_models, request)
         able = {model.name for model in capable}
         arms = frozenset(arm for arm, model in pool.by_arm.items() if model.name in able)
         candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
         reason = Reason.UNDECIDED
         choosing = self.choosing_policy(policy)
         return plan(candidates=candidates, reason=reason, policy=choosing, arms=arms)
+
+    def find_named(self, request: ParsedRequest) -> Model | None:
+        """Return the model that a request names, or None if it names the router or nothing known.
+
+        Raises UnpricedModelError for a wildcard's model.
+        """
+        return self._pool.models.get(self.unalias(request.model))
 
     def unalias(self, model: str) -> str:
         """Return the name that a client's model name stands for, which may be the same.
@@ -502,23 +510,24 @@ class Planner:
         and ResponseElsewhereError if the request names a model that is not served by the provider
         that stored the response.
         """
-        chat = plan.request.chat
-        assert chat.continues is not None  # noqa: S101 - for types; only called for such requests
+        request = plan.request
+        continues = request.continues
+        assert continues is not None  # noqa: S101 - for types; only called for such requests
         pool = self.pool_for(plan.policy_headers.key)
-        holder, pinned = pool.holder(held), pool.models.get(self.unalias(chat.model))
-        if holder is None or untranslatable(holder, plan.request.obstacles):
-            raise ResponseNotFoundError(chat.continues.id[:200], param=chat.continues.param)
+        holder, pinned = pool.holder(held), pool.models.get(self.unalias(request.model))
+        if holder is None or untranslatable(holder, request):
+            raise ResponseNotFoundError(continues.id[:200], param=continues.param)
         if pinned is not None and pinned.name != holder.name:
             beside = pool.at_same_account(holder, pinned)
             if beside is None:
-                raise ResponseElsewhereError(chat.continues.id[:200], pinned.name, holder.name)
+                raise ResponseElsewhereError(continues.id[:200], pinned.name, holder.name)
             holder = beside
         return replace(plan, candidates=(holder,))
 
     def predict(self, plan: Plan, timer: Timer | None = None) -> Prediction | None:
         """Return the model's prediction, or None if the router fails; CPU-bound."""
         try:
-            return self.router.predict(plan.request.chat.conversation, timer)
+            return self.router.predict(plan.request.conversation, timer)
         except Exception:  # noqa: BLE001 - no failure of the router may fail the request
             _log.exception("router failed, falling back to the most expensive arm")
             return None
@@ -585,7 +594,7 @@ class Planner:
 
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
         """Return the plan with the arm that its policy chooses."""
-        conversation = plan.request.chat.conversation
+        conversation = plan.request.conversation
         floor = self.risk.min_probability(plan.risk)
         policy = (plan.policy or self._choose_once).rule
         decision = self.router.choose(conversation, prediction, policy, plan.arms, floor=floor)
@@ -679,7 +688,7 @@ class Planner:
         if arms[0] == decision.arm:
             decision = replace(decision, ranking=tuple(arms))
         else:
-            conversation = plan.request.chat.conversation
+            conversation = plan.request.conversation
             floor, policy = self.risk.min_probability(plan.risk), plan.policy or self._choose_once
             chosen = self.router.choose(
                 conversation, plan.prediction, policy.rule, arms, floor=floor

@@ -193,7 +193,7 @@ def _record_of(exchange: Exchange) -> Record:
         attempts=len(attempts),
         arm=exchange.arm,
         reason=exchange.reason,
-        stream=plan.request.chat.stream,
+        stream=plan.request.stream,
         calls=len(accepted.answer.calls) if accepted.answer else None,
         actual_cost_usd=exchange.cost_usd,
         first_byte_s=accepted.first_byte_s,

@@ -113,9 +113,9 @@ class Releases:
         If the canary fails, for example because it lacks the policy, the stable release decides.
         """
         trial = self.canary
-        if trial is None:
+        if trial is None or self._stable.find_named(request) is not None:
             return self._stable.prepare(request, headers)
-        if not trial.takes(request.chat.conversation):
+        if not trial.takes(request.conversation):
             return replace(self._stable.prepare(request, headers), trial=trial)
         try:
             plan = trial.planner.prepare(request, headers)

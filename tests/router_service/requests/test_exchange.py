@@ -91,7 +91,7 @@ def test_release_is_not_judged_by_the_clients_errors(
     pool = Pool.build(settings, router.artifact.manifest)
     planner = make_planner(settings, router, pool)
     request = parse_request(CHAT, json.dumps(BODY).encode())
-    plan = planner.choose(planner.prepare(request), router.predict(request.chat.conversation))
+    plan = planner.choose(planner.prepare(request), router.predict(request.conversation))
     plan = replace(plan, track=Track.CANARY, trial=trial)
 
     async def record() -> None:

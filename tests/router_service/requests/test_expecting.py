@@ -42,7 +42,7 @@ def answered(
     name = model if policy is None else f"{model}:{policy}"
     plan = planner.prepare(parse_request(CHAT, json.dumps(BODY | {"model": name}).encode()))
     if plan.arms:
-        plan = planner.choose(plan, router.predict(plan.request.chat.conversation))
+        plan = planner.choose(plan, router.predict(plan.request.conversation))
     exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
     exchange.end(200, Ending.COMPLETE)
     return exchange

@@ -142,12 +142,6 @@ def test_invalid_and_overloaded_requests_are_refused() -> None:
     asyncio.run(check())
 
 
-def test_plans_of_equal_requests_are_equal() -> None:
-    """The release plans the same request equally each time."""
-    _, ((first, _), (second, _)) = planned(FakeRouter(), body(), body())
-    assert first == second
-
-
 PROMPT = {"model": "small", "messages": ASK}
 IMAGE = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
 COMPLETIONS, EMBEDDINGS = unrouted("/completions"), unrouted("/embeddings")

@@ -39,7 +39,7 @@ def plan(
     }
     request = parse_request(CHAT, orjson.dumps(body))
     prepared = planner.prepare(request, PolicyHeaders(policy))
-    return planner.explore(planner.choose(prepared, ROUTER.predict(request.chat.conversation)))
+    return planner.explore(planner.choose(prepared, ROUTER.predict(request.conversation)))
 
 
 def level(**fields: object) -> dict[str, object]:
