@@ -57,9 +57,7 @@ class DeferredRelay:
                 models = list(escalation.models_left.values())
                 if not models:
                     raise escalation.first_error
-                exchange.plan = replace(
-                    exchange.plan, verified=None, unverified=escalation.obstacle
-                )
+                exchange.plan.leave_unverified(escalation.obstacle)
                 relay.request = replace(
                     relay.request, candidates=models, max_models=escalation.asks_left
                 )

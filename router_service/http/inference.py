@@ -231,7 +231,7 @@ async def _within_budget(
     cost = plan.expected_cost(1 if limits is None else limits.max_candidates)
     allowance_usd = await reserve(request, receive, cost)
     if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
-        plan = plan.planner.within(plan, allowance_usd)
+        plan.planner.within(plan, allowance_usd)
     if limits is not None and allowance_usd < limits.max_cost_usd and plan.decision is not None:
         # The cheapest arm may always be asked.
         cheapest_usd = min(plan.decision.cost_usd.values())

@@ -174,8 +174,7 @@ class AnswerRelay:
             return
         exchange.accepted = candidate
         if candidate.arm is not None:
-            unverified = UnverifiedReason.CANDIDATES_FAILED
-            exchange.plan = replace(exchange.plan, verified=None, unverified=unverified)
+            exchange.plan.leave_unverified(UnverifiedReason.CANDIDATES_FAILED)
         await self.deliver(candidate)
 
     async def deliver(self, candidate: Candidate) -> None:

@@ -98,7 +98,7 @@ class Escalation:
         assert plan.prediction is not None  # noqa: S101
         self._exchange = exchange
         self._plan = plan
-        self._policy = plan.verified.rule
+        self._policy = plan.verified
         self._decision = plan.decision
         self._prediction = plan.prediction
         self._models: Mapping[str, Model] = plan.planner.models_by_arm(plan.decision)
@@ -233,7 +233,7 @@ class Escalation:
         """Record the candidate that is delivered, and why its answer is not verified, if so."""
         exchange = self._exchange
         exchange.accepted = candidate
-        exchange.plan = replace(exchange.plan, unverified=unverified)
+        exchange.plan.unverified = unverified
 
     def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
         """Return the first of these arms that may be asked together."""

@@ -207,7 +207,7 @@ class Exchange:
             "x-switchcraft-model": accepted.model.name,
             "x-switchcraft-reason": self.reason,
             "x-switchcraft-attempts": str(len(self.attempts)),
-            "x-switchcraft-policy": str(plan.applied_policy) if plan.applied_policy else None,
+            "x-switchcraft-policy": str(plan.policy) if plan.policy else None,
             "x-switchcraft-why": self.why,
             "x-switchcraft-unverified": plan.unverified,
             "x-switchcraft-risk": plan.risk,
@@ -251,7 +251,7 @@ class Exchange:
                 accepted.p_correct,
                 accepted.ungrounded,
                 stop=explain_stop(
-                    self.stop, str(verified.rule) if verified else "", self.plan.planner.labels
+                    self.stop, str(verified) if verified else "", self.plan.planner.labels
                 ),
             )
         elif reason == Reason.FALLBACK:

@@ -27,9 +27,9 @@ from router_service.policies.registry import parse_policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.packing import PackedView
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
-from router_service.requests.planning import DecidingRouter, Planner, PolicyHeaders
+from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
-from router_service.router import Choice, Decision, Prediction, choices
+from router_service.router import Choice, Decision, Prediction, Router, choices
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import VerificationState
 
@@ -119,7 +119,7 @@ class Explainer:
     """Explains requests by the stable release; CPU-bound, and safe to share between threads."""
 
     def __init__(
-        self, router: DecidingRouter, pool: Pool, planner: Planner, *, verified_goals: bool = False
+        self, router: Router, pool: Pool, planner: Planner, *, verified_goals: bool = False
     ) -> None:
         """Explain the plans of this planner and router.
 
@@ -174,7 +174,7 @@ class Explainer:
         headers = PolicyHeaders(policy, self._verified_goals)
         plan = self._planner.prepare(request, headers)
         if plan.reason is Reason.CONTINUED:
-            plan = self._planner.continued(plan, None)
+            self._planner.continued(plan, None)
         # Predict even if the gateway chooses the model, so that the prediction can be shown.
         timer = Timer(time.perf_counter)
         is_known = self._router.cached(conversation) is not None
@@ -184,11 +184,12 @@ class Explainer:
         suffix = None if is_pinned else wanted.partition(":")[2] or None
         asked = self._planner.policy(suffix, headers, plan.risk)
         if plan.arms:
-            adapted = self._planner.adapt(plan, prediction)
-            if adapted.policy is not plan.policy:
-                asked = adapted.applied_policy or asked
-            plan = self._planner.choose(adapted, prediction)
-        chosen_by = (plan.policy or self._planner.choosing_policy(asked)).rule
+            before = plan.policy
+            self._planner.adapt(plan, prediction)
+            if plan.policy is not before:
+                asked = plan.policy or asked
+            self._planner.choose(plan, prediction)
+        chosen_by = self._planner.choosing_policy(plan.policy or asked).rule
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )

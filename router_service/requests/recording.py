@@ -172,7 +172,7 @@ class Recorder:
 def _record_of(exchange: Exchange) -> Record:
     """Return the record of a planned request."""
     info, plan, accepted = exchange.info, exchange.plan, exchange.accepted
-    policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
+    policy, decision, usage = plan.policy, plan.decision, accepted.usage
     error, conversation = accepted.error, plan.conversation
     attempts = exchange.attempts
     deployments = accepted.attempts or attempts

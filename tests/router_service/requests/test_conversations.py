@@ -98,17 +98,10 @@ def decide(
     states = Conversations(local, None, Metrics(), clock=lambda: 1.0)
     turn = asyncio.run(states.begin(request, None, None))
     plan = planner.prepare(request, PolicyHeaders(policy))
-    plan = Plan(
-        request,
-        plan.candidates,
-        plan.reason,
-        planner,
-        plan.arms,
-        risk=plan.risk,
-        policy=plan.policy,
-        conversation=turn,
-    )
-    return planner.explore(planner.choose(plan, ROUTER.predict(request.conversation)))
+    plan.conversation = turn
+    planner.choose(plan, ROUTER.predict(request.conversation))
+    planner.explore(plan)
+    return plan
 
 
 @pytest.mark.parametrize(

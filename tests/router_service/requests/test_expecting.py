@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -42,7 +41,7 @@ def answered(
     name = model if policy is None else f"{model}:{policy}"
     plan = planner.prepare(parse_request(CHAT, json.dumps(BODY | {"model": name}).encode()))
     if plan.arms:
-        plan = planner.choose(plan, router.predict(plan.request.conversation))
+        planner.choose(plan, router.predict(plan.request.conversation))
     exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
     exchange.end(200, Ending.COMPLETE)
     return exchange
@@ -76,7 +75,7 @@ def test_fallback_counts_with_the_model_that_answered() -> None:
 def test_verified_answer_has_the_probability_of_the_verifier() -> None:
     """Also if the baseline model gave it, because its probability is still the router's."""
     exchange = answered()
-    exchange.plan = replace(exchange.plan, verified=NamedPolicy(Verified(0.01)))
+    exchange.plan.policy = NamedPolicy(Verified(0.01))
     large = next(m for m in exchange.plan.candidates if m.name == "large")
     exchange.accepted = Candidate(large, "large", 1, p_correct=0.95)
     found = expect_answer(exchange)

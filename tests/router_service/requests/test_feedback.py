@@ -42,7 +42,7 @@ def ended(model: str = "switchcraft") -> Exchange:
     planner = make_planner(SETTINGS, ROUTER, pool)
     plan = planner.prepare(request)
     if plan.arms:
-        plan = planner.choose(plan, ROUTER.predict(request.conversation))
+        planner.choose(plan, ROUTER.predict(request.conversation))
     exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
     exchange.end(200, Ending.COMPLETE)
     exchange.accepted.answer = ParsedAnswer(
