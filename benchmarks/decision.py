@@ -185,8 +185,8 @@ async def _processor_time(gateway: Gateway, bodies: Sequence[bytes]) -> Mapping[
             continue
         router, decoded = plan.planner.router, plan.request.decoded()
         started_s = time.process_time()
-        question = Question(plan.request.chat.conversation, decoded["tools"])
-        state = VerificationState(plan.verified.rule, plan.arms)
+        question = Question(plan.request.conversation, decoded["tools"])
+        state = VerificationState(plan.verified, plan.arms)
         arm, *_ = router.next_step(question, plan.prediction, state).ask
         asked_s = time.process_time()
         candidates = [ArmAnswer(arm, answer_with_call(decoded, 0))]

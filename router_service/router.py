@@ -512,7 +512,7 @@ class Router:
         return self._viewer.view(conversation)
 
     @property
-    def caches(self) -> dict[str, Cache[Any, Any]]:
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The router's caches by name; some may be shared with other routers."""
         return {"predictions": self._predictions, **self._packer.caches}
 

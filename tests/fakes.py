@@ -28,7 +28,7 @@ from router_service.policies.verified import Verified
 from router_service.predictor.familiarity import FamiliaritySpec
 from router_service.predictor.model import Execution
 from router_service.predictor.packing import PackedView, PackingSpec
-from router_service.router import Decision, Prediction, decide_among
+from router_service.router import Decision, Prediction, Router, decide_among
 from router_service.verifier.answer_features import Question
 from router_service.verifier.graphs import VerifierSpec
 from router_service.verifier.steps import Step, UnverifiedReason, VerificationState
@@ -59,7 +59,7 @@ def manifest(
     )
 
 
-class FakeRouter:
+class FakeRouter(Router):
     """Router with fixed probabilities; `asked` keeps the conversations."""
 
     def __init__(

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from router_service.requests.planning import POLICY_HEADER, DecidingRouter
+from router_service.requests.planning import POLICY_HEADER
+from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import (
     BreakerSettings,
@@ -41,7 +42,7 @@ def sandbox_settings(
 
 
 @contextmanager
-def gateway_client(settings: Settings, router: DecidingRouter) -> Iterator[httpx.Client]:
+def gateway_client(settings: Settings, router: Router) -> Iterator[httpx.Client]:
     """Serve a gateway; yield a client whose base URL is the gateway's."""
     with (
         served(create_app(settings, router)) as url,

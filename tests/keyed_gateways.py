@@ -13,7 +13,7 @@ import httpx
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
-from router_service.requests.planning import DecidingRouter
+from router_service.router import Router
 from router_service.runtime.gateway import Gateway
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
@@ -54,7 +54,7 @@ class KeyedGateway:
 
 @contextmanager
 def keyed_gateway(
-    sandbox: Sandbox, settings: Settings | None = None, router: DecidingRouter | None = None
+    sandbox: Sandbox, settings: Settings | None = None, router: Router | None = None
 ) -> Iterator[KeyedGateway]:
     """Serve a gateway whose models are the fake routers' arms."""
     settings = settings or Settings.sandbox(

@@ -17,7 +17,13 @@ from pydantic import BaseModel
 from router_service.apis import schemas
 from router_service.apis.answer_errors import AnswerError, error_fields, is_error, read_error
 from router_service.apis.answers import AnswerRecord, ParsedAnswer
-from router_service.apis.conversation import ChatRequest, Json, as_list, parse_chat_request
+from router_service.apis.conversation import (
+    ChatRequest,
+    Json,
+    Reference,
+    as_list,
+    parse_chat_request,
+)
 from router_service.apis.openapi import ErrorBody, RequestSchema
 from router_service.apis.parts import Answer, Event, Request, Stop
 from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
@@ -278,6 +284,13 @@ class Api(UpstreamApi):
         Raises InvalidRequestError.
         """
         return parse_chat_request(chat_body)
+
+    def continued(self, body: Mapping[str, Json]) -> Reference | None:
+        """Return the stored response or conversation that a decoded body continues, if any.
+
+        Raises InvalidRequestError.
+        """
+        return None
 
     def chat_messages(self, chat_body: Mapping[str, Json]) -> list[Json]:
         """Return the chat messages of a body that `to_chat` returned, for logs."""

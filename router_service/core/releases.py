@@ -10,8 +10,9 @@ If all pass, the gateway serves them. Otherwise it refuses them and keeps the pr
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -232,3 +233,52 @@ def find_exceeded_limit(
     means = f"a request cost {canary.mean_cost_usd:.6f} USD on average"
     text = f"{means}, against {stable.mean_cost_usd:.6f} USD with the stable release"
     return ExceededLimit("cost", text)
+
+
+OnExcess = Callable[[Canary, ExceededLimit], None]
+
+Tallies = Mapping[Track, ReleaseStats]
+
+
+class CanaryTrial:
+    """Trial of a canary release on a share of the conversations, with both releases' results.
+
+    The trial ends when the canary exceeds a limit. From then on, the stable release decides for all
+    conversations.
+    """
+
+    def __init__(
+        self,
+        canary: Canary,
+        on_excess: OnExcess,
+        tallies: Tallies | None = None,
+    ) -> None:
+        """Start, or continue with the `tallies` of an earlier trial of the same canary.
+
+        `on_excess` is called once, on the event loop, if the canary exceeds a limit.
+        """
+        self.canary = canary
+        self.tallies: Tallies = tallies or {track: ReleaseStats() for track in Track}
+        self._on_excess = on_excess
+        self._is_over = False
+
+    def takes(self, opening: Iterable[str]) -> bool:
+        """Return whether the canary decides for a conversation that begins with these texts."""
+        if self._is_over:
+            return False
+        # A number in [0, 1) from the conversation's opening, and different for each release.
+        facts = "\0".join((self.canary.release.key, *opening))
+        digest = hashlib.sha256(facts.encode(errors="surrogatepass")).digest()
+        return int.from_bytes(digest[:8]) / 2**64 < self.canary.share
+
+    def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
+        """Count a request that has ended, and end the trial if the canary exceeds a limit."""
+        self.tallies[track].add(has_failed=has_failed, cost_usd=cost_usd)
+        if self._is_over or track is not Track.CANARY:
+            return
+        excess = find_exceeded_limit(
+            self.tallies[Track.CANARY], self.tallies[Track.STABLE], self.canary
+        )
+        if excess is not None:
+            self._is_over = True
+            self._on_excess(self.canary, excess)

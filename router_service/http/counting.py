@@ -31,7 +31,7 @@ from router_service.http.transfer import (
 )
 from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate
-from router_service.requests.parsing import Endpoint, parse_request
+from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
 from router_service.requests.pool import native_models
 from router_service.runtime.engine import Engine
 from router_service.settings import Model
@@ -99,8 +99,8 @@ class CountedTokens(Response):
                 if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
-                call.request = await read_by(lambda b: parse_request(endpoint, b), request, body)
-                models = engine.releases.models_for(call.request.chat.model, call.key)
+                call.request = await read_by(self._read, request, body)
+                models = engine.releases.models_for(call.request.model, call.key)
                 counted = self._count(engine, call, native_models(models, endpoint.api))
                 name, status, headers, answer = await unless_client_leaves(receive, counted)
             except (ClientDisconnect, SwitchcraftError) as exc:
@@ -109,6 +109,13 @@ class CountedTokens(Response):
             await send_whole(send, status, headers, answer)
             asked = name or models[0].name
             gateway.recorder.ended(call, status, RecordKind.PASSED, model=asked)
+
+    def _read(self, body: bytes) -> ParsedRequest:
+        """Read a request, and what an estimate needs of it; raises InvalidRequestError."""
+        parsed = parse_request(self._endpoint, body)
+        parsed.read_content()
+        parsed.body.release()
+        return parsed
 
     async def _count(
         self, engine: Engine, call: Call, models: Sequence[Model]
@@ -126,7 +133,7 @@ class CountedTokens(Response):
             ):
                 if _is_count(opened):
                     return opened.model.name, opened.status, opened.headers, opened.body
-        attachments = sum(turn.attachments for turn in call.request.chat.conversation.turns)
+        attachments = sum(turn.attachments for turn in call.request.conversation.turns)
         tokens = call.request.requirements.input_tokens + attachments * ATTACHMENT_TOKENS
         return None, 200, ESTIMATED, orjson.dumps({"input_tokens": max(1, tokens)})
 

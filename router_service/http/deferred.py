@@ -37,7 +37,7 @@ async def relay_verified(
     head = DeferredHead(relay.send, call, relay.error_format, keep_alive_s)
     relay.send, relay.writer = head.send, None
     keep_alives: asyncio.Task[None] | None = None
-    if call.request.chat.stream:
+    if call.request.stream:
         keep_alives = asyncio.create_task(head.send_keep_alives())
     try:
         await relay.run()
@@ -97,7 +97,7 @@ class DeferredHead:
                 if self._keep_alive is None:
                     request = self._call.request
                     api = request.endpoint.api or CHAT
-                    self._keep_alive = api.keep_alive(request.chat.model)
+                    self._keep_alive = api.keep_alive(request.model)
                     await start(self._send, 200, self._early_headers())
                 await send_part(self._send, self._keep_alive.ping(), more=True)
 

@@ -53,7 +53,6 @@ from router_service.requests.parsing import (
 from router_service.requests.planning import POLICY_HEADER, Plan, PolicyHeaders
 from router_service.requests.verification import check_limits
 from router_service.runtime.engine import Engine
-from router_service.upstream.translation import Translation
 from router_service.verifier.steps import VerificationLimits
 
 BETA = "beta=true"
@@ -207,17 +206,11 @@ class RoutedAnswer(Response):
             if plan.verified is not None:
                 check_limits(plan, limits)
             if grant.reserves:
-                plan, limits = await _within_budget(request, plan, limits)
-        endpoint, size_bytes = plan.request.endpoint, len(body)
-        if endpoint.api is not None:
-            call.translation = Translation(
-                endpoint.api,
-                plan.request.body,
-                plan.request.target_of,
-                call.hold_memory,
-                partial(gateway.decisions.run, call.key.name, size_bytes),
-                endpoint.compacts,
-            )
+                limits = await _within_budget(request, plan, limits)
+        call.translation = plan.request.translation
+        if call.translation is not None:
+            run = partial(gateway.decisions.run, call.key.name, len(body))
+            call.translation.reserve_memory, call.translation.run_in_thread = call.hold_memory, run
         call.query = BETA if request.scope["query_string"] == BETA.encode() else ""
         call.begin(plan)
         return None if plan.verified is None else limits
@@ -233,15 +226,15 @@ class RoutedAnswer(Response):
 
 async def _within_budget(
     request: Request, plan: Plan, limits: VerificationLimits
-) -> tuple[Plan, VerificationLimits]:
-    """Reserve the cost of a plan; return the plan and its limits within what the budget allows."""
+) -> VerificationLimits:
+    """Reserve the cost of a plan, change it to what the budget allows, and return its limits."""
     is_verified = plan.verified is not None
     cost = plan.expected_cost(limits.max_candidates if is_verified else 1)
     allowance_usd = await reserve(request, cost)
     if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
-        plan = plan.planner.within(plan, allowance_usd)
+        plan.planner.within(plan, allowance_usd)
     if is_verified and allowance_usd < limits.max_cost_usd and plan.decision is not None:
         # The cheapest arm may always be asked.
         cheapest_usd = min(plan.decision.cost_usd.values())
         limits = replace(limits, max_cost_usd=max(allowance_usd, cheapest_usd))
-    return plan, limits
+    return limits

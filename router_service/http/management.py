@@ -515,7 +515,7 @@ async def status(request: Request) -> GatewayStatus:
     """Return the release that serves, what is unreachable, and the last reload that failed."""
     gateway = gateway_of(request)
     failure = gateway.database.failure
-    trial = gateway.engine.releases.canary
+    trial = gateway.engine.releases.trial
     statistics = (
         ReleaseStatistics(
             release=track,

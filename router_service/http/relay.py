@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from starlette.types import Send
 
@@ -112,7 +112,7 @@ class AnswerRelay:
         models = list(verification.models_left.values())
         if not models:
             raise verification.first_error
-        call.plan = replace(call.plan, verified=None, unverified=verification.obstacle)
+        call.plan.leave_unverified(verification.obstacle)
         return await self._first_usable(models, verification.asks_left)
 
     async def _first_usable(
@@ -201,8 +201,7 @@ class AnswerRelay:
             return
         call.accepted = candidate
         if candidate.arm is not None:
-            unverified = UnverifiedReason.CANDIDATES_FAILED
-            call.plan = replace(call.plan, verified=None, unverified=unverified)
+            call.plan.leave_unverified(UnverifiedReason.CANDIDATES_FAILED)
         await self._send_whole(candidate)
 
     async def _send_error(self, exc: UpstreamError) -> None:

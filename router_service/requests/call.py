@@ -242,7 +242,7 @@ class Call:
 
     def decision_headers(self, *, with_cost: bool = False) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe the decision, and the cost if it is known."""
-        plan, accepted, policy = self.plan, self.accepted, self.plan.applied_policy
+        plan, accepted, policy = self.plan, self.accepted, self.plan.policy
         self.why = self._explain()
         values: dict[bytes, str | None] = {
             b"x-switchcraft-decision-id": self.decision_id,
@@ -294,7 +294,7 @@ class Call:
                 accepted.p_correct,
                 accepted.ungrounded,
                 stop=explain_stop(
-                    self.stop, str(verified.rule) if verified else "", self.plan.planner.labels
+                    self.stop, str(verified) if verified else "", self.plan.planner.labels
                 ),
             )
         elif reason == Reason.FALLBACK:

@@ -58,7 +58,7 @@ class Conversations:
         self, request: ParsedRequest, session: str | None, caller: str | None
     ) -> ConversationTurn:
         """Return a request's place in its conversation."""
-        conversation = request.chat.conversation
+        conversation = request.conversation
         key = conversation_key(request, session, caller)
         state = await self._find(key)
         turns = len(conversation.turns)

@@ -84,10 +84,12 @@ async def plan_request(  # noqa: PLR0913
 
     def prepare() -> tuple[Plan, Prediction | None]:
         request = parse_request(endpoint, body)
-        timer.end(StageName.PARSE)
         plan = releases.prepare(request, headers)
+        if key.has_budget:  # it reserves what the request may cost
+            request.read_content()
+        timer.end(StageName.PARSE)
         router = plan.planner.router
-        return plan, router.cached(request.chat.conversation) if plan.arms else None
+        return plan, router.cached(request.conversation) if plan.arms else None
 
     def prepare_and_predict() -> tuple[Plan, Prediction | None]:
         timer.end(StageName.QUEUE)
@@ -111,21 +113,22 @@ async def plan_request(  # noqa: PLR0913
         plan, prediction = prepare()
         if plan.arms and prediction is None:
             plan, prediction = await resources.decisions.run(caller, len(body), predict)
-    if plan.request.chat.continues is not None:
-        held = await resources.ownership.holder(viewer, plan.request.chat.continues)
-        plan = plan.planner.continued(plan, held)
+    if plan.request.continues is not None:
+        held = await resources.ownership.holder(viewer, plan.request.continues)
+        plan.planner.continued(plan, held)
     elif plan.arms and prediction is not None:
-        plan = plan.planner.adapt(plan, prediction)
+        plan.planner.adapt(plan, prediction)
         if engine.settings.router.conversations.enabled:
+            request = plan.request
             if plan.verified is None:
-                turn = await resources.conversations.begin(plan.request, session, caller)
-                plan = replace(plan, conversation=turn)
-            conversation_id = conversation_key(plan.request, session, caller)
-            plan = replace(plan, conversation_id=conversation_id)
-        plan = releases.choose(plan, prediction)
+                plan.conversation = await resources.conversations.begin(request, session, caller)
+            plan.conversation_id = conversation_key(request, session, caller)
+        plan.planner.choose(plan, prediction)
+        plan.planner.explore(plan)
         timer.end(StageName.SELECT)
     elif plan.verified is not None:
-        plan = replace(plan, verified=None, unverified=UnverifiedReason.ROUTER_FAILED)
+        plan.leave_unverified(UnverifiedReason.ROUTER_FAILED)
+    plan.request.body.release()
     seconds = time.perf_counter() - started_s
     resources.metrics.decision_seconds.observe(seconds)
     if seconds > engine.settings.router.latency_budget_s:

@@ -25,10 +25,10 @@ def expect_answer(call: Call) -> Expectation | None:
     if p_correct is None:
         p_correct = decision.probabilities.get(arm or "")
     p_baseline = decision.probabilities.get(baseline_arm or "")
-    policy = plan.policy if accepted.arm is None else plan.verified
-    if p_correct is None or p_baseline is None or policy is None:
+    rule = plan.choosing_rule if accepted.arm is None else plan.verified
+    if p_correct is None or p_baseline is None or rule is None:
         return None
     if arm == baseline_arm and accepted.p_correct is None:
         return Expectation(p_correct, p_correct)
-    error = errors.find(str(policy.rule))
+    error = errors.find(str(rule))
     return None if error is None else error.expect(p_correct, p_baseline)

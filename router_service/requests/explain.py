@@ -27,9 +27,9 @@ from router_service.policies.registry import parse_policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.packing import PackedView
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
-from router_service.requests.planning import DecidingRouter, Planner, PolicyHeaders
+from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
-from router_service.router import Choice, Decision, Prediction, choices
+from router_service.router import Choice, Decision, Prediction, Router, choices
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import VerificationState
 
@@ -119,7 +119,7 @@ class Explainer:
     """Explains requests by the stable release; CPU-bound, and safe to share between threads."""
 
     def __init__(
-        self, router: DecidingRouter, pool: Pool, planner: Planner, *, verified_goals: bool = False
+        self, router: Router, pool: Pool, planner: Planner, *, verified_goals: bool = False
     ) -> None:
         """Explain the plans of this planner and router.
 
@@ -170,25 +170,26 @@ class Explainer:
         if not self._pool.by_arm:
             raise NothingToRouteError(self._model_name, tuple(self._pool.models))
         request = parse_request(endpoint, body)
-        conversation = request.chat.conversation
+        conversation = request.conversation
         headers = PolicyHeaders(policy, self._verified_goals)
         plan = self._planner.prepare(request, headers)
         if plan.reason is Reason.CONTINUED:
-            plan = self._planner.continued(plan, None)
+            self._planner.continued(plan, None)
         # Predict even if the gateway chooses the model, so that the prediction can be shown.
         timer = Timer(time.perf_counter)
         is_known = self._router.cached(conversation) is not None
         prediction = self._router.predict(conversation, timer)
         is_pinned = plan.reason is Reason.PINNED
-        wanted = self._planner.unalias(request.chat.model)
+        wanted = self._planner.unalias(request.model)
         suffix = None if is_pinned else wanted.partition(":")[2] or None
         asked = self._planner.policy(suffix, headers, plan.risk)
         if plan.arms:
-            adapted = self._planner.adapt(plan, prediction)
-            if adapted.policy is not plan.policy:
-                asked = adapted.applied_policy or asked
-            plan = self._planner.choose(adapted, prediction)
-        chosen_by = (plan.policy or self._planner.choosing_policy(asked)).rule
+            before = plan.policy
+            self._planner.adapt(plan, prediction)
+            if plan.policy is not before:
+                asked = plan.policy or asked
+            self._planner.choose(plan, prediction)
+        chosen_by = self._planner.choosing_policy(plan.policy or asked).rule
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )
@@ -241,7 +242,7 @@ class Explainer:
             return None
         requested = policy.rule if isinstance(policy.rule, Verified) else None
         unverified = request.unverifiable
-        conversation = request.chat.conversation
+        conversation = request.conversation
         tools = as_list(request.decoded().get("tools"))
         question = Question(conversation, tools)
         arms = tuple(self._planner.models_by_arm(decision))

@@ -132,8 +132,16 @@ class BackgroundLog:
         ended, answer, settings = item, item.accepted.answer, self._settings
         is_checked = settings.check_calls and answer is not None and bool(answer.calls)
         reads_body = is_checked or self.keeps_content or settings.evidence
-        body = ended.plan.request.decoded() if reads_body else {}
         validities: Sequence[CallValidity] = ()
+        body: Mapping[str, Json] = {}
+        if reads_body:
+            try:
+                ended.plan.request.read_content()
+                body = ended.plan.request.decoded()
+            except InvalidRequestError:  # the named model's upstream has accepted it
+                unread = len(answer.calls) if is_checked and answer is not None else 0
+                self._count_calls(ended, [CallValidity.UNCHECKED] * unread)
+                return
         if is_checked and answer is not None:
             checker = CallChecker(parameters_by_tool(body))
             validities = [checker.check(call) for call in answer.calls]

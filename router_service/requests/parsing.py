@@ -1,38 +1,29 @@
-"""Parse a request body once, for the router, all releases, upstreams and logs."""
+"""Read a request body once, for the router, all releases, upstreams and logs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 
-from router_service.apis.api import Api, UpstreamApi
+from router_service.apis.api import Api
 from router_service.apis.capabilities import Feature, Requirements, read_requirements
 from router_service.apis.conversation import (
-    ChatRequest,
     Conversation,
     Json,
     decode_object,
-    parse_chat_request,
+    parse_conversation,
     read_model,
     read_stream,
 )
-from router_service.apis.registry import APIS
-from router_service.apis.request_translation import obstacles, read_request
 from router_service.checker.usability import AnswerTerms
-from router_service.core.errors import (
-    InvalidRequestError,
-)
-from router_service.core.resources import (
-    Cache,
-    shared_cache,
-    stop_if_abandoned,
-)
-from router_service.core.strict_json import loads, loads_exactly
+from router_service.core.errors import InvalidRequestError
+from router_service.core.resources import stop_if_abandoned
 from router_service.core.values import request_value
-from router_service.settings import Deployment
 from router_service.upstream.bodies import BodyTemplate
+from router_service.upstream.translation import Translation
 from router_service.verifier.steps import (
     UnverifiedReason,
     why_unverifiable,
@@ -85,9 +76,6 @@ def read_session(body: Mapping[str, Json]) -> str | None:
 
 _MEDIA = frozenset({Feature.IMAGES, Feature.AUDIO, Feature.FILES})
 
-MAX_NAMED_FIELDS = 8
-"""Most fields of a request that an error names as reasons why a model cannot get the request."""
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -130,16 +118,16 @@ class Endpoint:
             return body
         return self.api.to_chat(self.api.compacting(body) if self.compacts else body)
 
-    def parse(self, body: Mapping[str, Json]) -> ChatRequest:
-        """Parse a body that `read` returned; raises InvalidRequestError.
+    def parse(self, body: Mapping[str, Json]) -> Conversation:
+        """Return the conversation of a body that `read` returned; raises InvalidRequestError.
 
         What an API requires for an answer, such as its longest length, is not needed for a count.
         """
         if self.api is None:
-            return ChatRequest(read_model(body), read_stream(body), Conversation(turns=()))
+            return Conversation(turns=())
         if self.path == self.api.counting_path:
-            return parse_chat_request(body)
-        return self.api.parse(body)
+            return parse_conversation(body)
+        return self.api.parse(body).conversation
 
 
 _JSON_PATHS = {"/embeddings", "/completions"}
@@ -162,70 +150,105 @@ def unrouted(path: str) -> Endpoint:
 
 
 @request_value(frozen=True, slots=True)
-class ParsedRequest:
-    """A request body, parsed once and then used by all releases and logs."""
+class _Content:
+    """What only the router, fallbacks and budgets need to know of a request."""
 
-    endpoint: Endpoint
-    chat: ChatRequest
+    conversation: Conversation
     requirements: Requirements
-    body: BodyTemplate
-    """The body as the client sent it; each deployment gets it with its own name of the model."""
-    session: str | None
-    """The name that the body gives to the conversation, if any."""
     unverifiable: UnverifiedReason | None
-    """Why the answer cannot be verified, or None if it can be."""
-    max_output_tokens: int | None
-    """The longest answer that the request allows; None if it does not say so."""
-    answers: int
-    """How many answers the request asks for."""
-    terms: AnswerTerms | None = None
-    """What the answer may contain; None if it is not read, or is not the whole answer."""
-    _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    """Fields that each API cannot express; empty until a request has to be translated."""
+    terms: AnswerTerms | None
 
-    def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
-        """Return descriptions of what keeps the request from being sent to a deployment.
 
-        Raises InvalidRequestError if it would have to be translated, but is malformed.
+class ParsedRequest:
+    """A request body, decoded once. What is not needed for every request is read when it is needed.
+
+    Reading raises InvalidRequestError if the body is malformed. An upstream that speaks the
+    client's API judges the rest itself, so what is not needed is not checked.
+    """
+
+    def __init__(self, endpoint: Endpoint, body: BodyTemplate) -> None:
+        """Read which model should answer, and how; raises InvalidRequestError."""
+        api, fields = endpoint.api, body.fields
+        self.endpoint = endpoint
+        self.body = body
+        """The body as the client sent it; each deployment gets it with its own name of the model.
         """
-        api = self.endpoint.api
-        if api is None or self.target_of(deployment) is not None:
-            return ()
-        lost = self._lost(api, deployment.apis[0]) if deployment.apis else ()
-        shown = [f"the field {path!r} of {api.title}" for path in lost[:MAX_NAMED_FIELDS]]
-        more = (f"{len(lost) - len(shown)} more fields",) if len(lost) > len(shown) else ()
-        return (*shown, *more) or (api.title,)
+        try:
+            self.model = read_model(fields)
+            self.stream = read_stream(fields)
+            self.continues = None if api is None else api.continued(fields)
+        except InvalidRequestError:
+            endpoint.parse(endpoint.read(fields))  # an API names another field first
+            raise
+        """The stored response or conversation that the request continues. Its turns are not in
+        `conversation`."""
+        self.translation = None if api is None else Translation(api, body, endpoint.compacts)
+        """The request in the APIs of deployments; None if it cannot be translated."""
 
-    def target_of(self, deployment: Deployment) -> UpstreamApi | None:
-        """Return the API in which a deployment gets the request, or None if it cannot get it.
+    @cached_property
+    def session(self) -> str | None:
+        """The name that the body gives to the conversation, if any."""
+        return read_session(self.body.fields)
 
-        That is the client's API, or else the first of the deployment's that can express it.
-        """
-        api = self.endpoint.api
-        if api is None or api in deployment.apis:
-            return api
-        return next((target for target in deployment.apis if not self._lost(api, target)), None)
+    @cached_property
+    def max_output_tokens(self) -> int | None:
+        """The longest answer that the request allows; None if it does not say so."""
+        return _max_output_tokens(self.endpoint.path, self.body.fields)
 
-    def _lost(self, client: Api, target: UpstreamApi) -> tuple[str, ...]:
-        """Return the fields that an API cannot express; reads the whole body at the first use."""
-        if not self._obstacles:
-            body = loads_exactly(self.body.with_model("-"))
-            request = read_request(body, client, compacts=self.endpoint.compacts)
-            if "thread" in request.lost:  # Anthropic's clients then send the whole conversation
-                raise InvalidRequestError(
-                    "Not every model that may answer keeps conversations ('thread'). Send the whole"
-                    " conversation without 'thread'.",
-                    param="thread",
-                    code="thread_unsupported_request",
-                )
-            self._obstacles.update(
-                (other, obstacles(request, client, other)) for other in APIS.of_upstreams
-            )
-        return self._obstacles[target]
+    @cached_property
+    def answers(self) -> int:
+        """How many answers the request asks for."""
+        return _answers(self.body.fields)
+
+    def read_content(self) -> None:
+        """Read now what is otherwise read at the first use."""
+        _ = self._content, self.max_output_tokens, self.answers  # kept by the properties
+
+    @cached_property
+    def _content(self) -> _Content:
+        endpoint, api = self.endpoint, self.endpoint.api
+        decoded = endpoint.read(self.body.fields)
+        stop_if_abandoned()
+        conversation = endpoint.parse(decoded)
+        stop_if_abandoned()
+        is_answered = api is not None and endpoint.path == api.path  # instead of counted
+        title = api.title if api is not None and is_answered else None
+        requirements = read_requirements(decoded, conversation, title)
+        unverifiable = why_unverifiable(
+            decoded,
+            conversation,
+            requirements.features,
+            is_continued=self.continues is not None,
+            is_stored_by_default=api is not None and api.stores_answers,
+        )
+        is_partial = Feature.SEVERAL_CHOICES in requirements.features or decoded.get("background")
+        has_terms = is_answered and not is_partial
+        terms = AnswerTerms.of(decoded, conversation) if has_terms else None
+        return _Content(conversation, requirements, unverifiable, terms)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The turns and tools."""
+        return self._content.conversation
+
+    @property
+    def requirements(self) -> Requirements:
+        """What a model must be able to do."""
+        return self._content.requirements
+
+    @property
+    def unverifiable(self) -> UnverifiedReason | None:
+        """Why the answer cannot be verified, or None if it can be."""
+        return self._content.unverifiable
+
+    @property
+    def terms(self) -> AnswerTerms | None:
+        """What the answer may contain; None if it is not read, or is not the whole answer."""
+        return self._content.terms
 
     def decoded(self) -> Mapping[str, Json]:
-        """Decode the body again, and return it in the form that `core` reads."""
-        return self.endpoint.read(loads(self.body.with_model("")))
+        """Return the decoded body in the form that the router reads."""
+        return self.endpoint.read(self.body.fields)
 
     @property
     def sha256(self) -> str:
@@ -238,8 +261,7 @@ class ParsedRequest:
 
         It may refer to an earlier answer, and to images and files.
         """
-        features = self.requirements.features
-        return self.chat.continues is not None or not features.isdisjoint(_MEDIA)
+        return self.continues is not None or not self.requirements.features.isdisjoint(_MEDIA)
 
     @property
     def has_cache_markers(self) -> bool:
@@ -249,58 +271,15 @@ class ParsedRequest:
     @property
     def conversation_id(self) -> str:
         """Hash of the conversation's opening: 32 hexadecimal digits, the same at every turn."""
-        opening = "\0".join(self.chat.conversation.opening).encode(errors="surrogatepass")
+        opening = "\0".join(self.conversation.opening).encode(errors="surrogatepass")
         return sha256(opening).hexdigest()[:32]
 
 
-_PARSED_BYTES = 2_000
-"""Approximate memory of a parsed request without its body and texts. Tools are shared."""
-_parsed: Cache[tuple[Endpoint, bytes], ParsedRequest] = shared_cache(
-    "requests", max_bytes=6 * 2**20
-)
-"""Cache of parsed requests. A client that retries, or that samples several answers, sends the same
-body again; parsing takes 0.15 ms."""
-
-
 def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
-    """Return the parsed body, from the cache if it is there; raises InvalidRequestError."""
-    request = _parsed.get((endpoint, body))
-    if request is None:
-        raw = decode_object(body)
-        stop_if_abandoned()
-        decoded = endpoint.read(raw)
-        stop_if_abandoned()
-        chat = endpoint.parse(decoded)
-        stop_if_abandoned()
-        api = endpoint.api
-        is_answered = api is not None and endpoint.path == api.path  # instead of counted
-        title = api.title if api is not None and is_answered else None
-        requirements = read_requirements(decoded, chat.conversation, title)
-        template, session = BodyTemplate.of(body), read_session(raw)
-        unverifiable = why_unverifiable(
-            decoded,
-            chat.conversation,
-            requirements.features,
-            is_continued=chat.continues is not None,
-            is_stored_by_default=api is not None and api.stores_answers,
-        )
-        terms: AnswerTerms | None = None
-        is_partial = Feature.SEVERAL_CHOICES in requirements.features or decoded.get("background")
-        if is_answered and not is_partial:
-            terms = AnswerTerms.of(decoded, chat.conversation)
-        request = ParsedRequest(
-            endpoint,
-            chat,
-            requirements,
-            template,
-            session,
-            unverifiable,
-            max_output_tokens=_max_output_tokens(endpoint.path, raw),
-            answers=_answers(raw),
-            terms=terms,
-        )
-        _parsed.put((endpoint, body), request, _PARSED_BYTES + len(body))
-    return request
+    """Decode a body, and read which model should answer; raises InvalidRequestError."""
+    fields = decode_object(body)
+    stop_if_abandoned()
+    return ParsedRequest(endpoint, BodyTemplate.of(body, fields))
 
 
 def _max_output_tokens(path: str, body: Mapping[str, Json]) -> int | None:

@@ -9,16 +9,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import Any, Protocol
 
 from router_service.access.allowance import Allowance
 from router_service.access.hooks import ExpectedCost
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.capabilities import Capabilities
-from router_service.apis.conversation import Conversation
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
-from router_service.artifact import Artifact
 from router_service.core.decision_record import BudgetChange
 from router_service.core.errors import (
     ModelNotAllowedError,
@@ -28,9 +24,8 @@ from router_service.core.errors import (
     ResponseNotFoundError,
 )
 from router_service.core.reasons import Reason
-from router_service.core.releases import Track
+from router_service.core.releases import CanaryTrial, Track
 from router_service.core.resources import (
-    Cache,
     Timer,
 )
 from router_service.core.values import request_value
@@ -43,19 +38,14 @@ from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import Verified
 from router_service.predictor.familiarity import BEST, ROUTE
-from router_service.predictor.model import Execution
-from router_service.predictor.packing import PackedView
 from router_service.requests.parsing import ParsedRequest
 from router_service.requests.pool import Pool, capable_models, untranslatable
 from router_service.requests.turns import ConversationTurn
-from router_service.router import Decision, Prediction, explored
+from router_service.router import Decision, Prediction, Router, explored
 from router_service.settings import Model, RouterSettings, match_wildcard
 from router_service.store.records import UpstreamObject
-from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
-    Step,
     UnverifiedReason,
-    VerificationState,
 )
 
 _log = logging.getLogger("switchcraft.planning")
@@ -104,111 +94,72 @@ class PolicyHeaders:
 NO_HEADERS = PolicyHeaders()
 
 
-class DecidingRouter(Protocol):
-    """The part of `router.Router` that the gateway uses."""
-
-    artifact: Artifact
-    execution: Execution
-
-    @property
-    def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """The router's caches by name; some may be shared with other routers."""
-
-    def policy(
-        self, text: str | None = None, *, param: str = "model", verified_goals: bool = False
-    ) -> Policy | Verified:
-        """Return the policy for a name, rule or goal; raises PolicyError.
-
-        A goal may choose a verified policy only if `verified_goals` is set.
-        """
-
-    def cached(self, conversation: Conversation) -> Prediction | None:
-        """Return an earlier prediction for the same conversation, if any."""
-
-    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
-        """Return the model's prediction; CPU-bound."""
-
-    def choose(
-        self,
-        conversation: Conversation,
-        prediction: Prediction,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-        *,
-        floor: float = 0.0,
-    ) -> Decision:
-        """Return the decision that a policy makes among these arms.
-
-        `floor` is the probability that the arm must reach, if any arm does.
-        """
-
-    def next_step(
-        self, question: Question, prediction: Prediction, state: VerificationState
-    ) -> Step:
-        """Return which candidate to accept, or which arms to ask next; CPU-bound."""
-
-    def view(self, conversation: Conversation) -> PackedView:
-        """Return what the model sees of a conversation."""
-
-
-class Trial(Protocol):
-    """Comparison of a canary release with the stable release by how their requests end."""
-
-    def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
-        """Count one request that has ended; called on the event loop."""
-
-
-@request_value(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
-    """The models that may answer a request, with the policy and the reason."""
+    """The models that may answer a request, with the policy and the reason.
+
+    The planner fills it from top to bottom: `Planner.prepare` as far as `budget`, and the rest once
+    the router has predicted.
+    """
 
     request: ParsedRequest
-    candidates: tuple[Model, ...]
-    """The models to try, in this order; the chosen model is the first."""
-    reason: Reason
     planner: Planner
     """The planner of the release that decides."""
+    policy_headers: PolicyHeaders = NO_HEADERS
+    """Each release looks up the wanted policy among its own policies."""
+    baseline: Model | None = None
+    """The model whose price is the reference for savings."""
+    trial: CanaryTrial | None = None
+    """Counts how this request ends, if a canary release is running."""
+    track: Track = Track.STABLE
+    canary_failed: bool = False
+    """Whether the canary should have decided but failed, so that the stable release decided."""
+
+    reason: Reason = Reason.UNDECIDED
+    candidates: tuple[Model, ...] = ()
+    """The models to try, in this order; the chosen model is the first."""
     arms: frozenset[str] = frozenset()
     """The arms that the router chooses among; empty if the request is not routed."""
     risk: Risk | None = None
     """How much harm the offered tools can do; None if the configuration does not ask."""
-    policy_headers: PolicyHeaders = NO_HEADERS
-    """Each release looks up the wanted policy among its own policies."""
+    policy: NamedPolicy[Policy | Verified] | None = None
+    """The policy by which the request is answered; None if it is not routed."""
+    unverified: UnverifiedReason | None = None
+    """Why the answer is not verified, although the wanted policy verifies answers."""
     names_policy: bool = True
     """Whether the request, or its tools' risk, names the policy. If not, the policy is the
     default, which `router.unfamiliar` replaces for unfamiliar requests."""
-    is_unfamiliar: bool = False
-    """Whether the request is unlike the training data."""
-    policy: NamedPolicy[Policy] | None = None
-    """The policy that chose the candidates' order; None if the request is not routed."""
-    verified: NamedPolicy[Verified] | None = None
-    """The policy by which candidates are asked and verified; None if they are not. `policy` applies
-    if no answer can be verified."""
-    unverified: UnverifiedReason | None = None
-    """Why the answer is not verified, although its policy verifies answers."""
     budget: BudgetChange | None = None
     """How a budget has changed the policy; None if it has not."""
+
+    prediction: Prediction | None = None
+    """The router's prediction; None if the request is not routed, or if the router failed."""
+    is_unfamiliar: bool = False
+    """Whether the request is unlike the training data."""
     conversation: ConversationTurn | None = None
     """State of the conversation from earlier requests; None if conversations are not followed."""
     conversation_id: str | None = None
     """Equal for all requests of a conversation; None if conversations are not followed. Verified
     requests have it too, although their arms do not depend on the conversation."""
-    prediction: Prediction | None = None
-    """The prediction that `decision` was made from."""
     decision: Decision | None = None
-    """The router's decision; None if the request is not routed, or if the router failed."""
-    track: Track = Track.STABLE
-    trial: Trial | None = None
-    """Counts how this request ends, if a canary release is running."""
-    canary_failed: bool = False
-    """Whether the canary should have decided but failed, so that the stable release decided."""
-    baseline: Model | None = None
-    """The model whose price is the reference for savings."""
+    """The router's decision, which was made from `prediction`."""
 
     @property
-    def applied_policy(self) -> NamedPolicy[Policy | Verified] | None:
-        """The policy by which the request is answered; None if it is not routed."""
-        return self.policy and (self.verified or self.policy)
+    def verified(self) -> Verified | None:
+        """The rule by which candidates are asked and verified; None if they are not."""
+        rule = None if self.policy is None else self.policy.rule
+        return rule if isinstance(rule, Verified) else None
+
+    @property
+    def choosing_rule(self) -> Policy:
+        """The rule that orders the candidates."""
+        return self.planner.choosing_policy(self.policy).rule
+
+    def leave_unverified(self, reason: UnverifiedReason) -> None:
+        """Answer by the policy that chooses once, because the answer cannot be verified."""
+        self.unverified = reason
+        if self.verified is not None:
+            self.policy = self.planner.choosing_policy(self.policy)
 
     @property
     def is_named(self) -> bool:
@@ -263,7 +214,7 @@ def is_listed(name: str, names: Collection[str]) -> bool:
 class Planner:
     """Plans requests with one release's router; safe to share between threads."""
 
-    def __init__(self, router: DecidingRouter, pool: Pool, settings: RouterSettings) -> None:
+    def __init__(self, router: Router, pool: Pool, settings: RouterSettings) -> None:
         """Plan with a router for a pool, as the section `router` of the configuration says.
 
         Raises PolicyError or ModelNotFoundError for an alias of an unknown name.
@@ -322,15 +273,15 @@ class Planner:
 
         Raises ModelNotFoundError, PolicyError and NoCapableModelError.
         """
-        chat, needs, key = request.chat, request.requirements, headers.key
-        wanted = self.unalias(chat.model)
+        key = headers.key
+        wanted = self.unalias(request.model)
         pinned = self._pool.models.get(wanted)
         name, _, suffix = wanted.partition(":")
         is_routed = request.endpoint.is_routed
         if pinned is None and not (is_routed and name == self.model_name):
             served = (*self.names_for(key), *self._pool.models.patterns)
             known = [n for n in served if is_routed or n.partition(":")[0] != self.model_name]
-            raise ModelNotFoundError(chat.model[:200], tuple(known))
+            raise ModelNotFoundError(request.model[:200], tuple(known))
         pool = self.pool_for(key)
         if key.models is not None:
             if pinned is None and headers.policy and not headers.is_granted:
@@ -338,48 +289,53 @@ class Planner:
             self.check_model(key, wanted)
             if pinned is None and not pool.chat_models and self._pool.chat_models:
                 raise ModelNotAllowedError(wanted, self.names_for(key))
-        plan = partial(
-            Plan,
-            request,
-            planner=self,
-            policy_headers=headers,
-            baseline=pool.baseline,
-        )
+        plan = Plan(request, self, headers, pool.baseline)
         if pinned is not None:
-            if chat.continues is not None:
-                return plan(candidates=(), reason=Reason.CONTINUED)
-            candidates = pool.pinned(pinned, needs, request.obstacles)
-            return plan(candidates=candidates, reason=Reason.PINNED)
+            plan.reason = Reason.PINNED if request.continues is None else Reason.CONTINUED
+            if request.continues is None:
+                plan.candidates = pool.pinned(pinned, request)
+            return plan
         pool.check_routable(self.model_name)
-        risk = self.risk.rules.highest(chat.conversation.tools) if self.risk.has_demands else None
-        policy = self.policy(suffix or None, headers, risk)
+        conversation = request.conversation
+        if self.risk.has_demands:
+            plan.risk = self.risk.rules.highest(conversation.tools)
+        policy = self.policy(suffix or None, headers, plan.risk)
         asked = suffix if headers.policy is None else headers.policy
         is_default = asked in {"", DEFAULT}
-        is_demanded = is_default and self.risk.policy(risk) is not None
-        budget = None
+        is_demanded = is_default and self.risk.policy(plan.risk) is not None
         if not is_demanded:
             asked_name = policy.name or (DEFAULT if is_default else None)
-            policy, budget = self._within_budget(policy, asked_name, headers)
+            policy, plan.budget = self._within_budget(
+                policy, asked_name, headers.allowance, may_verify=headers.verified_budget
+            )
         is_named = not is_default or key.policies is not None
-        names_policy = is_named or is_demanded or budget is not None
-        plan = partial(plan, risk=risk, names_policy=names_policy, budget=budget)
-        if isinstance(policy.rule, Verified):
-            verified, unverified = self._verified(policy, request)
-            plan = partial(plan, verified=verified, unverified=unverified)
-        if chat.continues is not None:
-            return plan(candidates=(), reason=Reason.CONTINUED)
-        if not (chat.conversation.has_tools and pool.by_arm):
-            candidates = capable_models(pool.chat_models, needs, request.obstacles)
-            is_chat = not chat.conversation.has_tools
-            reason = Reason.CHAT if is_chat else Reason.UNROUTED
-            return plan(candidates=candidates, reason=reason, verified=None)
-        capable = capable_models(pool.arm_models, needs, request.obstacles)
-        able = {model.name for model in capable}
-        arms = frozenset(arm for arm, model in pool.by_arm.items() if model.name in able)
-        candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
-        reason = Reason.UNDECIDED
-        choosing = self.choosing_policy(policy)
-        return plan(candidates=candidates, reason=reason, policy=choosing, arms=arms)
+        plan.names_policy = is_named or is_demanded or plan.budget is not None
+        self._set_policy(plan, policy)
+        if request.continues is not None:
+            plan.reason, plan.policy = Reason.CONTINUED, None
+        elif not (conversation.has_tools and pool.by_arm):
+            plan.reason = Reason.UNROUTED if conversation.has_tools else Reason.CHAT
+            plan.policy = None
+            plan.candidates = capable_models(pool.chat_models, request)
+        else:
+            able = {model.name for model in capable_models(pool.arm_models, request)}
+            plan.arms = frozenset(arm for arm, model in pool.by_arm.items() if model.name in able)
+            # Until the router has chosen, the order is that for a failed router.
+            plan.candidates = tuple(m for arm, m in self._dearest_first if arm in plan.arms)
+        return plan
+
+    def _set_policy(self, plan: Plan, policy: NamedPolicy[Policy | Verified]) -> None:
+        """Set the policy of a request, and why it is not verified if the policy would do so."""
+        plan.policy, plan.unverified = policy, None
+        if isinstance(policy.rule, Verified) and plan.request.unverifiable is not None:
+            plan.leave_unverified(plan.request.unverifiable)
+
+    def find_named(self, request: ParsedRequest) -> Model | None:
+        """Return the model that a request names, or None if it names the router or nothing known.
+
+        Raises UnpricedModelError for a wildcard's model.
+        """
+        return self._pool.models.get(self.unalias(request.model))
 
     def unalias(self, model: str) -> str:
         """Return the name that a client's model name stands for, which may be the same.
@@ -495,77 +451,78 @@ class Planner:
         self._allowed_by_list[listed] = known = _AllowedModels(names, pool)
         return known
 
-    def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
-        """Return the plan for a request that continues a response which `held` describes.
+    def continued(self, plan: Plan, held: UpstreamObject | None) -> None:
+        """Set the model of a request that continues a response which `held` describes.
 
         Raises ResponseNotFoundError if no configured model can be assumed to have the response,
         and ResponseElsewhereError if the request names a model that is not served by the provider
         that stored the response.
         """
-        chat = plan.request.chat
-        assert chat.continues is not None  # noqa: S101 - for types; only called for such requests
+        request = plan.request
+        continues = request.continues
+        assert continues is not None  # noqa: S101 - for types; only called for such requests
         pool = self.pool_for(plan.policy_headers.key)
-        holder, pinned = pool.holder(held), pool.models.get(self.unalias(chat.model))
-        if holder is None or untranslatable(holder, plan.request.obstacles):
-            raise ResponseNotFoundError(chat.continues.id[:200], param=chat.continues.param)
+        holder, pinned = pool.holder(held), pool.models.get(self.unalias(request.model))
+        if holder is None or untranslatable(holder, request):
+            raise ResponseNotFoundError(continues.id[:200], param=continues.param)
         if pinned is not None and pinned.name != holder.name:
             beside = pool.at_same_account(holder, pinned)
             if beside is None:
-                raise ResponseElsewhereError(chat.continues.id[:200], pinned.name, holder.name)
+                raise ResponseElsewhereError(continues.id[:200], pinned.name, holder.name)
             holder = beside
-        return replace(plan, candidates=(holder,))
+        plan.candidates = (holder,)
 
     def predict(self, plan: Plan, timer: Timer | None = None) -> Prediction | None:
         """Return the model's prediction, or None if the router fails; CPU-bound."""
         try:
-            return self.router.predict(plan.request.chat.conversation, timer)
+            return self.router.predict(plan.request.conversation, timer)
         except Exception:  # noqa: BLE001 - no failure of the router may fail the request
             _log.exception("router failed, falling back to the most expensive arm")
             return None
 
-    def adapt(self, plan: Plan, prediction: Prediction) -> Plan:
-        """Return the plan, marked if its request is unfamiliar, with the policy for those far off.
+    def adapt(self, plan: Plan, prediction: Prediction) -> None:
+        """Mark an unfamiliar request; one that is far off gets the policy for those.
 
         A policy that the request names stays, and so does one that its tools' risk demands.
         """
         familiarity, spec = prediction.familiarity, self._familiarity
         if spec is None or familiarity is None or familiarity >= spec.limit:
-            return plan
-        plan = replace(plan, is_unfamiliar=True)
+            return
+        plan.is_unfamiliar = True
         is_far = familiarity < self._unfamiliar_below
         if plan.names_policy or self._unfamiliar == ROUTE or not is_far:
-            return plan
+            return
         headers = plan.policy_headers
-        policy: NamedPolicy[Policy | Verified] = NamedPolicy(MOST_ACCURATE.rule, BEST)
+        policy: NamedPolicy[Policy | Verified] = MOST_ACCURATE
         if self._unfamiliar != BEST:
             goals = headers.verified_goals
             rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
             policy = name_policy(self._unfamiliar, rule)
-        may_verify = plan.verified is not None or plan.unverified is not None
-        policy, budget = self._within_budget(
+        was_to_be_verified = plan.verified is not None or plan.unverified is not None
+        policy, plan.budget = self._within_budget(
             policy,
             policy.name,
-            replace(headers, verified_budget=headers.verified_budget or may_verify),
+            headers.allowance,
+            may_verify=headers.verified_budget or was_to_be_verified,
         )
-        if self._unfamiliar == BEST and budget is None:
-            return replace(plan, policy=MOST_ACCURATE, verified=None, unverified=None)
-        verified, unverified = self._verified(policy, plan.request)
-        choosing = self.choosing_policy(policy)
-        return replace(
-            plan, policy=choosing, verified=verified, unverified=unverified, budget=budget
-        )
+        self._set_policy(plan, policy)
 
     def _within_budget(
-        self, policy: NamedPolicy[Policy | Verified], name: str | None, headers: PolicyHeaders
+        self,
+        policy: NamedPolicy[Policy | Verified],
+        name: str | None,
+        allowance: Allowance | None,
+        *,
+        may_verify: bool,
     ) -> tuple[NamedPolicy[Policy | Verified], BudgetChange | None]:
         """Return the policy, or the one by which a budget replaces it, with what has changed.
 
-        `name` is what the request asks for, or None for the rule itself.
+        `name` is what the request asks for, or None for the rule itself. With `may_verify`, a
+        verified policy may replace one that chooses once.
         """
-        allowance = headers.allowance
         if allowance is None:
             return policy, None
-        change = allowance.change(str(policy.rule), name, verified_goals=headers.verified_budget)
+        change = allowance.change(str(policy.rule), name, verified_goals=may_verify)
         if change is None:
             return policy, None
         rule = self.router.artifact.manifest.measured_policy(change.policy)
@@ -573,33 +530,22 @@ class Planner:
             rule = replace(rule, otherwise=allowance.choose_once(change.expected_cost_usd))
         return NamedPolicy(rule, change.asked), change
 
-    def _verified(
-        self, policy: NamedPolicy[Policy | Verified], request: ParsedRequest
-    ) -> tuple[NamedPolicy[Verified] | None, UnverifiedReason | None]:
-        """Return the verified policy, or why it does not apply; neither if it verifies nothing."""
-        if not isinstance(policy.rule, Verified):
-            return None, None
-        unverified = request.unverifiable
-        verified = NamedPolicy(policy.rule, policy.name) if unverified is None else None
-        return verified, unverified
-
-    def choose(self, plan: Plan, prediction: Prediction) -> Plan:
-        """Return the plan with the arm that its policy chooses."""
-        conversation = plan.request.chat.conversation
+    def choose(self, plan: Plan, prediction: Prediction) -> None:
+        """Choose an arm by the plan's policy."""
+        conversation = plan.request.conversation
         floor = self.risk.min_probability(plan.risk)
-        policy = (plan.policy or self._choose_once).rule
+        policy = plan.choosing_rule
         decision = self.router.choose(conversation, prediction, policy, plan.arms, floor=floor)
         if plan.policy is MOST_ACCURATE and decision.reason not in {Reason.RISK, Reason.UNREAD}:
             decision = self._most_accurate(decision, floor)
         if plan.conversation is not None:
             decision = self._keep_or_switch(decision, policy, plan.conversation, floor)
-        return replace(
-            plan,
-            candidates=self._pool.models_for(decision.ranking),
-            reason=decision.reason,
-            decision=decision,
-            prediction=prediction,
-        )
+        plan.prediction = prediction
+        self._set_decision(plan, decision)
+
+    def _set_decision(self, plan: Plan, decision: Decision) -> None:
+        plan.decision, plan.reason = decision, decision.reason
+        plan.candidates = self._pool.models_for(decision.ranking)
 
     def _most_accurate(self, decision: Decision, floor: float) -> Decision:
         """Return the decision for the arms by falling base rate; those below `floor` come last."""
@@ -657,8 +603,8 @@ class Planner:
         tokens = plan.request.requirements.input_tokens
         return max(usual_usd, terms.price.cost_usd(tokens, terms.output_tokens, terms.seconds))
 
-    def within(self, plan: Plan, allowance_usd: float) -> Plan:
-        """Return the plan with models whose expected cost is at most the allowance.
+    def within(self, plan: Plan, allowance_usd: float) -> None:
+        """Leave a plan only the models whose expected cost is at most the allowance.
 
         The same policy chooses among them. If no model fits, the cheapest one answers. A model that
         the request names stays.
@@ -666,30 +612,34 @@ class Planner:
         decision = plan.decision
         usual_usd = {} if decision is None else decision.cost_usd
         if plan.is_named:
-            return replace(plan, candidates=plan.candidates[:1])
+            plan.candidates = plan.candidates[:1]
+            return
         if decision is None or plan.prediction is None:
             by_cost = sorted(plan.candidates, key=lambda model: _cost_usd(plan.request, model))
             fitting = [m for m in plan.candidates if _cost_usd(plan.request, m) <= allowance_usd]
             candidates = tuple(fitting or by_cost[:1])
-            reason = plan.reason if candidates[0] == plan.candidates[0] else Reason.BUDGET
-            return replace(plan, candidates=candidates, reason=reason)
+            plan.reason = plan.reason if candidates[0] == plan.candidates[0] else Reason.BUDGET
+            plan.candidates = candidates
+            return
         costs_usd = {arm: self.cost_usd(plan, arm) for arm in decision.ranking}
         arms = [arm for arm in decision.ranking if costs_usd[arm] <= allowance_usd]
         arms = arms or [min(decision.ranking, key=lambda arm: usual_usd[arm])]
         if arms[0] == decision.arm:
             decision = replace(decision, ranking=tuple(arms))
         else:
-            conversation = plan.request.chat.conversation
-            floor, policy = self.risk.min_probability(plan.risk), plan.policy or self._choose_once
+            conversation = plan.request.conversation
             chosen = self.router.choose(
-                conversation, plan.prediction, policy.rule, arms, floor=floor
+                conversation,
+                plan.prediction,
+                plan.choosing_rule,
+                arms,
+                floor=self.risk.min_probability(plan.risk),
             )
             decision = replace(
                 decision, arm=chosen.arm, reason=Reason.BUDGET, ranking=chosen.ranking,
                 propensity=1.0,
             )  # fmt: skip
-        candidates = self._pool.models_for(decision.ranking)
-        return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
+        self._set_decision(plan, decision)
 
     def measure_errors(self) -> None:
         """Measure the errors of expected accuracies; the first call may take a second."""
@@ -706,21 +656,22 @@ class Planner:
         arms = {self._pool.by_arm[arm].name: arm for arm in reversed(decision.ranking)}
         return {arm: self._pool.by_arm[arm] for arm in decision.ranking if arm in arms.values()}
 
-    def explore(self, plan: Plan) -> Plan:
-        """Return the plan with a random arm for the exploration share of requests.
+    def explore(self, plan: Plan) -> None:
+        """Choose a random arm for the exploration share of requests.
 
-        The plan's decision has the propensity: the probability with which its arm was chosen.
-        Requests whose tools demand a probability are not explored, and neither are tool loops of
-        conversations that are followed.
+        The plan's decision has the propensity: the probability with which its arm was chosen. Some
+        requests are not explored: those whose tools demand a probability, tool loops of
+        conversations that are followed, and requests to be verified. Their accepted answers could
+        not be weighted, because the arm also depends on the answers.
         """
-        if plan.decision is None or self.risk.min_probability(plan.risk) > 0:
-            return plan
+        if plan.decision is None or plan.verified is not None or self.exploration_share == 0:
+            return
+        if self.risk.min_probability(plan.risk) > 0:
+            return
         if plan.conversation is not None and plan.conversation.is_in_loop:
-            return plan
+            return
         draw = random.random()  # noqa: S311 - not a secret
-        decision = explored(plan.decision, self.exploration_share, draw)
-        candidates = self._pool.models_for(decision.ranking)
-        return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
+        self._set_decision(plan, explored(plan.decision, self.exploration_share, draw))
 
     def policy(
         self, suffix: str | None, headers: PolicyHeaders, risk: Risk | None = None
@@ -760,8 +711,10 @@ class Planner:
                 return policy
         raise PolicyNotAllowedError(DEFAULT, key.policies, param="model")
 
-    def choosing_policy(self, policy: NamedPolicy[Policy | Verified]) -> NamedPolicy[Policy]:
+    def choosing_policy(self, policy: NamedPolicy[Policy | Verified] | None) -> NamedPolicy[Policy]:
         """Return the policy by which an arm is chosen if the answer is not verified."""
+        if policy is None:
+            return self._choose_once
         if not isinstance(policy.rule, Verified):
             return NamedPolicy(policy.rule, policy.name)
         if policy.rule.otherwise is not None:

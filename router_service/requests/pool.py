@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from router_service.apis.api import Api
-from router_service.apis.capabilities import Requirements
 from router_service.artifact import Manifest
 from router_service.core.errors import (
     ConfigError,
@@ -22,6 +21,7 @@ from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
 from router_service.prices import Listing, look_up, look_up_id, look_up_name
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
+from router_service.requests.parsing import ParsedRequest
 from router_service.settings import Deployment, Model, Settings, match_wildcard
 from router_service.store.records import UpstreamObject
 
@@ -30,11 +30,6 @@ UNPRICED = (
     "(0 if it is free), or a base_model that is in the provider's price list; or set "
     "router.unknown_prices: allow"
 )
-
-Obstacles = Callable[[Deployment], tuple[str, ...]]
-"""Returns descriptions of what keeps a request from being sent to a deployment: the fields that the
-APIs of its upstream cannot express."""
-
 
 MAX_WILDCARD_MODELS = 200
 """Most models of wildcards that have a name of their own in metrics, usage and circuit breakers.
@@ -224,17 +219,17 @@ class Pool:
         if not self.chat_models:
             raise NothingToRouteError(model_name, (*self.models, *self.models.patterns))
 
-    def pinned(self, model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[Model, ...]:
+    def pinned(self, model: Model, request: ParsedRequest) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
 
         The named model is tried first, because only its upstream can tell what it supports. Raises
         NoCapableModelError if the request cannot even be sent to it.
         """
-        missing = untranslatable(model, obstacles)
+        missing = untranslatable(model, request)
         if missing:
             raise NoCapableModelError({model.name: missing})
-        others = (self.models[name] for name in model.fallbacks if name in self.models)
-        return (model, *(other for other in others if not lacks(other, wanted, obstacles)))
+        others = [self.models[name] for name in model.fallbacks if name in self.models]
+        return (model, *[other for other in others if not lacks(other, request)])
 
     def models_for(self, arms: Iterable[str]) -> tuple[Model, ...]:
         """Return the models of these arms in their order, each once."""
@@ -262,14 +257,12 @@ class Pool:
         return _only_deployments(model, lambda d: d.account == wanted)
 
 
-def capable_models(
-    models: Sequence[Model], wanted: Requirements, obstacles: Obstacles
-) -> tuple[Model, ...]:
+def capable_models(models: Sequence[Model], request: ParsedRequest) -> tuple[Model, ...]:
     """Return the models that can serve a request; raises NoCapableModelError if none can."""
-    able = tuple([model for model in models if not lacks(model, wanted, obstacles)])
+    able = tuple([model for model in models if not lacks(model, request)])
     if not able:
-        missing = {model.name: lacks(model, wanted, obstacles) for model in models}
-        excesses = [model.capabilities.excess_tokens(wanted) for model in models]
+        missing = {model.name: lacks(model, request) for model in models}
+        excesses = [model.capabilities.excess_tokens(request.requirements) for model in models]
         least = min((excess for excess in excesses if excess is not None), default=None)
         raise NoCapableModelError(missing, excess_tokens=least)
     return able
@@ -281,14 +274,16 @@ def native_models(models: Sequence[Model], api: Api | None) -> tuple[Model, ...]
     return tuple(model for model in found if model is not None)
 
 
-def lacks(model: Model, wanted: Requirements, obstacles: Obstacles) -> tuple[str, ...]:
+def lacks(model: Model, request: ParsedRequest) -> tuple[str, ...]:
     """Return descriptions of what keeps a model from serving a request."""
-    return (*model.capabilities.lacks(wanted), *untranslatable(model, obstacles))
+    return (*model.capabilities.lacks(request.requirements), *untranslatable(model, request))
 
 
-def untranslatable(model: Model, obstacles: Obstacles) -> tuple[str, ...]:
+def untranslatable(model: Model, request: ParsedRequest) -> tuple[str, ...]:
     """Return what cannot be sent to a model, or nothing if one of its deployments can get it."""
-    found = [obstacles(deployment) for deployment in model.deployments]
+    if request.translation is None:
+        return ()
+    found = [request.translation.obstacles(deployment) for deployment in model.deployments]
     return () if () in found else found[0]
 
 

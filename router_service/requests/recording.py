@@ -172,7 +172,7 @@ class Recorder:
 def _record_of(call: Call) -> Record:
     """Return the record of a planned request."""
     plan, accepted = call.plan, call.accepted
-    policy, decision, usage = plan.applied_policy, plan.decision, accepted.usage
+    policy, decision, usage = plan.policy, plan.decision, accepted.usage
     error, conversation = accepted.error, plan.conversation
     attempts = call.attempts
     deployments = accepted.attempts or attempts
@@ -193,7 +193,7 @@ def _record_of(call: Call) -> Record:
         attempts=len(attempts),
         arm=call.arm,
         reason=call.reason,
-        stream=plan.request.chat.stream,
+        stream=plan.request.stream,
         calls=len(accepted.answer.calls) if accepted.answer else None,
         actual_cost_usd=call.cost_usd,
         first_byte_s=accepted.first_byte_s,

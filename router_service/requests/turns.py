@@ -24,7 +24,7 @@ def conversation_key(request: ParsedRequest, session: str | None, caller: str | 
     facts = (
         caller or "",
         f"session:{named}" if named else request.conversation_id,
-        *(tool.name for tool in request.chat.conversation.tools),
+        *(tool.name for tool in request.conversation.tools),
     )
     return sha256("\0".join(facts).encode(errors="surrogatepass")).hexdigest()[:32]
 

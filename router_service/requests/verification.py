@@ -84,7 +84,7 @@ class Verification:
         assert plan.decision is not None  # noqa: S101
         assert plan.prediction is not None  # noqa: S101
         self._call = call
-        self._policy = plan.verified.rule
+        self._policy = plan.verified
         self._decision = plan.decision
         self._prediction = plan.prediction
         self._models: Mapping[str, Model] = plan.planner.models_by_arm(plan.decision)
@@ -98,7 +98,7 @@ class Verification:
         self._end_s = max(self._ends_s.values())
         parsed = call.request
         self._question = Question(
-            parsed.chat.conversation, lambda: as_list(parsed.decoded().get("tools"))
+            parsed.conversation, lambda: as_list(parsed.decoded().get("tools"))
         )
         self._grounded_tools: frozenset[str] | None = None
         """The tools whose values must be explained; None before an answer has calls."""
@@ -149,7 +149,7 @@ class Verification:
             planner, known = self._call.plan.planner, state
             if has_calls:
                 if self._grounded_tools is None:
-                    tools = self._call.request.chat.conversation.tools
+                    tools = self._call.request.conversation.tools
                     self._grounded_tools = planner.risk.grounded_tools(tools)
                 known = replace(state, grounded_tools=self._grounded_tools)
             return planner.router.next_step(self._question, self._prediction, known)
@@ -210,9 +210,8 @@ class Verification:
 
     def _accept(self, candidate: Candidate, unverified: UnverifiedReason | None) -> None:
         """Record the candidate that is delivered, and why its answer is not verified, if so."""
-        call = self._call
-        call.accepted = candidate
-        call.plan = replace(call.plan, unverified=unverified)
+        self._call.accepted = candidate
+        self._call.plan.unverified = unverified
 
     def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
         """Return the first of these arms that may be asked together."""

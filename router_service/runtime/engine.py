@@ -25,8 +25,11 @@ from router_service.core.errors import (
     PolicyError,
 )
 from router_service.core.releases import (
+    CanaryTrial,
+    OnExcess,
     Publication,
     Release,
+    Tallies,
 )
 from router_service.core.resources import return_freed
 from router_service.predictor.familiarity import BEST, ROUTE
@@ -34,9 +37,9 @@ from router_service.predictor.model import Execution
 from router_service.requests.explain import Explainer
 from router_service.requests.ownership import ObjectAccess
 from router_service.requests.parsing import Endpoint
-from router_service.requests.planning import DecidingRouter, Planner
+from router_service.requests.planning import Planner
 from router_service.requests.pool import Pool, PoolNote, pool_notes
-from router_service.requests.trials import CanaryTrial, OnExcess, Releases, Tallies
+from router_service.requests.trials import Releases
 from router_service.router import Router
 from router_service.settings import Settings
 from router_service.telemetry.logs import FIELDS
@@ -61,7 +64,7 @@ class Engine:
     def __init__(
         self,
         settings: Settings,
-        router: DecidingRouter,
+        router: Router,
         breakers: CircuitBreakers,
         with_trials: Callable[[Planner], Releases] = Releases,
         stored_keys: StoredKeys | None = None,
@@ -138,7 +141,7 @@ class Engine:
         asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
 
 
-def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:
+def make_planner(settings: Settings, router: Router, pool: Pool) -> Planner:
     """Create a planner; raises ConfigError if the settings name an unknown policy or model."""
     check_policies(settings, router)
     try:
@@ -147,7 +150,7 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
         raise settings.error("router.aliases", exc.message) from exc
 
 
-def check_policies(settings: Settings, router: DecidingRouter) -> None:
+def check_policies(settings: Settings, router: Router) -> None:
     """Raise ConfigError with each setting that names an unknown policy."""
     named = settings.router
     policies = {
@@ -225,13 +228,13 @@ class EngineBuilder:
         def with_trials(stable: Planner) -> Releases:
             if publication is None:
                 return Releases(stable)
-            canary, trial = publication.canary, None
-            if canary is not None:
-                compared = (publication.stable.key, canary)
-                planner = loader.planner(canary.release)
-                trial = CanaryTrial(canary, planner, on_excess, self._tallies.get(compared))
-                tallies[compared] = trial.tallies
-            return Releases(stable, canary=trial)
+            canary = publication.canary
+            if canary is None:
+                return Releases(stable)
+            compared = (publication.stable.key, canary)
+            trial = CanaryTrial(canary, on_excess, self._tallies.get(compared))
+            tallies[compared] = trial.tallies
+            return Releases(stable, loader.planner(canary.release), trial)
 
         router = loader.stable(publication)
         engine = Engine(settings, router, resources.breakers, with_trials, resources.stored_keys)

@@ -36,8 +36,8 @@ from router_service.requests.limits import (
     Slots,
 )
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
-from router_service.requests.planning import DecidingRouter
 from router_service.requests.recording import Recorder
+from router_service.router import Router
 from router_service.runtime.engine import Engine
 from router_service.runtime.gauges import Gauges
 from router_service.runtime.reloading import Reloader, ReloadSource
@@ -68,7 +68,7 @@ class Gateway:
     def __init__(  # noqa: PLR0915 - the composition reads from top to bottom
         self,
         settings: Settings,
-        router: DecidingRouter,
+        router: Router,
         source: ReloadSource | None = None,
         workers_directory: Path | None = None,
         hooks: AccessHooks | None = None,

@@ -27,7 +27,7 @@ from router_service.http import error_responses as errors
 from router_service.http import management as resources
 from router_service.http.auth import UI_PATH
 from router_service.http.front import Front
-from router_service.requests.planning import DecidingRouter
+from router_service.router import Router
 from router_service.runtime.gateway import Gateway
 from router_service.runtime.reloading import ReloadSource
 from router_service.settings import Settings
@@ -54,7 +54,7 @@ class _App(FastAPI):
 
 def create_app(
     settings: Settings,
-    router: DecidingRouter,
+    router: Router,
     source: ReloadSource | None = None,
     workers_directory: Path | None = None,
     hooks: AccessHooks | None = None,

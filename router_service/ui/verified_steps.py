@@ -96,7 +96,7 @@ def find_agreement(call: Call) -> dict[str, str]:
     """Return the first arm with the same calls, for each arm that agrees with an earlier one."""
     request = call.plan.request
     tools = as_list(request.decoded().get("tools"))
-    question = Question(request.chat.conversation, tools)
+    question = Question(request.conversation, tools)
     read = {
         arm: read_answer(question, decode_calls(candidate.answer))
         for arm, candidate in call.asked.items()

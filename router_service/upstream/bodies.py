@@ -18,7 +18,12 @@ from router_service.apis.conversation import Json, as_list
 from router_service.apis.registry import APIS
 from router_service.apis.usage import read_counts
 from router_service.core.errors import InvalidRequestError
-from router_service.core.strict_json import exact_integer, has_long_integers, loads
+from router_service.core.strict_json import (
+    exact_integer,
+    has_long_integers,
+    loads,
+    loads_exactly,
+)
 from router_service.upstream.connection import ConnectionFault
 
 MAX_KEYS = 10_000
@@ -101,7 +106,7 @@ _NAMED_TEXT = re.compile(rb'"(id|model|object|type)"\s*:\s*"([^"\\]{1,%d})"' % M
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BodyTemplate:
     """A request body whose model can be replaced. The body itself is not copied."""
 
@@ -109,10 +114,11 @@ class BodyTemplate:
     """The body as the client sent it."""
     spans: tuple[tuple[int, int], ...]
     """Start and end of the parts before, between and after the names of the model."""
+    _fields: Mapping[str, Json] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, body: bytes) -> BodyTemplate:
-        """Split a body, which must be a valid JSON object.
+    def of(cls, body: bytes, fields: Mapping[str, Json] | None = None) -> BodyTemplate:
+        """Split a body, which must be a valid JSON object; `fields` is what it contains.
 
         If there are several top-level keys `model`, the values of all are replaced, because parsers
         differ in which one they read. Raise InvalidRequestError if there are more than `MAX_KEYS`
@@ -123,7 +129,24 @@ class BodyTemplate:
         for _, start, next_end in top_level(_MODEL, body):
             spans.append((end, start))
             end = next_end
-        return cls(body, (*spans, (end, len(body))))
+        return cls(body, (*spans, (end, len(body))), fields)
+
+    @property
+    def fields(self) -> Mapping[str, Json]:
+        """The decoded body; after `release` it is decoded at every use."""
+        return loads(self.body) if self._fields is None else self._fields
+
+    @property
+    def exact_fields(self) -> Mapping[str, Json]:
+        """The decoded body with every integer as `loads_exactly` returns it."""
+        if has_long_integers(self.body):
+            exact: Mapping[str, Json] = loads_exactly(self.body)
+            return exact
+        return self.fields
+
+    def release(self) -> None:
+        """Free the decoded body, which takes several times the memory of the body."""
+        self._fields = None
 
     @property
     def size_bytes(self) -> int:
@@ -169,7 +192,7 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
         return False
     if not body.contains_any(_EFFECT_MARKS):
         return True
-    fields: Mapping[str, Json] = loads(body.with_model(""))
+    fields = body.fields
     if fields.get("background") or fields.get("conversation") is not None:
         return False
     if fields.get("mcp_servers"):

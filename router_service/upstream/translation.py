@@ -18,12 +18,12 @@ from router_service.apis.api import Api, Target, UpstreamApi
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import ATTACHED, SEAL, unseal, without_attached
 from router_service.apis.parts import Request
-from router_service.apis.request_translation import read_request
-from router_service.core.errors import Failure, OverloadedError, UpstreamError
+from router_service.apis.request_translation import obstacles, read_request
+from router_service.core.errors import Failure, InvalidRequestError, OverloadedError, UpstreamError
 from router_service.core.strict_json import loads_exactly
 from router_service.settings import Deployment, Model
 from router_service.upstream.bodies import BodyTemplate
-from router_service.upstream.client import ReserveMemory
+from router_service.upstream.client import ReserveMemory, unlimited
 
 MAX_PROOFS = 50_000
 """Most proofs of reasoning that are remembered, about 200 bytes each; the oldest are dropped."""
@@ -38,6 +38,9 @@ TRANSLATION_COPIES = 3
 _NAMES = (b"signature", b"thinking", b"encrypted", b"reasoning", *map(str.encode, ATTACHED))
 """Words in errors about a proof, or about what another provider has attached to a call. An error
 that contains one may have another cause."""
+
+MAX_NAMED_FIELDS = 8
+"""Most fields of a request that an error names as reasons why a model cannot get the request."""
 
 Account = tuple[str, str]
 """Where a proof is valid: the address, and for the Responses API the account's key."""
@@ -86,23 +89,56 @@ def account_of(deployment: Deployment, api: UpstreamApi) -> Account:
     return deployment.origin if deployment.platform is None else deployment.provider, ""
 
 
+async def _run_at_once(write: Callable[[], bytes]) -> bytes:
+    return write()
+
+
 @dataclass(slots=True)
 class Translation:
-    """One request in every API that its deployments speak, each written when it is needed."""
+    """One request in every API that its deployments speak, read and written when it is needed."""
 
     client: Api
     """The client's API."""
     body: BodyTemplate
-    target_of: Callable[[Deployment], UpstreamApi | None]
-    """The API in which a deployment gets the request; None if it cannot get it."""
-    reserve_memory: ReserveMemory
-    run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
-    """Runs what takes long, in a thread of the client's share; raises OverloadedError."""
     compacts: bool = False
     """Whether the request is for the endpoint that compacts a conversation."""
+    reserve_memory: ReserveMemory = unlimited
+    run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]] = _run_at_once
+    """Runs what takes long, in a thread of the client's share; raises OverloadedError."""
     _request: Request | None = None
+    _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict)
+    """Fields that each API cannot express; empty until a request has to be translated."""
     _bodies: dict[tuple[Target, Account, bool], bytes] = field(default_factory=dict)
     _proofs: list[str] | None = None
+
+    def target_of(self, deployment: Deployment) -> UpstreamApi | None:
+        """Return the API in which a deployment gets the request, or None if it cannot get it.
+
+        That is the client's API, or else the first of the deployment's that can express it.
+        Raises InvalidRequestError if the request has to be translated, but is malformed.
+        """
+        if self.client in deployment.apis:
+            return self.client
+        return next((target for target in deployment.apis if not self._lost(target)), None)
+
+    def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
+        """Return descriptions of what keeps the request from being sent to a deployment.
+
+        Raises InvalidRequestError as `target_of` does.
+        """
+        if self.target_of(deployment) is not None:
+            return ()
+        lost = self._lost(deployment.apis[0]) if deployment.apis else ()
+        shown = [f"the field {path!r} of {self.client.title}" for path in lost[:MAX_NAMED_FIELDS]]
+        more = (f"{len(lost) - len(shown)} more fields",) if len(lost) > len(shown) else ()
+        return (*shown, *more) or (self.client.title,)
+
+    def _lost(self, target: UpstreamApi) -> tuple[str, ...]:
+        """Return the fields that an API cannot express."""
+        found = self._obstacles.get(target)
+        if found is None:
+            found = self._obstacles[target] = obstacles(self.request, self.client, target)
+        return found
 
     async def body_for(
         self,
@@ -160,8 +196,15 @@ class Translation:
     def request(self) -> Request:
         """The request, read from its body at the first use."""
         if self._request is None:
-            body = loads_exactly(self.body.with_model("-"))
-            self._request = read_request(body, self.client, compacts=self.compacts)
+            request = read_request(self.body.exact_fields, self.client, compacts=self.compacts)
+            if "thread" in request.lost:  # Anthropic's clients then send the whole conversation
+                raise InvalidRequestError(
+                    "Not every model that may answer keeps conversations ('thread'). Send the whole"
+                    " conversation without 'thread'.",
+                    param="thread",
+                    code="thread_unsupported_request",
+                )
+            self._request = request
         return self._request
 
     @property

@@ -157,7 +157,7 @@ def request_steps(dialect: Api, body: dict[str, Json]) -> Iterator[Step]:
         parsed = parse_request(endpoint, text)
     except InvalidRequestError:
         return
-    conversation = parsed.chat.conversation
+    conversation = parsed.conversation
     yield "pack", lambda: packer().pack(conversation)
     tools = as_list(parsed.decoded().get("tools"))
     yield "question", lambda: Question(conversation, tools)

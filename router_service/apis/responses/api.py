@@ -18,13 +18,17 @@ from router_service.apis.api import (
     KeepAlive,
     Target,
 )
-from router_service.apis.conversation import ChatRequest, Json, as_list
+from router_service.apis.conversation import ChatRequest, Json, Reference, as_list
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
 from router_service.apis.responses import NAME, TRIGGER
 from router_service.apis.responses.answer_reader import ResponsesReader
 from router_service.apis.responses.answer_writer import ResponsesWriter, SummaryWriter
-from router_service.apis.responses.chat_form import parse_responses_request, to_chat_messages
+from router_service.apis.responses.chat_form import (
+    parse_responses_request,
+    read_continued,
+    to_chat_messages,
+)
 from router_service.apis.responses.keep_alive import ResponsesKeepAlive
 from router_service.apis.responses.record import (
     ResponsesRecord,
@@ -75,6 +79,10 @@ class ResponsesApi(Api):
     def parse(self, chat_body: Mapping[str, Json]) -> ChatRequest:
         """Return what the router needs of a body, whose items it reads as chat messages."""
         return parse_responses_request(chat_body)
+
+    def continued(self, body: Mapping[str, Json]) -> Reference | None:
+        """Return the stored response or conversation that a body continues, if any."""
+        return read_continued(body)
 
     def chat_messages(self, chat_body: Mapping[str, Json]) -> list[Json]:
         """Return the items of a body as chat messages."""

@@ -65,9 +65,15 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
             if isinstance(kind, str) and kind not in {"function", "custom"}:
                 tools[i] = {"name": kind, "description": tool.get("server_description")}
     conversation = Conversation(turns, read_tools({"tools": tools}, unread), tuple(unread))
+    return ChatRequest(model, stream, conversation, read_continued(body))
 
-    # The response or conversation to continue: its id, or an object with the id. The case
-    # of field names is ignored, as it is by servers written in Go.
+
+def read_continued(body: Mapping[str, Json]) -> Reference | None:
+    """Return the response or conversation that a body continues: its id, or an object with the id.
+
+    The case of field names is ignored, as it is by servers written in Go. Raises
+    InvalidRequestError.
+    """
     continued: list[Reference] = []
     for name, value in body.items():
         param = name.casefold()
@@ -86,7 +92,7 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
             param=continued[1].param,
             code="mutually_exclusive_parameters",
         )
-    return ChatRequest(model, stream, conversation, continued[0] if continued else None)
+    return continued[0] if continued else None
 
 
 def to_chat_messages(

@@ -116,7 +116,7 @@ def test_memory_that_outlives_requests_is_shown(http: httpx.Client) -> None:
     """The status and the metrics have each cache and store, with its limit."""
     http.post(CHAT, json=BODY, headers={"x-switchcraft-session-id": "shown"}).raise_for_status()
     held = http.get("/admin/status").json()["held_memory"]
-    assert held.keys() >= {"tools", "requests", "tool_lists", "decision_records", "risks"}
+    assert held.keys() >= {"tools", "tool_lists", "decision_records", "risks"}
     assert held["decision_records"]["bytes"] > 0
     assert all(0 <= each["bytes"] <= each["limit_bytes"] for each in held.values())
     series = http.get("/metrics").text

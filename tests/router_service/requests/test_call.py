@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 
 from router_service.apis.usage import Usage
 from router_service.core.decision_record import DecisionRecord
-from router_service.core.releases import Track
+from router_service.core.releases import CanaryTrial, Track
 from router_service.policies.costs import Price
 from router_service.requests.call import Call, Ending
 from router_service.requests.candidates import answer_cost_usd
@@ -59,7 +58,7 @@ def test_cost_is_none_if_a_needed_value_is_missing(
     )
 
 
-class Trial:
+class Trial(CanaryTrial):
     """Trial that records how requests ended."""
 
     def __init__(self) -> None:
@@ -91,8 +90,9 @@ def test_release_is_not_judged_by_the_clients_errors(
     pool = Pool.build(settings, router.artifact.manifest)
     planner = make_planner(settings, router, pool)
     request = parse_request(CHAT, json.dumps(BODY).encode())
-    plan = planner.choose(planner.prepare(request), router.predict(request.chat.conversation))
-    plan = replace(plan, track=Track.CANARY, trial=trial)
+    plan = planner.prepare(request)
+    planner.choose(plan, router.predict(request.conversation))
+    plan.track, plan.trial = Track.CANARY, trial
 
     async def record() -> None:
         store = GuardedStore(

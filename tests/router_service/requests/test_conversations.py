@@ -98,17 +98,10 @@ def decide(
     states = Conversations(local, None, Metrics(), clock=lambda: 1.0)
     turn = asyncio.run(states.begin(request, None, None))
     plan = planner.prepare(request, PolicyHeaders(policy))
-    plan = Plan(
-        request,
-        plan.candidates,
-        plan.reason,
-        planner,
-        plan.arms,
-        risk=plan.risk,
-        policy=plan.policy,
-        conversation=turn,
-    )
-    return planner.explore(planner.choose(plan, ROUTER.predict(request.chat.conversation)))
+    plan.conversation = turn
+    planner.choose(plan, ROUTER.predict(request.conversation))
+    planner.explore(plan)
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -186,8 +179,8 @@ def test_requests_without_state_are_decided_as_without_conversations() -> None:
     for policy in ("economy", "quality", "drift=0.3", "utility=0.001"):
         for messages in (ASK, LOOP, NEXT):
             alone = ROUTER.choose(
-                request_of(messages).chat.conversation,
-                ROUTER.predict(request_of(messages).chat.conversation),
+                request_of(messages).conversation,
+                ROUTER.predict(request_of(messages).conversation),
                 choose_once(ROUTER.policy(policy)),
             )
             assert decide(messages, None, policy=policy).decision == alone
@@ -310,7 +303,7 @@ def test_conversations_are_followed_in_every_api(
     request = parse_request(endpoint, orjson.dumps(body))
     assert request.session == session
     assert request.has_cache_markers is has_markers
-    assert is_in_tool_loop(request.chat.conversation)
+    assert is_in_tool_loop(request.conversation)
 
 
 def test_a_stalled_tool_loop_changes_its_arm_if_that_is_enabled() -> None:

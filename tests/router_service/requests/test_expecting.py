@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -42,7 +41,7 @@ def answered(
     name = model if policy is None else f"{model}:{policy}"
     plan = planner.prepare(parse_request(CHAT, json.dumps(BODY | {"model": name}).encode()))
     if plan.arms:
-        plan = planner.choose(plan, router.predict(plan.request.chat.conversation))
+        planner.choose(plan, router.predict(plan.request.conversation))
     call = Call("dec_1", "req_1", 0.0)
     call.begin(plan)
     call.end(200, Ending.COMPLETE)
@@ -77,7 +76,7 @@ def test_fallback_counts_with_the_model_that_answered() -> None:
 def test_verified_answer_has_the_probability_of_the_verifier() -> None:
     """Also if the baseline model gave it, because its probability is still the router's."""
     call = answered()
-    call.plan = replace(call.plan, verified=NamedPolicy(Verified(0.01)))
+    call.plan.policy = NamedPolicy(Verified(0.01))
     large = next(m for m in call.plan.candidates if m.name == "large")
     call.accepted = Candidate(large, "large", 1, p_correct=0.95)
     found = expect_answer(call)

@@ -42,7 +42,7 @@ def ended(model: str = "switchcraft") -> Call:
     planner = make_planner(SETTINGS, ROUTER, pool)
     plan = planner.prepare(request)
     if plan.arms:
-        plan = planner.choose(plan, ROUTER.predict(request.chat.conversation))
+        planner.choose(plan, ROUTER.predict(request.conversation))
     call = Call("dec_1", "req_1", 0.0)
     call.begin(plan)
     call.end(200, Ending.COMPLETE)

@@ -19,7 +19,7 @@ from router_service.policies.costs import Price
 from router_service.requests.deciding import AT_ONCE_BYTES, plan_request
 from router_service.requests.limits import DecisionQueue
 from router_service.requests.parsing import Endpoint, parse_request, unrouted
-from router_service.requests.planning import DecidingRouter, Plan, Planner
+from router_service.requests.planning import Plan, Planner
 from router_service.requests.pool import Pool
 from router_service.router import Router
 from router_service.runtime.engine import make_planner
@@ -57,7 +57,7 @@ class CountingQueue(DecisionQueue):
         return decide(*args, **kwargs)
 
 
-def counting_gateway(router: DecidingRouter) -> tuple[Gateway, CountingQueue]:
+def counting_gateway(router: Router) -> tuple[Gateway, CountingQueue]:
     """Return a gateway, and the queue with which it plans."""
     arms = router.artifact.manifest.arms
     gateway = Gateway(Settings.sandbox("http://127.0.0.1:9/v1", arms), router)
@@ -65,7 +65,7 @@ def counting_gateway(router: DecidingRouter) -> tuple[Gateway, CountingQueue]:
     return gateway, queue
 
 
-def planned(router: DecidingRouter, *bodies: bytes) -> tuple[int, list[tuple[Plan, list[str]]]]:
+def planned(router: Router, *bodies: bytes) -> tuple[int, list[tuple[Plan, list[str]]]]:
     """Plan these bodies in order, each with its stages, and return how many hops that took."""
 
     async def plan() -> tuple[int, list[tuple[Plan, list[str]]]]:
@@ -140,12 +140,6 @@ def test_invalid_and_overloaded_requests_are_refused() -> None:
         assert plan.candidates
 
     asyncio.run(check())
-
-
-def test_plans_of_equal_requests_are_equal() -> None:
-    """The release plans the same request equally each time."""
-    _, ((first, _), (second, _)) = planned(FakeRouter(), body(), body())
-    assert first == second
 
 
 PROMPT = {"model": "small", "messages": ASK}

@@ -38,8 +38,10 @@ def plan(
         "tools": [{"type": "function", "function": function}],
     }
     request = parse_request(CHAT, orjson.dumps(body))
-    prepared = planner.prepare(request, PolicyHeaders(policy))
-    return planner.explore(planner.choose(prepared, ROUTER.predict(request.chat.conversation)))
+    plan = planner.prepare(request, PolicyHeaders(policy))
+    planner.choose(plan, ROUTER.predict(request.conversation))
+    planner.explore(plan)
+    return plan
 
 
 def level(**fields: object) -> dict[str, object]:

@@ -10,7 +10,6 @@ from router_service.access.listening import permitted_listen_host
 from router_service.artifact import SHIPPED
 from router_service.check import check
 from router_service.core.errors import ConfigError
-from router_service.requests.planning import DecidingRouter
 from router_service.requests.pool import UNPRICED, Pool
 from router_service.router import Router
 from router_service.runtime.engine import make_planner
@@ -58,14 +57,14 @@ MISTAKES = [
 ]
 
 
-def error_of(path: Path, router: DecidingRouter | None = None) -> ConfigError:
+def error_of(path: Path, router: Router | None = None) -> ConfigError:
     """Return the error for a configuration file that a gateway refuses."""
     with pytest.raises(ConfigError) as caught:
         _prepare(path, router or FakeRouter())
     return caught.value
 
 
-def _prepare(path: Path, router: DecidingRouter) -> None:
+def _prepare(path: Path, router: Router) -> None:
     settings = read_settings(path, environ={})
     permitted_listen_host(settings)
     make_planner(settings, router, Pool.build(settings, router.artifact.manifest))

@@ -12,17 +12,14 @@ from router_service.access.keyring import StoredKeys
 from router_service.apis.conversation import Conversation
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ModelNotFoundError
-from router_service.core.releases import Canary, ExceededLimit, Release, Track
+from router_service.core.releases import Canary, CanaryTrial, ExceededLimit, Release, Track
 from router_service.core.resources import Timer
 from router_service.policies.costs import Price
 from router_service.requests.parsing import parse_request
-from router_service.requests.planning import DecidingRouter, Plan, Planner
+from router_service.requests.planning import Plan, Planner
 from router_service.requests.pool import Pool
-from router_service.requests.trials import (
-    CanaryTrial,
-    Releases,
-)
-from router_service.router import Prediction
+from router_service.requests.trials import Releases
+from router_service.router import Prediction, Router
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.settings import BreakerSettings, Deployment, Model, RouterSettings, Settings
 from router_service.telemetry.metrics import Metrics
@@ -44,7 +41,7 @@ class Shared:
         self.stored_keys = StoredKeys()
 
 
-def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter:
+def built(builder: EngineBuilder, prices: Mapping[str, float]) -> Router:
     """Return the router of an engine with these prices in USD per million tokens, by model."""
     models = tuple(
         Model(
@@ -123,11 +120,12 @@ TRIED = {"small": 0.1, "medium": 0.1, "large": 0.9}
 """Chooses `large`."""
 
 
-def trial(
-    router: FakeRouter, on_excess: Callable[[Canary, ExceededLimit], None] = lambda *_: None
-) -> CanaryTrial:
-    """Return a canary's trial."""
-    return CanaryTrial(BOUNDS, planner(router), on_excess)
+def releases(
+    tried: FakeRouter, on_excess: Callable[[Canary, ExceededLimit], None] = lambda *_: None
+) -> Releases:
+    """Return a stable release, and a canary that is tried next to it."""
+    trial = CanaryTrial(BOUNDS, on_excess)
+    return Releases(planner(FakeRouter(STABLE)), planner(tried), trial)
 
 
 def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
@@ -140,12 +138,15 @@ def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
     if not plan.arms:
         return plan
     plan, prediction = trials.predict(plan)
-    return plan if prediction is None else trials.choose(plan, prediction)
+    if prediction is not None:
+        plan.planner.choose(plan, prediction)
+        plan.planner.explore(plan)
+    return plan
 
 
 def test_canary_decides_for_its_share_of_conversations() -> None:
     """About 300 of 1,000 conversations are the canary's, and each of them at every turn."""
-    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    trials = releases(FakeRouter(TRIED))
     taken = 0
     for number in range(1000):
         first = plan(trials, f"Question {number}")
@@ -160,8 +161,8 @@ def test_each_canary_gets_other_conversations() -> None:
     """The share is drawn anew for each release, so that the same users do not try all of them."""
     other = BOUNDS.model_copy(update={"release": RELEASE.model_copy(update={"created": "later"})})
     router = planner(FakeRouter(TRIED))
-    one, two = (CanaryTrial(bounds, router, lambda *_: None) for bounds in (BOUNDS, other))
-    trials = [Releases(router, canary=canary) for canary in (one, two)]
+    one, two = (CanaryTrial(bounds, lambda *_: None) for bounds in (BOUNDS, other))
+    trials = [Releases(router, router, canary) for canary in (one, two)]
     tracks = [tuple(plan(t, f"Question {n}").track for t in trials) for n in range(200)]
     assert len(set(tracks)) == 4
 
@@ -169,7 +170,7 @@ def test_each_canary_gets_other_conversations() -> None:
 @pytest.mark.parametrize("router", [BrokenRouter(), FakeRouter(TRIED)])
 def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
     """If the canary cannot decide, the stable release does; the failure counts for the canary."""
-    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(router))
+    trials = releases(router)
     plans = [plan(trials, f"Question {number}") for number in range(100)]
     tried = [p for p in plans if p.track is Track.CANARY]
     is_broken = isinstance(router, BrokenRouter)
@@ -182,14 +183,14 @@ def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
 @pytest.mark.parametrize("fields", [{"model": "medium"}, {"tools": []}])
 def test_unrouted_requests_are_not_the_canarys(fields: dict[str, object]) -> None:
     """Pinned models and requests without tools use the stable release, and are not compared."""
-    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    trials = releases(FakeRouter(TRIED))
     plans = [plan(trials, f"Question {number}", **fields) for number in range(30)]
     assert {p.track for p in plans} == {Track.STABLE}
 
 
 def test_client_errors_are_equal_with_a_canary() -> None:
     """An unknown model gives the same error with and without a canary."""
-    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    trials = releases(FakeRouter(TRIED))
     for number in range(30):
         with pytest.raises(ModelNotFoundError):
             plan(trials, f"Question {number}", model="nobody")
@@ -198,8 +199,9 @@ def test_client_errors_are_equal_with_a_canary() -> None:
 def test_canary_beyond_its_limits_is_stopped() -> None:
     """The stable release decides from that request on; the stop is reported once."""
     told: list[str] = []
-    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
-    trials = Releases(planner(FakeRouter(STABLE)), canary=canary)
+    trials = releases(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
+    canary = trials.trial
+    assert canary is not None
     for _ in range(100):
         canary.observe(Track.STABLE, has_failed=False, cost_usd=None)
     for _ in range(20):
@@ -211,8 +213,9 @@ def test_canary_beyond_its_limits_is_stopped() -> None:
 def test_canary_and_stable_release_explore_their_own_arms() -> None:
     """A canary keeps its share of the conversations, and explores among its own arms."""
     tried = FakeRouter({"medium": 0.9, "large": 0.9})
-    canary = CanaryTrial(BOUNDS, planner(tried, EXPLORING), lambda *_: None)
-    trials = Releases(planner(FakeRouter(STABLE), EXPLORING), canary=canary)
+    canary = CanaryTrial(BOUNDS, lambda *_: None)
+    stable = planner(FakeRouter(STABLE), EXPLORING)
+    trials = Releases(stable, planner(tried, EXPLORING), canary)
     plans = [plan(trials, f"Question {number}") for number in range(200)]
     for track, arms in ((Track.STABLE, set(STABLE)), (Track.CANARY, {"medium", "large"})):
         decisions = [p.decision for p in plans if p.track is track and p.decision]
