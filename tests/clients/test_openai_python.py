@@ -7,27 +7,11 @@ import json
 from typing import Any
 
 import openai
-import orjson
 import pytest
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
-from tests.bodies import ASK, TOOLS, WEATHER
-from tests.clients.upstreams import gateway_before_script, json_answer
-
-TIME: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_time",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-ASK_BOTH: Any = [{"role": "user", "content": "Please get weather and get time for Oslo"}]
-BOTH: Any = {"model": "switchcraft", "messages": ASK_BOTH, "tools": [WEATHER, TIME]}
+from tests.bodies import ASK, TOOLS
 
 
 class City(BaseModel):
@@ -64,42 +48,6 @@ def test_usage_comes_in_a_streams_last_chunk(client: openai.OpenAI) -> None:
     assert {chunk.model for chunk in [*chunks, last]} == {"medium"}
 
 
-def test_parallel_calls_are_the_same_streamed_and_not(client: openai.OpenAI) -> None:
-    """Two calls of one answer have the same ids, names and arguments, streamed or not."""
-    whole = client.chat.completions.create(**BOTH)
-    with client.chat.completions.stream(**BOTH) as stream:
-        final = stream.get_final_completion()
-    assert [call[1:] for call in calls_of(whole)] == [
-        ("get_weather", {"city": "Oslo"}),
-        ("get_time", {"city": "Oslo"}),
-    ]
-    assert calls_of(final) == calls_of(whole)
-
-
-def test_unusual_event_formatting_changes_nothing(client: openai.OpenAI) -> None:
-    """Comments, multi-line data and CRLF between deltas do not change the result."""
-    whole = client.chat.completions.create(**BOTH)
-    with client.chat.completions.stream(
-        **BOTH, extra_headers={"x-sandbox": "keep_alives,multi_line"}
-    ) as stream:
-        final = stream.get_final_completion()
-    assert calls_of(final) == calls_of(whole)
-
-
-def test_tool_loop_ends_with_a_text(client: openai.OpenAI) -> None:
-    """The answer's message and the tool's result are sent back unchanged, and a text follows."""
-    first = client.chat.completions.create(model="switchcraft", messages=ASK, tools=TOOLS)
-    ((call_id, name, _),) = calls_of(first)
-    result: Any = {"role": "tool", "tool_call_id": call_id, "content": "cold"}
-    said: Any = first.choices[0].message
-    last = client.chat.completions.create(
-        model="switchcraft", messages=[*ASK, said, result], tools=TOOLS
-    )
-    assert name == "get_weather"
-    assert last.choices[0].finish_reason == "stop"
-    assert last.choices[0].message.content
-
-
 def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
     """`parse` returns an instance of the pydantic class, streamed or not."""
     asked: Any = [{"role": "user", "content": "Describe Oslo"}]
@@ -112,44 +60,6 @@ def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
         streamed = stream.get_final_completion()
     assert isinstance(parsed.choices[0].message.parsed, City)
     assert streamed.choices[0].message.parsed == parsed.choices[0].message.parsed
-
-
-FULL: Any = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "created": 1,
-    "model": "m",
-    "service_tier": "default",
-    "future": {"field": [1]},
-    "choices": [
-        {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": "\u00e9", "refusal": None},
-            "logprobs": {
-                "content": [
-                    {"token": "\u00e9", "bytes": [195, 169], "logprob": -0.5, "top_logprobs": []}
-                ],
-                "refusal": None,
-            },
-        }
-    ],
-    "usage": {
-        "prompt_tokens": 9,
-        "completion_tokens": 8,
-        "total_tokens": 17,
-        "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 7},
-    },
-}
-
-
-def test_client_gets_all_fields_of_the_upstreams_answer() -> None:
-    """Logprobs, token details and unknown fields arrive as the upstream wrote them."""
-    with gateway_before_script(json_answer(orjson.dumps(FULL))) as url:
-        client = openai.OpenAI(base_url=url, api_key="client-key", max_retries=0)
-        answer = client.chat.completions.create(model="switchcraft", messages=ASK, logprobs=True)
-    assert answer.model_dump(mode="json", exclude_unset=True) == FULL
 
 
 def test_raw_response_has_the_decision(client: openai.OpenAI) -> None:

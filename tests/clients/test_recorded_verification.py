@@ -26,15 +26,13 @@ from router_service.artifact import SHIPPED, Manifest
 from router_service.measurement.simulation import Simulation, VerifiedAnswers
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import DecisionLogSettings, Settings
+from router_service.settings import Settings
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.dataset import open_source
-from switchcraft_training.decisions.log import read_log
 from switchcraft_training.models.verifier import VerifierData, read_candidates
 from switchcraft_training.records import Answer, Example
-from switchcraft_training.replay.replay import replay_log
 from switchcraft_training.verification import judge_answers, recorded_calls
 from tests.serving import ONE_TRY, served, wait_for
 
@@ -117,13 +115,7 @@ def recording(recorded_data: Path) -> Recording:
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the gateway's decision log."""
-    return tmp_path_factory.mktemp("decisions")
-
-
-@pytest.fixture(scope="module")
-def gateway(recording: Recording, log: Path) -> Iterator[str]:
+def gateway(recording: Recording) -> Iterator[str]:
     """Serve a gateway with the shipped artifact before an upstream that replays the recording."""
 
     async def replay(request: Request) -> Response:
@@ -157,8 +149,6 @@ def gateway(recording: Recording, log: Path) -> Iterator[str]:
     with served(app) as upstream:
         arms = recording.manifest.arms
         settings = Settings.sandbox(f"{upstream}/v1", arms, upstreams=ONE_TRY)
-        kept = DecisionLogSettings(path=log, content=True)
-        settings = settings.model_copy(update={"decision_log": kept})
         with served(create_app(settings, Router.load(SHIPPED))) as url:
             yield url
 
@@ -209,28 +199,6 @@ def test_gateway_accepts_what_the_offline_evaluation_accepts(
             assert asked == [arms[column] for column in recording.offline.decided(row)[0]]
             total_usd = sum(candidate["cost_usd"] for candidate in record["candidates"])
             assert total_usd == pytest.approx(recording.cost_usd(row), abs=1e-12)
-
-
-def test_replay_follows_the_gateways_own_log(recording: Recording, gateway: str, log: Path) -> None:
-    """The gateway's log shows everything that its policy asks for, at the logged cost."""
-    asked = recording.examples[:20]
-    started = logged_requests(log)
-    with httpx.Client(base_url=gateway) as http:
-        for example in asked:
-            body = {**example.request, "model": "switchcraft:verified"}
-            assert http.post("/v1/chat/completions", json=body).is_success
-    wait_for(lambda: logged_requests(log) >= started + len(asked), "the decisions are logged")
-    found = replay_log(read_log(log), ["verified"], Router.load(SHIPPED))
-    estimate = found.cost_usd.policies["verified"]
-    assert (found.left, estimate.same, estimate.coverage) == ({}, 1, 1)
-    assert estimate.dr is not None
-    assert found.cost_usd.chosen is not None
-    assert estimate.dr.value == pytest.approx(found.cost_usd.chosen.value)
-
-
-def logged_requests(log: Path) -> int:
-    """Return the number of lines of a decision log."""
-    return sum(path.read_bytes().count(b"\n") for path in log.glob("*.jsonl"))
 
 
 def is_found(http: httpx.Client, path: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import subprocess
 import sys
@@ -18,21 +16,6 @@ from switchcraft_training.cli import main as train
 from tests.contract.conftest import START_TIMEOUT_S
 
 COMMAND = [sys.executable, "-m", "router_service.cli"]
-
-
-def test_sandbox_command_serves_marked_answers() -> None:
-    """`switchcraft sandbox` lists a model and marks its answers as coming from the sandbox."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [*COMMAND, "sandbox", "--port", str(port)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        try:
-            headers, body = poll(f"http://127.0.0.1:{port}/v1/models")
-        finally:
-            process.terminate()
-    assert headers["x-sandbox"] == "true"
-    assert json.loads(body)["data"][0]["id"] == "sandbox"
 
 
 def poll(url: str) -> tuple[dict[str, str], bytes]:
@@ -84,29 +67,6 @@ def test_serve_explains_an_invalid_configuration(
     assert "Traceback" not in result.stderr
 
 
-def test_serve_explains_an_unusable_port() -> None:
-    """A port that is no port or is taken ends the command, with the option or the variable."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken = listener.getsockname()[1]
-        no_port = "the port must be a whole number from 0 to 65535, in digits"
-        in_use = f"cannot listen on 127.0.0.1:{taken}: Address already in use; stop the program"
-        for options, variable, status, message in (
-            (["--port", "99999"], "", 2, f"switchcraft: Invalid value for --port: {no_port}"),
-            ([], "99999", 1, f"the environment: SWITCHCRAFT_PORT: {no_port}"),
-            (["--port", str(taken)], "", 1, f"the command line: --port: {in_use}"),
-        ):
-            result = subprocess.run(
-                [*COMMAND, "serve", *options],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=START_TIMEOUT_S,
-                env={**os.environ, "SWITCHCRAFT_PORT": variable},
-            )
-            assert result.returncode == status
-            assert message in result.stderr.splitlines()[-1]
-
-
 def test_gateway_without_keys_listens_only_on_loopback() -> None:
     """Without a key, `switchcraft serve --host 0.0.0.0` logs where it listens and what to set."""
     with socket.socket() as probe:
@@ -142,21 +102,6 @@ def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Pa
     assert (result.returncode, result.stdout) == (1, b"")
     assert options[1] in result.stderr.decode()
     assert result.stderr.count(b"\n") == 1
-
-
-def test_training_command_names_a_missing_package() -> None:
-    """An installation without the training packages names the missing one and how to install it."""
-    absent = "import sys; sys.modules['msgspec'] = None; from switchcraft_training.cli import main"
-    run = subprocess.run(
-        [sys.executable, "-c", f"{absent}; sys.exit(main(['score']))"],
-        input="",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=START_TIMEOUT_S,
-    )
-    assert run.returncode == 1
-    assert run.stderr.startswith("switchcraft-train: msgspec is not installed; run pip install")
 
 
 @pytest.mark.parametrize(

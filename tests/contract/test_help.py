@@ -40,20 +40,6 @@ def help_of(names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
     return re.sub(r" +$", "", capsys.readouterr().out, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("program", MAINS)
-def test_help_lists_every_command(
-    program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The list has the first line of each command's help."""
-    monkeypatch.setenv("COLUMNS", "100")
-    row = re.compile(r"^│ ([a-z][a-z-]+) +(\S.*?) +│$", re.MULTILINE)
-    listed = dict(row.findall(help_of((program,), capsys)))
-    expected = [names[1] for names in COMMANDS if names[0] == program and len(names) == 2]
-    assert len(expected) >= 7
-    assert sorted(listed) == sorted(expected)
-    assert all(text[0].isupper() for text in listed.values())
-
-
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
 def test_every_command_has_a_description_and_an_example(
     names: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -100,10 +86,3 @@ def test_help_does_not_load_the_models_runtime(module: str) -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert shown.stdout.splitlines()[-1] == "[]"
-
-
-def test_worker_processes_do_not_load_the_command_line() -> None:
-    """Workers import the main module of the command again, which loads no library for options."""
-    code = "import sys, router_service.cli; print('cyclopts' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert shown.stdout == "False\n"

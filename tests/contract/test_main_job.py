@@ -168,12 +168,3 @@ def test_gateway_and_route_command_choose_the_same_arms(gateway: str) -> None:
         for body in bodies
     ]
     assert online == offline
-
-
-def test_model_list_has_the_routers_names_and_the_pool(gateway: str) -> None:
-    """A client sees the router's model names and every model of the pool."""
-    client = OpenAI(base_url=f"{gateway}/v1", api_key="not-needed")
-    names = {model.id for model in client.models.list()}
-    policies = ("fast", "economy", "balanced", "quality", "verified")
-    routed = {f"switchcraft:{policy}" for policy in policies}
-    assert names == {"switchcraft"} | routed | set(ARMS)

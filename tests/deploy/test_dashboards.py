@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -70,16 +68,6 @@ def test_panels_are_described(path: Path) -> None:
         assert len(set(references)) == len(references) > 0
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_panels_do_not_overlap(path: Path) -> None:
-    """No two panels overlap, none leaves the grid, and each has a unique id."""
-    listed = panels(path.read_text())
-    assert len({panel["id"] for panel in listed}) == len(listed)
-    for one, other in itertools.combinations([panel["gridPos"] for panel in listed], 2):
-        assert not _overlap(one, other), (one, other)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in listed)
-
-
 def test_queries_use_existing_series() -> None:
     """Every series in a panel or a rule belongs to the gateway, to Prometheus or to a rule."""
     known = _known_series()
@@ -107,12 +95,6 @@ def test_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:
     path = tmp_path / "asked.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": rules}]}))
     run(promtool, "check", "rules", "--lint=none", path)
-
-
-def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-    below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-    return not (beside or below)
 
 
 def _grouped(expr: str) -> set[str]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,6 @@ from router_service.requests.pool import Pool
 from router_service.serving.server import ServeOptions
 from router_service.settings import Settings, load_settings, read_settings
 from router_service.telemetry.metrics import Metrics
-from tests.clients.installed import installed
 from tests.deploy.dockerfile import stages
 from tests.deploy.kustomize import Resource, render
 
@@ -32,7 +28,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
-VALIDATOR = Path(__file__).parent / "node" / "validate.mjs"
 KUBERNETES = "1.31"
 """Oldest Kubernetes version that all manifests support."""
 OPERATORS = {"ServiceMonitor", "PrometheusRule"}
@@ -72,24 +67,6 @@ def gateway_settings() -> Settings:
     return load_settings(FOLDER / "production/gateway.yaml", variables)
 
 
-@pytest.mark.parametrize("name", sorted(RENDERED))
-def test_rendering_equals_that_of_kubectl(name: str) -> None:
-    """The tests' own rendering is what `kubectl apply -k` applies."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("needs kubectl")
-    command = [kubectl, "kustomize", str(FOLDER / name)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    # The names of config maps end with a hash of their content.
-    text = re.sub(r"\bswitchcraft-[a-z0-9]{10}\b", "switchcraft", done.stdout)
-    applied = list(yaml.safe_load_all(text))
-
-    def order(resource: Resource) -> tuple[str, str]:
-        return resource["kind"], resource["metadata"]["name"]
-
-    assert sorted(applied, key=order) == sorted(RENDERED[name], key=order)
-
-
 def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """The base refers to nothing that it does not contain, and its gateway can be reached.
 
@@ -120,14 +97,6 @@ def test_cluster_needs_no_other_resource_types(name: str) -> None:
         kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
 
-def test_overlay_adds_monitoring_to_production() -> None:
-    """It differs from production by the operator's resources and the autoscaler's metric only."""
-    assert MONITORED.keys() - RESOURCES.keys() == OPERATORS
-    changed = {kind for kind in RESOURCES if MONITORED[kind] != RESOURCES[kind]}
-    assert changed == {"HorizontalPodAutoscaler"}
-    kubernetes_validate.validate(MONITORED["HorizontalPodAutoscaler"], KUBERNETES, strict=True)
-
-
 @pytest.mark.parametrize("name", ["gpu", "prometheus", "redis", "shared-volume"])
 def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> None:
     """Each component works without the others."""
@@ -138,16 +107,6 @@ def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> N
     for resource in core:
         kubernetes_validate.validate(resource, KUBERNETES, strict=True)
     assert rendered != RENDERED["base"]
-
-
-@pytest.mark.parametrize(
-    "resource",
-    [read("production/secret.example.yaml"), PUBLISHING],
-    ids=lambda r: r["kind"],
-)
-def test_copied_resource_is_valid_by_its_schema(resource: Resource) -> None:
-    """What users copy is valid."""
-    kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
 
 def test_gpu_overlay_gives_each_gateway_a_gpu() -> None:
@@ -202,26 +161,6 @@ def test_redis_accepts_only_gateways_with_the_password() -> None:
     assert {"podSelector": {"matchLabels": labels}} in [to for rule in let_out for to in rule["to"]]
 
 
-def test_operators_resources_are_valid_by_their_schemas(request: pytest.FixtureRequest) -> None:
-    """The Prometheus operator's types accept the resources, and refuse invalid ones."""
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if npm is None or node is None:
-        pytest.skip("needs node and npm")
-    assert request.config.cache is not None
-    command = (npm, *"install --no-save --no-audit --no-fund --no-package-lock".split())
-    folder = installed(request.config.cache, VALIDATOR.with_name("package.json"), command)
-    script = Path(shutil.copy(VALIDATOR, folder))
-
-    def accepts(resources: list[Resource]) -> bool:
-        text = json.dumps(resources).encode()
-        done = subprocess.run([node, script], input=text, capture_output=True, check=False)  # pyrefly: ignore[no-matching-overload]
-        return done.returncode == 0
-
-    good = [MONITORED[kind] for kind in sorted(OPERATORS)]
-    assert accepts(good)
-    assert not accepts([{**good[1], "spec": {"selector": {}, "endpoints": [{"port": 80}]}}])
-
-
 def test_every_manifest_is_applied() -> None:
     """A kustomization applies every manifest, except those that a user copies."""
     copied = {
@@ -257,20 +196,6 @@ def test_selectors_match_the_pods() -> None:
         RESOURCES["Deployment"]["metadata"]["name"],
     )
     assert POD["spec"]["serviceAccountName"] == RESOURCES["ServiceAccount"]["metadata"]["name"]
-
-
-def test_ports_are_referred_to_by_name() -> None:
-    """Service, probes, monitor and policy name the port on which the image listens."""
-    (port,) = CONTAINER["ports"]
-    assert str(port["containerPort"]) == stages(ROOT / "Dockerfile")["runtime"].only("EXPOSE")
-    (served,) = RESOURCES["Service"]["spec"]["ports"]
-    (scraped,) = MONITORED["ServiceMonitor"]["spec"]["endpoints"]
-    (let_in,) = RESOURCES["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
-    probes = [CONTAINER[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
-    named = [served["targetPort"], let_in["port"], *(probe["port"] for probe in probes)]
-    assert set(named) == {port["name"]}
-    assert scraped["port"] == served["name"]
-    assert {probe["path"] for probe in probes} == {"/healthz", "/readyz"}
 
 
 def test_pods_are_restricted() -> None:
@@ -346,18 +271,6 @@ def test_manifests_contain_no_secret_values() -> None:
     assert keys.find(sent, Permission.METRICS)
     assert not keys.find(sent, Permission.CALL), "the key opens metrics only"
     assert "Secret" not in RESOURCES
-
-
-def test_pods_get_the_address_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secret has it in a variable that the gateway reads; an empty one counts as missing."""
-    name = "SWITCHCRAFT_DATABASE_URL"
-    assert name in SECRET
-    monkeypatch.setenv(name, "")
-    assert read_settings().has_default_database
-    monkeypatch.setenv(name, "postgresql://u:p@h/n")
-    url = read_settings().database.url
-    assert url is not None
-    assert url.get_secret_value() == "postgresql://u:p@h/n"
 
 
 def test_autoscaler_uses_an_existing_metric() -> None:

@@ -95,10 +95,3 @@ def test_named_files_exist() -> None:
     for module, script in re.findall(r"`python (?:-m ([\w.]+)|(\S+))", text):
         path = script or f"{module.replace('.', '/')}.py"
         assert (ROOT / path).is_file(), path
-
-
-def test_page_contains_no_email_address() -> None:
-    """Reports go through GitHub; an invented e-mail address would lose them."""
-    text = PAGE.read_text()
-    assert "Report a vulnerability" in text
-    assert not re.search(r"\w@\w", text)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -183,7 +183,6 @@ class Load:
     """The key of the requests; without one, they have none."""
     sent: int = 0
     statuses: list[int] = field(default_factory=list)
-    latencies_s: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     models: Counter[str] = field(default_factory=Counter)
     """Number of answers by model."""
@@ -234,7 +233,6 @@ class Load:
     def _send(self, client: httpx.Client, name: str) -> None:
         messages = [{"role": "user", "content": f"What is the weather in Oslo? ({name})"}]
         body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
-        started_s = time.monotonic()
         with self._lock:
             self.sent += 1
         try:
@@ -250,7 +248,6 @@ class Load:
         with self._lock:
             self.statuses.append(response.status_code)
             self.models[response.headers["x-switchcraft-model"]] += 1
-            self.latencies_s.append(time.monotonic() - started_s)
 
 
 class RedisServer:
@@ -283,39 +280,3 @@ class RedisServer:
                 return bool(client.ping())
             except redis.ConnectionError:
                 return False
-
-
-class SlowProxy:
-    """Proxy to a server that delays each part by `delay_s` in both directions."""
-
-    def __init__(self, port: int, delay_s: float = 0.0) -> None:
-        self.delay_s = delay_s
-        self._target = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        """Accept no more connections."""
-        with ExitStack() as stack:
-            stack.callback(self._listener.close)
-            self._listener.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            server = socket.create_connection(self._target)
-            for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with source, sink:
-            try:
-                while data := source.recv(65536):
-                    time.sleep(self.delay_s)
-                    sink.sendall(data)
-            except OSError:
-                return  # one side has closed its connection

@@ -1,23 +1,18 @@
-"""Changes of keys hold in every worker and in every gateway within a second."""
+"""Changes of keys hold in every worker of a gateway."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
 
 from router_service.core.keys import new_key
-from tests.bodies import BODY, CHAT
-from tests.drills.processes import GatewayProcess, gateway, write_config
+from tests.drills.processes import gateway, wait_until, write_config
 from tests.drills.test_workers import only_worker, two_workers
-from tests.postgresql import PostgreSQLServer
 from tests.serving import Sandbox
 
-HOLDS_WITHIN_S = 1.0
 OVERLAP_S = 3.0
 ADMIN = new_key()
 
@@ -36,11 +31,9 @@ class Process:
         headers = {"authorization": f"Bearer {secret}"}
         return self.http.get("/v1/models", headers=headers).status_code
 
-    def wait_for(self, secret: str, status: int, since_s: float) -> None:
-        """Assert that requests with a key get this status soon after a moment."""
-        while self.status(secret) != status:
-            assert time.monotonic() < since_s + HOLDS_WITHIN_S
-            time.sleep(0.01)
+    def wait_for(self, secret: str, status: int) -> None:
+        """Wait until requests with a key get this status."""
+        wait_until(lambda: self.status(secret) == status, f"the key gets {status}")
 
     def post(self, path: str, **body: object) -> dict[str, str]:
         """Change a key, and return the answer."""
@@ -50,24 +43,19 @@ class Process:
         return answer
 
 
-def write(path: Path, sandbox: Sandbox, database_url: str, workers: int) -> Path:
-    """Write a configuration with a database and an admin key."""
-    return write_config(
-        path,
-        sandbox.base_url,
-        keys={"admin": ADMIN},
-        database={"url": database_url},
-        server={"workers": workers},
-    )
-
-
 @pytest.fixture(scope="module")
-def workers(
+def processes(
     tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox
 ) -> Iterator[tuple[Process, Process]]:
     """Yield both workers of a gateway with SQLite."""
     folder = tmp_path_factory.mktemp("workers")
-    config = write(folder / "config.yaml", sandbox, f"sqlite:///{folder}/keys.db", 2)
+    config = write_config(
+        folder / "config.yaml",
+        sandbox.base_url,
+        keys={"admin": ADMIN},
+        database={"url": f"sqlite:///{folder}/keys.db"},
+        server={"workers": 2},
+    )
     with gateway(config, folder) as served, ExitStack() as stack:
         found = []
         for pid in two_workers(served):
@@ -78,66 +66,30 @@ def workers(
         yield found[0], found[1]
 
 
-@pytest.fixture(scope="module")
-def replicas(
-    tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox, postgresql: PostgreSQLServer
-) -> Iterator[tuple[Process, Process]]:
-    """Yield two gateways with one PostgreSQL."""
-    folder = tmp_path_factory.mktemp("replicas")
-    config = write(folder / "config.yaml", sandbox, postgresql.create(), 1)
-    with ExitStack() as stack:
-        served: list[GatewayProcess] = [
-            stack.enter_context(gateway(config, folder)) for _ in range(2)
-        ]
-        found = [Process(each.url) for each in served]
-        for each in found:
-            stack.callback(each.http.close)
-        yield found[0], found[1]
-
-
-@pytest.fixture(params=["workers", "replicas"])
-def processes(request: pytest.FixtureRequest) -> tuple[Process, Process]:
-    """Return two processes with one database."""
-    found: tuple[Process, Process] = request.getfixturevalue(request.param)
-    return found
-
-
-def test_new_key_works_in_its_process_at_once_and_in_others_soon(
+def test_keys_change_at_once_in_a_process_and_soon_in_the_other(
     processes: tuple[Process, Process],
 ) -> None:
-    """Its creator can use a key without waiting, if it stays with the process."""
-    one, other = processes
-    secret = one.post("", name="new")["secret"]
-    created_s = time.monotonic()
-    assert one.status(secret) == 200
-    other.wait_for(secret, 200, created_s)
-    headers = {"authorization": f"Bearer {secret}"}
-    assert other.http.post(CHAT, json=BODY, headers=headers).status_code == 200
-
-
-def test_revoked_key_is_refused_by_every_process(processes: tuple[Process, Process]) -> None:
-    """The process that revokes a key refuses it at once, and the other within a second."""
+    """A new key works, and a revoked one is refused, without a wait where it was changed."""
     one, other = processes
     secret = one.post("", name="short-lived")["secret"]
-    other.wait_for(secret, 200, time.monotonic())
+    assert one.status(secret) == 200
+    other.wait_for(secret, 200)
     one.post("/short-lived/revoke")
-    revoked_s = time.monotonic()
     assert one.status(secret) == 401
-    other.wait_for(secret, 401, revoked_s)
+    other.wait_for(secret, 401)
 
 
 def test_rotation_overlaps_in_every_process(processes: tuple[Process, Process]) -> None:
     """Both secrets are valid in all processes during the overlap, and then only the new one."""
     one, other = processes
     secret = one.post("", name="rotated")["secret"]
-    other.wait_for(secret, 200, time.monotonic())
+    other.wait_for(secret, 200)
     rotated = one.post("/rotated/rotate", overlap_s=OVERLAP_S)["secret"]
-    rotated_s = time.monotonic()
-    other.wait_for(rotated, 200, rotated_s)
+    other.wait_for(rotated, 200)
     for process in processes:
         assert (process.status(secret), process.status(rotated)) == (200, 200)
     for process in processes:
-        process.wait_for(secret, 401, rotated_s + OVERLAP_S)
+        process.wait_for(secret, 401)
         assert process.status(rotated) == 200
 
 
@@ -145,7 +97,7 @@ def test_valid_key_is_never_refused_while_it_changes(processes: tuple[Process, P
     """Each of many changes replaces the key in memory while requests use it."""
     one, other = processes
     secret = one.post("", name="busy")["secret"]
-    other.wait_for(secret, 200, time.monotonic())
+    other.wait_for(secret, 200)
     for number in range(20):
         changed = one.http.patch("/admin/keys/busy", json={"owner": f"owner {number}"})
         assert changed.status_code == 200

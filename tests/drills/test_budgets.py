@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import logging
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,6 @@ ADMIN = new_key()
 POLICIES = ("theta=0.2", "theta=0.6", "theta=0.97", "economy", "quality")
 LOAD, OTHER = "load", "calibration"
 TIMEOUT_S = 120.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -119,47 +116,41 @@ def replicas(
     database.close()
 
 
-@dataclass
-class Load:
-    """Streams of one key, whose answers and refusals are kept in the order of their ends."""
+async def send_all(
+    urls: Sequence[str], secret: str, bodies: Sequence[dict[str, Any]]
+) -> tuple[set[str], Counter[str]]:
+    """Send all bodies in turn, over many connections; return what was answered and refused.
 
-    secret: str
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    begun: dict[str, int] = field(default_factory=dict)
-    """When each answered request was sent, as a place in the order of events, by its id."""
-    refused: list[tuple[str, int]] = field(default_factory=list)
-    """The code of each refusal, and when it arrived."""
+    These are the ids of the answers, and the number of refusals by their code.
+    """
+    left, answered, refused = iter(bodies), set[str](), Counter[str]()
+    headers = {"authorization": f"Bearer {secret}", "x-sandbox": "chunk_delay_s=0.01"}
+    limits = httpx.Limits(max_connections=STREAMS)
+    async with httpx.AsyncClient(limits=limits, headers=headers, timeout=TIMEOUT_S) as http:
 
-    async def run(self, urls: Sequence[str], bodies: Sequence[dict[str, Any]]) -> None:
-        """Send all bodies in turn, over as many connections as there are streams."""
-        left = iter(bodies)
-        limits = httpx.Limits(max_connections=STREAMS)
-        headers = {"authorization": f"Bearer {self.secret}", "x-sandbox": "chunk_delay_s=0.01"}
-        async with httpx.AsyncClient(limits=limits, headers=headers, timeout=TIMEOUT_S) as http:
+        async def ask(url: str, body: dict[str, Any]) -> None:
+            policy = {"x-switchcraft-policy": POLICIES[len(body["messages"][0]["content"]) % 5]}
+            while True:
+                response = await http.post(url + CHAT, json=body, headers=policy)
+                if response.status_code == 200:
+                    assert response.text.endswith("data: [DONE]\n\n")
+                    answered.add(response.headers["x-switchcraft-decision-id"])
+                    return
+                assert response.status_code == 429, response.text
+                code = response.json()["error"]["code"]
+                refused[code] += 1
+                if code == "insufficient_quota":
+                    assert response.headers["x-should-retry"] == "false"
+                    return
+                assert code == "rate_limit_exceeded"
+                assert int(response.headers["retry-after"]) > 0
 
-            async def send(url: str) -> None:
-                for body in left:
-                    await self._ask(http, url + CHAT, body)
+        async def send(url: str) -> None:
+            for body in left:
+                await ask(url, body)
 
-            await asyncio.gather(*(send(urls[n % len(urls)]) for n in range(STREAMS)))
-
-    async def _ask(self, http: httpx.AsyncClient, url: str, body: dict[str, Any]) -> None:
-        policy = {"x-switchcraft-policy": POLICIES[len(body["messages"][0]["content"]) % 5]}
-        while True:
-            begun = next(self.numbers)
-            response = await http.post(url, json=body, headers=policy)
-            if response.status_code == 200:
-                assert response.text.endswith("data: [DONE]\n\n")
-                self.begun[response.headers["x-switchcraft-decision-id"]] = begun
-                return
-            assert response.status_code == 429, response.text
-            code = response.json()["error"]["code"]
-            self.refused.append((code, next(self.numbers)))
-            if code == "insufficient_quota":
-                assert response.headers["x-should-retry"] == "false"
-                return
-            assert code == "rate_limit_exceeded"
-            assert int(response.headers["retry-after"]) > 0
+        await asyncio.gather(*(send(urls[n % len(urls)]) for n in range(STREAMS)))
+    return answered, refused
 
 
 def bodies(count: int) -> list[dict[str, Any]]:
@@ -183,7 +174,7 @@ def check(found: Replicas) -> None:
     secret = found.accounts.create_key(NewKey(name=OTHER)).secret
     urls = [each.url for each in found.gateways]
     wait_until_valid(found, secret)
-    asyncio.run(Load(secret).run(urls, bodies(BODIES)))
+    asyncio.run(send_all(urls, secret, bodies(BODIES)))
     wait_until(lambda: len(found.logged_usd(OTHER)) == BODIES, "the costs are logged")
     mean_usd = sum(found.logged_usd(OTHER).values()) / BODIES
 
@@ -191,13 +182,11 @@ def check(found: Replicas) -> None:
     secret = found.accounts.create_key(NewKey(name=LOAD)).secret
     budget = BudgetSpec(usd=limit_usd, period=BudgetPeriod.MONTH)
     found.accounts.change_key(LOAD, KeyChange(budget=budget))
-    limit = to_nusd(limit_usd)
     wait_until_valid(found, secret)
-    load = Load(secret)
-    asyncio.run(load.run(urls, bodies(REQUESTS)))
-    wait_until(lambda: len(found.logged_usd(LOAD)) == len(load.begun), "the costs are logged")
+    answered, refused = asyncio.run(send_all(urls, secret, bodies(REQUESTS)))
+    wait_until(lambda: len(found.logged_usd(LOAD)) == len(answered), "the costs are logged")
     costs = {name: to_nusd(usd) for name, usd in found.logged_usd(LOAD).items()}
-    assert costs.keys() == load.begun.keys()
+    assert costs.keys() == answered
 
     # All sums are equal.
     spent = sum(costs.values())
@@ -209,23 +198,11 @@ def check(found: Replicas) -> None:
     total_usd = sum(found.logged_usd(OTHER).values()) + spent / NANO
     assert found.counted_usd() == pytest.approx(total_usd, abs=1e-6)
 
-    # The overspend is at most one request for each process.
+    # The overspend is at most one request for each process, and hardly anything is left.
+    limit = to_nusd(limit_usd)
     assert spent - limit <= found.processes * max(costs.values())
-
-    # Nobody is refused for good while more is left than the cheapest model is expected to cost.
-    codes = Counter(code for code, _ in load.refused)
-    assert codes["insufficient_quota"] > REQUESTS / 4
-    cheapest = least_expected(found)
-    assert limit - spent < cheapest
-    by_begin = sorted((begun, costs[name]) for name, begun in load.begun.items())
-    for code, refused in load.refused:
-        taken = sum(cost for begun, cost in by_begin if begun < refused)
-        assert code != "insufficient_quota" or limit - taken < cheapest
-    _log.info(
-        "%d processes: %d answered, refused %s, budget %.6f USD, left %.9f USD, costs %.6f to "
-        "%.6f USD", found.processes, len(costs), dict(codes), limit_usd, (limit - spent) / NANO,
-        min(costs.values()) / NANO, max(costs.values()) / NANO,
-    )  # fmt: skip
+    assert limit - spent < max(costs.values())
+    assert refused["insufficient_quota"] > REQUESTS / 4
 
 
 def wait_until_valid(found: Replicas, secret: str) -> None:
@@ -240,16 +217,6 @@ def wait_until_valid(found: Replicas, secret: str) -> None:
                 ),
                 "the key is valid",
             )
-
-
-def least_expected(found: Replicas) -> int:
-    """Return the least expected cost of a request, which is that of the cheapest arm."""
-    lines = [
-        json.loads(line)
-        for file in found.log.glob("**/*.jsonl")
-        for line in file.read_text().splitlines()[:1]
-    ]
-    return to_nusd(min(lines[0]["expected_cost_usd"].values()))
 
 
 def check_shutdown(database_url: str, spent: int) -> None:

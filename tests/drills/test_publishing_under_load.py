@@ -75,23 +75,6 @@ def test_damaged_publication_is_refused_and_the_old_artifact_serves(
     load.check(upstream.stats()["completed"])
 
 
-def test_start_with_a_damaged_publication_serves_the_configured_artifact(
-    tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path]
-) -> None:
-    """If the stable release is damaged at startup, `router.artifact` serves; the log says why."""
-    place = tmp_path / "published"
-    release = make_release(artifacts["two"], place, is_beside_pointer=True)
-    move(place, release)
-    flip(release.directory(place) / "tokenizer.json")
-    router = {"publication": str(place), "artifact": str(artifacts["one"])}
-    config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
-    with gateway(config, tmp_path) as served:
-        assert served.artifact() == "one"
-        served.wait_for_metric(REFUSED, 1)
-        assert served.metric("switchcraft_publication_serial") == 0
-        assert "tokenizer.json" in served.log.read_text()
-
-
 def write_pointer(place: Path, text: bytes) -> None:
     """Replace the pointer by these bytes."""
     partial = place / "partial"

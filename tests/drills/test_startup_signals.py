@@ -96,14 +96,11 @@ def test_sighup_during_startup_reloads(
         assert gateway.process.wait(START_TIMEOUT_S) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stop_signal_during_startup_exits_with_status_0(
-    tmp_path: Path, sandbox: Sandbox, number: signal.Signals
-) -> None:
+def test_stop_signal_during_startup_exits_with_status_0(tmp_path: Path, sandbox: Sandbox) -> None:
     """A gateway that gets a stop signal while it imports exits with status 0 and no traceback."""
     config = write_config(tmp_path / "config.yaml", sandbox.base_url)
     with starting(config) as gateway:
         gateway.send(signal.SIGHUP)
-        gateway.send(number)
+        gateway.send(signal.SIGTERM)
         assert gateway.process.wait(START_TIMEOUT_S) == 0
         assert "Traceback" not in gateway.log.read_text()

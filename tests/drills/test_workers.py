@@ -104,14 +104,6 @@ def ask(http: httpx.Client, times: int = REQUESTS, **changes: object) -> set[int
     return {http.post(CHAT, json=BODY | changes).status_code for _ in range(times)}
 
 
-def test_address_is_logged_once_a_worker_serves(served: GatewayProcess) -> None:
-    """The parent process logs the addresses of the API and the page, once for all workers."""
-    text = served.log.read_text()
-    assert text.count("serving at") == 1
-    assert f"serving at {served.url}/v1; web page at {served.url}/ui" in text
-    assert text.index("is ready") < text.index("serving at")
-
-
 def test_every_worker_shows_the_metrics_of_all_workers(served: GatewayProcess) -> None:
     """Each worker shows the counts of all workers, including those of a killed one."""
     with httpx.Client(base_url=served.url) as http:
@@ -131,24 +123,6 @@ def test_every_worker_shows_the_metrics_of_all_workers(served: GatewayProcess) -
     with only_worker(new, served) as http:
         assert ask(http) == {200}
         wait_for_decisions(http, before + 3 * REQUESTS)
-
-
-def test_overview_has_the_requests_of_all_workers(served: GatewayProcess) -> None:
-    """Each worker's page shows what both workers have answered."""
-    counted = "/ui/api/traffic/overview"
-    with httpx.Client(base_url=served.url) as http:
-        before = http.get(counted).json()["total"]["requests"]
-    for pid in two_workers(served):
-        with only_worker(pid, served) as http:
-            assert ask(http) == {200}
-
-    def all_are_shown() -> bool:
-        with only_worker(pid, served) as http:
-            total = http.get(counted).json()["total"]["requests"]
-            return bool(total >= before + 2 * REQUESTS)  # requests of earlier tests may be late
-
-    for pid in two_workers(served):
-        wait_until(all_are_shown, f"worker {pid} shows the requests of both")
 
 
 def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
@@ -309,14 +283,6 @@ def test_forked_workers_end_with_a_killed_parent(config: Path, tmp_path: Path) -
         wait_until(lambda: not workers(served), "all workers have ended")
 
 
-def test_workers_share_the_memory_that_their_parent_loaded(served: GatewayProcess) -> None:
-    """A worker has less than half of its memory for itself: 45 of 177 MB when it is ready."""
-    for pid in two_workers(served):
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        kb = dict(re.findall(r"(\w+):\s+(\d+) kB", rollup))
-        assert int(kb["Private_Dirty"]) < int(kb["Rss"]) / 2
-
-
 def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) -> None:
     """The command exits with status 1 and the reason, as without workers."""
     tree = yaml.safe_load(config.read_text()) | {"router": {"default_policy": "none-such"}}
@@ -333,27 +299,3 @@ def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) ->
     last = ended.stderr.decode().splitlines()[-1]
     assert last.startswith("switchcraft: ")
     assert "router.default_policy" in last
-
-
-def test_every_worker_lists_the_requests_of_all(
-    served: GatewayProcess, config: Path, sandbox: Sandbox
-) -> None:
-    """Each connection sees the same list, with refused requests, and every decision."""
-    del config, sandbox
-    statuses = []
-    for number in range(REQUESTS * 2):  # each on a connection of its own, so that both serve
-        body = {**BODY, "messages": BODY["messages"] if number % 5 else []}
-        headers = {"x-request-id": f"listed-{number}"}
-        statuses.append(httpx.post(served.url + CHAT, json=body, headers=headers).status_code)
-    path = f"{served.url}/v1/requests?search=listed-"
-
-    def lists() -> list[list[dict[str, object]]]:
-        return [httpx.get(path).json()["requests"] for _ in range(REQUESTS)]
-
-    wait_until(lambda: all(len(each) == len(statuses) for each in lists()), "all are listed")
-    rows = lists()[0]
-    assert sorted(str(row["status"]) for row in rows) == sorted(map(str, statuses))
-    assert sum(row["outcome"] == "refused" for row in rows) == statuses.count(400) == 4
-    for row in rows:
-        details = httpx.get(f"{served.url}/ui/api/traffic/requests/{row['id']}").json()
-        assert (details["decision"] is None) == (row["outcome"] == "refused")

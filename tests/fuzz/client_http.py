@@ -430,62 +430,24 @@ def check_memory(data: bytes) -> None:
 
 
 TOKENS = (
-    b"GET / HTTP/1.1\r\n",
-    b"POST /v1/chat/completions HTTP/1.1\r\n",
-    b"HEAD ",
-    b"CONNECT a:1 HTTP/1.1\r\n",
-    b"OPTIONS * HTTP/1.1\r\n",
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"HTTP/1.0",
-    b"HTTP/0.9",
-    b"host: a\r\n",
-    b"content-length: 3\r\n",
-    b"Content-Length:",
-    b"transfer-encoding: chunked\r\n",
-    b"Transfer-Encoding:",
-    b"gzip, chunked",
-    b"connection: close\r\n",
-    b"connection: keep-alive\r\n",
-    b"connection: upgrade\r\n",
-    b"upgrade: h2c\r\n",
-    b"upgrade: websocket\r\n",
-    b"expect: 100-continue\r\n",
-    b"trailer: a\r\n",
-    b"proxy-connection: close\r\n",
-    b"0\r\n\r\n",
-    b"3\r\nabc\r\n",
-    b"3;a=b\r\nabc\r\n",
-    b';a="b\r\n"',
-    b"ffffffffffffffff\r\n",
-    b"\r\n\r\n",
-    b"\r\n",
-    b"\n\n",
-    b"\r",
-    b"\0",
-    b" ",
-    b"\t",
-    b"%00",
-    b"%2e%2e/",
-    b"http://a/",
-    b"\xff",
-    b": ",
-    b" :",
-    b"?a=b#c",
+    *(b"GET / HTTP/1.1\r\n", b"POST /v1/chat/completions HTTP/1.1\r\n", b"HEAD "),
+    *(b"CONNECT a:1 HTTP/1.1\r\n", b"OPTIONS * HTTP/1.1\r\n"),
+    *(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HTTP/1.0", b"HTTP/0.9", b"host: a\r\n"),
+    *(b"content-length: 3\r\n", b"Content-Length:", b"transfer-encoding: chunked\r\n"),
+    *(b"Transfer-Encoding:", b"gzip, chunked", b"connection: close\r\n"),
+    *(b"connection: keep-alive\r\n", b"connection: upgrade\r\n", b"upgrade: h2c\r\n"),
+    *(b"upgrade: websocket\r\n", b"expect: 100-continue\r\n", b"trailer: a\r\n"),
+    *(b"proxy-connection: close\r\n", b"0\r\n\r\n", b"3\r\nabc\r\n", b"3;a=b\r\nabc\r\n"),
+    *(b';a="b\r\n"', b"ffffffffffffffff\r\n", b"\r\n\r\n", b"\r\n", b"\n\n", b"\r", b"\0", b" "),
+    *(b"\t", b"%00", b"%2e%2e/", b"http://a/", b"\xff", b": ", b" :", b"?a=b#c"),
 )
 
-
-def _mutate(data: bytes, rng: random.Random) -> bytes:
-    return _BY_LINES(data, rng)
-
-
-_BY_LINES = of_lines(TOKENS)
 
 TARGET = Target(
     name="client_http",
     check=check,
-    mutate=_mutate,
+    mutate=of_lines(TOKENS),
     tokens=TOKENS,
-    measured=("router_service/http/protocol.py",),
     runs=400,
     attacks=(
         *(b"POST / HTTP/1.1\r\ncontent-length: %b\r\n\r\nhello" % x for x in LENGTHS.values()),

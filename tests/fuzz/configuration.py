@@ -125,28 +125,9 @@ TOKENS = (
         b"http://[ https://user:password@a sha256: sk-canary-in-the-file-0 "
         b"sk-canary-in-the-file-1 redis://:redis-canary-in-the-file@a"
     ).split(),
-    b"&a ",
-    b"*a",
-    b"<<: *a",
-    b"!!binary ",
-    b"!!python/none",
-    b"!!timestamp ",
-    b"2001-99-99",
-    b"0x",
-    b"0b2",
-    b"1:99",
-    b".inf",
-    b".nan",
-    b"|\n  ",
-    b"? ",
-    b"---\n",
-    b"\t",
-    b"\xff\xfe",
-    b"%YAML 9.9\n",
-    b"[",
-    b"{",
-    b"- ",
-    b": ",
+    *(b"&a ", b"*a", b"<<: *a", b"!!binary ", b"!!python/none", b"!!timestamp ", b"2001-99-99"),
+    *(b"0x", b"0b2", b"1:99", b".inf", b".nan", b"|\n  ", b"? ", b"---\n", b"\t", b"\xff\xfe"),
+    *(b"%YAML 9.9\n", b"[", b"{", b"- ", b": "),
 )
 
 TARGET = Target(
@@ -154,11 +135,5 @@ TARGET = Target(
     check=check,
     mutate=of_yaml([token for token in TOKENS if token.isascii() and b"\n" not in token]),
     tokens=TOKENS,
-    measured=(
-        "router_service/settings/reading.py",
-        "router_service/settings/litellm.py",
-        "router_service/settings/deployments.py",
-        "router_service/settings/unsupported.py",
-    ),
     runs=800,
 )

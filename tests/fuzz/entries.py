@@ -6,7 +6,7 @@ Bytes are written as the characters U+0000 to U+00FF, so that most inputs are re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -37,19 +37,6 @@ def read(name: str) -> list[Entry]:
 def inputs(name: str, attacks: Iterable[bytes]) -> list[Entry]:
     """Return a target's inputs, and its attacks."""
     return [*read(name), *map(Entry, attacks)]
-
-
-def write(name: str, entries: Iterable[Entry]) -> None:
-    """Replace the inputs of a target."""
-    ordered = sorted(set(entries), key=lambda entry: (not entry.found, len(entry.data), entry.data))
-    text = "".join(f"{line}\n" for line in _lines(ordered))
-    (FOLDER / f"{name}.jsonl").write_text(text, encoding="utf-8")
-
-
-def _lines(entries: Iterable[Entry]) -> Iterator[str]:
-    for entry in entries:
-        found = {"found": entry.found} if entry.found else {}
-        yield json.dumps({**found, "input": entry.data.decode("latin-1")})
 
 
 def export(entries: Iterable[Entry], folder: Path) -> None:

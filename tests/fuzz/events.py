@@ -166,39 +166,19 @@ def check_long(data: bytes) -> None:
 
 
 TOKENS = (
-    b"data: [DONE]\n\n",
-    b"data: {}\n\n",
-    b"data:",
-    b"event: error\n",
-    b"event: response.completed\n",
-    b"id: 1\n",
-    b"retry: 1\n",
-    b": comment\n\n",
-    b"\xef\xbb\xbf",
-    b"\n\n",
-    b"\r\n\r\n",
-    b"\r\r",
-    b"\r",
-    b"\n",
-    b"\0",
-    b"\\ud83d",
+    *(b"data: [DONE]\n\n", b"data: {}\n\n", b"data:", b"event: error\n"),
+    *(b"event: response.completed\n", b"id: 1\n", b"retry: 1\n", b": comment\n\n"),
+    *(b"\xef\xbb\xbf", b"\n\n", b"\r\n\r\n", b"\r\r", b"\r", b"\n", b"\0", b"\\ud83d"),
     b"\\ude00",
     *(value for value in OUTSIDE_JSON.values() if len(value) < 20),
-    b"18446744073709551616",
-    b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
+    *(b"18446744073709551616", b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'),
     b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}}]}\n\n',
     b'data: {"error":{"message":"m"}}\n\n',
     b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n',
     b'data: {"type":"response.output_text.delta","delta":"a","sequence_number":3}\n\n',
     b'data: {"type":"response.created","response":{"id":"r","model":"m"},"sequence_number":0}\n\n',
     b'data: {"type":"response.completed","response":{"id":"r","output":[]}}\n\n',
-    b'"sequence_number":',
-    b'"id":',
-    b'"model":',
-    b'"delta":',
-    b'"content":',
-    b"[[[[",
-    b"null",
+    *(b'"sequence_number":', b'"id":', b'"model":', b'"delta":', b'"content":', b"[[[[", b"null"),
 )
 
 WORDS = tuple(
@@ -227,10 +207,6 @@ TARGET = Target(
     check=check,
     mutate=_mutate,
     tokens=(*TOKENS, *WORDS),
-    measured=(
-        "router_service/upstream/streams.py",
-        "router_service/apis/answers.py",
-    ),
     runs=500,
     attacks=tuple(
         b'\1data: {"choices":[{"index":0,"delta":{"content":%b}}]}\n\ndata: [DONE]\n\n' % value

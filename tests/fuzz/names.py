@@ -10,11 +10,8 @@ NAMES = (
     "client_http",
     "upstream_http",
     "events",
-    "redaction",
     "json_bodies",
-    "requests",
     "translations",
-    "query_text",
     "configuration",
 )
 

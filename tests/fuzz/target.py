@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import re
 import selectors
 import sys
 import types
@@ -41,21 +40,11 @@ class Target:
     mutate: Mutate
     tokens: Sequence[bytes]
     """Words of the format, for the fuzzer's dictionary."""
-    measured: Sequence[str]
-    """Files whose covered lines are reported, relative to the repository."""
     runs: int
     """Executions in CI, a few seconds of them; longer runs are started by hand."""
     max_bytes: int = 4096
     attacks: Sequence[bytes] = ()
     """Inputs made from `tests/attacks.py`, which are checked and changed like the corpus."""
-
-
-def kind_of(problem: str) -> str:
-    """Return a problem's description without parts of the input, so that equal problems match."""
-    return _DETAILS.sub("", problem)[:120]
-
-
-_DETAILS = re.compile(r"\d+|[bf]?'.*|[bf]?\".*|[\[({].*", re.DOTALL)
 
 
 def fail(problem: str) -> NoReturn:

@@ -8,8 +8,7 @@ stream. The APIs that only upstreams speak have the last numbers.
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
@@ -127,30 +126,6 @@ def check_events(data: bytes) -> None:
             read_strict(line[6:])
 
 
-def seeds() -> Iterator[bytes]:
-    """Yield an input for everything that may repeat, with each kind of answer in turn."""
-    # Imported here, because fuzzing needs only the corpus that was made from it.
-    from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS  # noqa: PLC0415
-
-    answers: list[tuple[int, Json]] = []
-    for place, dialect in enumerate(SOURCES):
-        made = (*ANSWERS[dialect].values(), *EVENTS[dialect].values())
-        answers += [(place, make(1)) for make in made]
-    rng = random.Random(1)
-    for client, dialect in enumerate(DIALECTS):
-        for make in REQUESTS[dialect].values():
-            upstream, answer = rng.choice([each for each in answers if each[0] != client])
-            case = {"client": client, "upstream": upstream, "body": make(1), "answer": answer}
-            yield json.dumps(case, separators=(",", ":")).encode()
-    for upstream, answer in answers:
-        client = (upstream + rng.choice((1, 2))) % len(DIALECTS)
-        if client == upstream:
-            continue
-        body = next(iter(REQUESTS[DIALECTS[client]].values()))(1)
-        case = {"client": client, "upstream": upstream, "body": body, "answer": answer}
-        yield json.dumps(case, separators=(",", ":")).encode()
-
-
 TOKENS: Sequence[bytes] = tuple(
     word.encode()
     for word in (
@@ -183,23 +158,5 @@ TARGET = FuzzTarget(
     check=check,
     mutate=of_json(TOKENS),
     tokens=TOKENS,
-    measured=(
-        "router_service/apis/answer_translation.py",
-        "router_service/apis/chat/answer_reader.py",
-        "router_service/apis/chat/request_reader.py",
-        "router_service/apis/chat/request_writer.py",
-        "router_service/apis/converse/answer_reader.py",
-        "router_service/apis/converse/request_writer.py",
-        "router_service/apis/fields.py",
-        "router_service/apis/foreign.py",
-        "router_service/apis/messages/answer_reader.py",
-        "router_service/apis/messages/request_reader.py",
-        "router_service/apis/messages/request_writer.py",
-        "router_service/apis/request_translation.py",
-        "router_service/apis/responses/answer_reader.py",
-        "router_service/apis/responses/request_reader.py",
-        "router_service/apis/responses/request_writer.py",
-        "router_service/apis/writing.py",
-    ),
     runs=1_500,
 )

@@ -1,11 +1,14 @@
-"""Requests and answers in which one thing is repeated: all that may repeat in the APIs.
+"""Requests, answers and streams in which one thing is repeated: all that may repeat in the APIs.
 
-Each function takes how often, and returns a decoded body or answer, or the events of a stream.
+They are made from samples. A `#` in a text of a sample is the number of the repetition, and a text
+that is only `#` is that number as an integer. In a sample, each item of each list is repeated, and
+all items of a list in turn and in groups, each member whose name has a `#`, and each text that has
+`word`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,1012 +16,558 @@ from tests import apis
 from tests.apis import Api, UpstreamApi
 
 Json = Any
-MakeBody = Callable[[int], dict[str, Json]]
-MakeEvents = Callable[[int], list[dict[str, Json]]]
+Path = tuple[str | int, ...]
+Make = Callable[[int], Json]
+"""Returns a body, an answer, or the events of a stream, in which something occurs so often."""
 
-USER = {"role": "user", "content": "What is the weather in Oslo?"}
 PNG = "iVBORw0KGgo="
 SEAL = "c2VhbA=="
-_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
-_INPUT_IMAGE = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}
-_DOCUMENT = {
-    "type": "document",
-    "source": {"type": "text", "media_type": "text/plain", "data": "word"},
+
+
+def _numbered(value: Json, number: int) -> Json:
+    """Return a copy with a number for each `#`."""
+    match value:
+        case dict():
+            return {
+                key.replace("#", str(number)): _numbered(inner, number)
+                for key, inner in value.items()
+            }
+        case list():
+            return [_numbered(inner, number) for inner in value]
+        case str():
+            return number if value == "#" else value.replace("#", str(number))
+        case _:
+            return value
+
+
+def _in_turn(items: Sequence[Json], count: int) -> list[Json]:
+    return [_numbered(item, number) for number in range(count) for item in items]
+
+
+def _in_groups(items: Sequence[Json], count: int) -> list[Json]:
+    return [_numbered(item, number) for item in items for number in range(count)]
+
+
+def _item(at: int, items: Sequence[Json], count: int) -> list[Json]:
+    copies = _in_turn([items[at]], count)
+    return [*_in_turn(items[:at], 1), *copies, *_in_turn(items[at + 1 :], 1)]
+
+
+def _member(name: str, members: Mapping[str, Json], count: int) -> dict[str, Json]:
+    copies = {name.replace("#", str(i)): _numbered(members[name], i) for i in range(count)}
+    return {**_numbered(members, 0), **copies}
+
+
+def _places(value: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
+    yield path, value
+    if isinstance(value, (dict, list)):
+        members = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in members:
+            yield from _places(inner, (*path, key))
+
+
+def _made(sample: Json, path: Path, repeat: Callable[[Json, int], Json], count: int) -> Json:
+    """Return a sample in which `repeat` has changed what is at a path."""
+    if not path:
+        return repeat(sample, count)
+    first, *rest = path
+    made = _numbered(sample, 0)
+    place = first.replace("#", "0") if isinstance(first, str) else first
+    made[place] = _made(sample[first], tuple(rest), repeat, count)
+    return made
+
+
+def _ways(value: Json) -> Iterator[tuple[str, Callable[[Json, int], Json]]]:
+    """Yield the ways to repeat something in a value, by name."""
+    match value:
+        case list():
+            yield from ((f"[{at}]", partial(_item, at)) for at in range(len(value)))
+            if len(value) > 1:
+                yield " in turn", lambda items, n: _in_turn(items, max(1, n // len(items)))
+                yield " in groups", lambda items, n: _in_groups(items, max(1, n // len(items)))
+        case dict():
+            yield from ((f".{name}", partial(_member, name)) for name in value if "#" in name)
+        case str() if "word" in value:
+            yield " letters", lambda text, n: text.replace("word", "word " * n)
+
+
+def repetitions(sample: Json) -> dict[str, Make]:
+    """Return everything that may repeat in a sample, by its path."""
+    return {
+        ".".join(map(str, path)) + way: partial(_made, sample, path, repeat)
+        for path, value in _places(sample)
+        for way, repeat in _ways(value)
+    }
+
+
+def _with_more(sample: Mapping[str, Json], more: Mapping[str, Sequence[Json]]) -> dict[str, Make]:
+    """Return repetitions in a sample, of unknown fields, and of further items of its lists.
+
+    These are items that not every API can express, so that they are not in the sample. A list in
+    place of an item has items that belong together.
+    """
+    made = repetitions(sample)
+    made["unknown fields"] = partial(_made, {**sample, "new#": 1}, (), partial(_member, "new#"))
+    for name, further in more.items():
+        for number, item in enumerate(further):
+            items = item if isinstance(item, list) else [item]
+            before = [*sample.get(name, ())]
+            found = repetitions({**sample, name: [*before, *items]})
+            for at in range(len(before), len(before) + len(items)):
+                ours = (f"{name}[{at}]", f"{name}.{at}.")
+                made |= {f"+{number} {key}": found[key] for key in found if key.startswith(ours)}
+    return made
+
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "p#": {"type": "string"},
+        "a": {"enum": ["value #"]},
+        "b": {"anyOf": [{"const": "#", "description": "d"}]},
+    },
+    "required": ["a", "b"],
+    "additionalProperties": False,
+    "$defs": {"d#": {"type": "string"}},
 }
-_IMAGE_BLOCK = {
+_FUNCTION = {"name": "f#", "description": "Does it.", "parameters": _SCHEMA}
+_USER = {"role": "user", "content": "What is the weather in Oslo?"}
+
+
+def _say(role: str, content: Json, **fields: Json) -> dict[str, Json]:
+    return {"role": role, "content": content, **fields}
+
+
+_TEXT = {"type": "text", "text": "word #"}
+_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+_CALL = {
+    "id": "c#",
+    "type": "function",
+    "function": {"name": "f0", "arguments": '{"a":"word"}'},
+}
+_CUSTOM_CALL = {"id": "d#", "type": "custom", "custom": {"name": "g0", "input": "x"}}
+
+_CHAT = {
+    "model": "switchcraft",
+    "messages": [
+        _say("system", "word #"),
+        _say("developer", "word #"),
+        _USER,
+        _say("user", [_TEXT, _IMAGE]),
+        _say("assistant", "", reasoning_content="hm"),
+        {"role": "assistant", "tool_calls": [_CALL]},
+        _say("tool", [_TEXT], tool_call_id="c#"),
+        _say("user", "word #"),
+    ],
+    "tools": [{"type": "function", "function": _FUNCTION}],
+    "stop": ["stop #"],
+    "metadata": {"k#": "v"},
+}
+_MORE_OF_CHAT: Mapping[str, Sequence[Json]] = {
+    "messages": [
+        _say("user", [{"type": "input_audio", "input_audio": {"data": PNG, "format": "mp3"}}]),
+        _say("user", [{"type": "file", "file": {"file_data": PNG, "filename": "a.pdf"}}]),
+        _say("user", [{"type": "file", "file": {"file_id": "a"}}]),
+        _say("user", [{"type": "new"}]),
+        _say("assistant", [{"type": "refusal", "refusal": "No."}]),
+        _say("assistant", "a", reasoning_details=[{"text": "a", "signature": SEAL}]),
+        _say("assistant", "a", reasoning_details=[{"data": SEAL}]),
+        {"role": "assistant", "tool_calls": [{**_CALL, "id": "without a result #"}]},
+        [
+            {"role": "assistant", "tool_calls": [_CUSTOM_CALL]},
+            _say("tool", [_IMAGE], tool_call_id="d#"),
+        ],
+        _say("tool", "a result without its call", tool_call_id="e#"),
+        {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": "1"},
+    ],
+    "tools": [
+        {"type": "custom", "custom": {"name": "g#"}},
+        {"type": "web_search"},
+        {"type": "function", "function": {**_FUNCTION, "name": "s#", "strict": True}},
+    ],
+    "functions": [_FUNCTION],
+}
+
+_INPUT_TEXT = {"type": "input_text", "text": "word #"}
+_INPUT_IMAGE = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}
+_CALL_ITEM = {"type": "function_call", "call_id": "c#", "name": "f0", "arguments": "{}"}
+
+_RESPONSES = {
+    "model": "switchcraft",
+    "instructions": "word",
+    "input": [
+        _say("system", "word #"),
+        _USER,
+        _say("user", [_INPUT_TEXT, _INPUT_IMAGE]),
+        _say("assistant", [{"type": "output_text", "text": "word #"}]),
+        _CALL_ITEM,
+        {"type": "function_call_output", "call_id": "c#", "output": [_INPUT_TEXT]},
+        _say("assistant", ""),
+        _say("user", "word #"),
+    ],
+    "tools": [{"type": "function", **_FUNCTION}],
+    "include": ["reasoning.encrypted_content"],
+    "metadata": {"k#": "v"},
+}
+_MORE_OF_RESPONSES: Mapping[str, Sequence[Json]] = {
+    "input": [
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "word #"}],
+            "content": [{"type": "reasoning_text", "text": "word #"}],
+            "encrypted_content": SEAL,
+        },
+        {**_CALL_ITEM, "call_id": "without a result #"},
+        {"type": "function_call_output", "call_id": "e#", "output": "without its call"},
+        [
+            {"type": "custom_tool_call", "call_id": "d#", "name": "g", "input": "x"},
+            {"type": "custom_tool_call_output", "call_id": "d#", "output": [_INPUT_IMAGE]},
+        ],
+        [
+            {"type": "tool_search_call", "execution": "client", "call_id": "s#", "arguments": {}},
+            {
+                "type": "tool_search_output",
+                "call_id": "s#",
+                "tools": [{"type": "function", **_FUNCTION, "name": "h#"}],
+            },
+        ],
+        {
+            "type": "additional_tools",
+            "tools": [{"type": "function", **_FUNCTION, "name": "i#"}],
+        },
+        {"type": "web_search_call"},
+        {"type": "item_reference", "id": "i#"},
+        _say("assistant", [{"type": "refusal", "refusal": "No."}]),
+        _say("user", [{"type": "input_file", "file_data": PNG, "filename": "a.pdf"}]),
+        _say("user", [{"type": "input_audio", "input_audio": {"data": PNG, "format": "mp3"}}]),
+        _say("user", [{"type": "new"}]),
+    ],
+    "tools": [
+        {"type": "custom", "name": "g#", "format": {"type": "text"}},
+        {"type": "web_search"},
+        {
+            "type": "namespace",
+            "name": "n#",
+            "tools": [{"type": "function", **_FUNCTION, "name": "j#"}],
+        },
+        {"type": "function", **_FUNCTION, "name": "s#", "strict": True},
+    ],
+}
+
+_BLOCK_IMAGE = {
     "type": "image",
     "source": {"type": "base64", "media_type": "image/png", "data": PNG},
 }
+_TOOL = {"name": "f#", "description": "Does it.", "input_schema": _SCHEMA}
+_TOOL_USE = {"type": "tool_use", "id": "c#", "name": "f0", "input": {"k#": "#"}}
+_TOOL_RESULT = {"type": "tool_result", "tool_use_id": "c#", "content": [_TEXT]}
+_THINKING = {"type": "thinking", "thinking": "hm", "signature": SEAL}
+_HIDDEN_THINKING = {"type": "redacted_thinking", "data": SEAL}
+_REFERENCE = {"type": "tool_reference", "tool_name": "f#"}
 
-
-def _chat(*messages: Json, **fields: Json) -> dict[str, Json]:
-    tools = [{"type": "function", "function": _function()}]
-    return {"model": "switchcraft", "messages": [USER, *messages], "tools": tools, **fields}
-
-
-def _function(name: str = "f", parameters: Json = None) -> dict[str, Json]:
-    schema = {"type": "object", "properties": {}} if parameters is None else parameters
-    return {"name": name, "description": "Does it.", "parameters": schema}
-
-
-def _responses(*items: Json, **fields: Json) -> dict[str, Json]:
-    tools = [{"type": "function", **_function()}]
-    return {"model": "switchcraft", "input": [USER, *items], "tools": tools, **fields}
-
-
-def _messages(*messages: Json, **fields: Json) -> dict[str, Json]:
-    body = {"model": "switchcraft", "max_tokens": 99, "messages": [USER, *messages]}
-    return {**body, "tools": [_tool("f")], **fields}
-
-
-def _tool(name: str, parameters: Json = None, **fields: Json) -> dict[str, Json]:
-    schema = {"type": "object", "properties": {}} if parameters is None else parameters
-    return {"name": name, "description": "Does it.", "input_schema": schema, **fields}
-
-
-def _say(role: str, content: Json) -> dict[str, Json]:
-    return {"role": role, "content": content}
-
-
-def _chat_call(i: int) -> dict[str, Json]:
-    return {"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-
-def _chat_result(i: int) -> dict[str, Json]:
-    return {"role": "tool", "tool_call_id": f"c{i}", "content": "done"}
-
-
-def _tool_use(i: int) -> dict[str, Json]:
-    return {"type": "tool_use", "id": f"c{i}", "name": "f", "input": {"a": i}}
-
-
-def _tool_result(i: int, content: Json = "done") -> dict[str, Json]:
-    return {"type": "tool_result", "tool_use_id": f"c{i}", "content": content}
-
-
-def _call_item(i: int) -> dict[str, Json]:
-    return {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"}
-
-
-def _output_item(i: int, output: Json = "done") -> dict[str, Json]:
-    return {"type": "function_call_output", "call_id": f"c{i}", "output": output}
-
-
-SCHEMAS: dict[str, Callable[[int], Json]] = {
-    "properties": lambda n: {
-        "type": "object",
-        "properties": {f"p{i}": {"type": "string"} for i in range(n)},
-        "required": [f"p{i}" for i in range(n)],
-        "additionalProperties": False,
-    },
-    "enum values": lambda n: {
-        "type": "object",
-        "properties": {"a": {"enum": [f"value {i}" for i in range(n)]}},
-    },
-    "alternatives": lambda n: {
-        "type": "object",
-        "properties": {"a": {"anyOf": [{"const": i, "description": "d"} for i in range(n)]}},
-    },
-    "definitions": lambda n: {
-        "type": "object",
-        "$defs": {f"d{i}": {"type": "string"} for i in range(n)},
-    },
+_MESSAGES = {
+    "model": "switchcraft",
+    "max_tokens": 99,
+    "system": [_TEXT],
+    "messages": [
+        _USER,
+        _say("assistant", "word #"),
+        _say("user", [_TEXT, _BLOCK_IMAGE]),
+        _say("assistant", [_TOOL_USE]),
+        _say("user", [_TOOL_RESULT]),
+        _say("user", "word #"),
+    ],
+    "tools": [_TOOL],
+    "stop_sequences": ["stop #"],
 }
-"""Schemas of a tool, or of the answer."""
-
-
-def _chat_with_schema(make: Callable[[int], Json], n: int) -> Json:
-    function = {**_function("f", make(n)), "strict": True}
-    return _chat(tools=[{"type": "function", "function": function}])
-
-
-def _responses_with_schema(make: Callable[[int], Json], n: int) -> Json:
-    return _responses(tools=[{"type": "function", **_function("f", make(n)), "strict": True}])
-
-
-def _messages_with_schema(make: Callable[[int], Json], n: int) -> Json:
-    return _messages(tools=[_tool("f", make(n), strict=True)])
-
-
-def _text(i: int) -> dict[str, Json]:
-    return {"type": "text", "text": f"word {i}"}
-
-
-CHAT: dict[str, MakeBody] = {
-    "user messages": lambda n: _chat(*(_say("user", f"word {i}") for i in range(n))),
-    "assistant messages": lambda n: _chat(*(_say("assistant", f"word {i}") for i in range(n))),
-    "empty assistant messages": lambda n: _chat(*[_say("assistant", "")] * n),
-    "system messages": lambda n: _chat(*(_say("system", f"word {i}") for i in range(n))),
-    "first system messages": lambda n: (
-        _chat() | {"messages": [*(_say("system", f"word {i}") for i in range(n)), USER]}
-    ),
-    "developer messages": lambda n: _chat(*(_say("developer", f"word {i}") for i in range(n))),
-    "legacy function messages": lambda n: _chat(
-        *[{"role": "function", "name": "f", "content": "1"}] * n
-    ),
-    "legacy calls": lambda n: _chat(
-        *[{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}] * n
-    ),
-    "calls of one message": lambda n: _chat(
-        {"role": "assistant", "tool_calls": [_chat_call(i) for i in range(n)]},
-        *(_chat_result(i) for i in range(n)),
-    ),
-    "calls of many messages": lambda n: _chat(
-        *(
-            message
-            for i in range(n)
-            for message in (
-                {"role": "assistant", "tool_calls": [_chat_call(i)]},
-                _chat_result(i),
-            )
-        )
-    ),
-    "calls with one id": lambda n: _chat(
-        *(
-            message
-            for _ in range(n)
-            for message in (
-                {"role": "assistant", "tool_calls": [_chat_call(0)]},
-                _chat_result(0),
-            )
-        )
-    ),
-    "custom calls": lambda n: _chat(
-        {
-            "role": "assistant",
-            "tool_calls": [
-                {"id": f"c{i}", "type": "custom", "custom": {"name": "f", "input": "x"}}
-                for i in range(n)
-            ],
-        },
-        *(_chat_result(i) for i in range(n)),
-    ),
-    "calls without results": lambda n: _chat(
-        {"role": "assistant", "tool_calls": [_chat_call(i) for i in range(n)]}
-    ),
-    "results without calls": lambda n: _chat(*(_chat_result(i) for i in range(n))),
-    "results with images": lambda n: _chat(
-        {"role": "assistant", "tool_calls": [_chat_call(i) for i in range(n)]},
-        *({**_chat_result(i), "content": [_text(i), _IMAGE]} for i in range(n)),
-    ),
-    "parts of a result": lambda n: _chat(
-        {"role": "assistant", "tool_calls": [_chat_call(0)]},
-        {**_chat_result(0), "content": [_text(i) for i in range(n)]},
-    ),
-    "text parts": lambda n: _chat(_say("user", [_text(i) for i in range(n)])),
-    "image parts": lambda n: _chat(_say("user", [_IMAGE] * n)),
-    "messages with images": lambda n: _chat(*[_say("user", [_IMAGE])] * n),
-    "audio parts": lambda n: _chat(
-        _say("user", [{"type": "input_audio", "input_audio": {"data": PNG, "format": "mp3"}}] * n)
-    ),
-    "file parts": lambda n: _chat(
-        _say("user", [{"type": "file", "file": {"file_data": PNG, "filename": "a.pdf"}}] * n)
-    ),
-    "stored files": lambda n: _chat(
-        _say("user", [{"type": "file", "file": {"file_id": "a"}} for _ in range(n)])
-    ),
-    "refusal parts": lambda n: _chat(
-        _say("assistant", [{"type": "refusal", "refusal": "No."}] * n)
-    ),
-    "unknown parts": lambda n: _chat(_say("user", [{"type": "new"}] * n)),
-    "reasoning details": lambda n: _chat(
-        {**_say("assistant", "a"), "reasoning_details": [{"text": "a", "signature": SEAL}] * n}
-    ),
-    "hidden reasoning details": lambda n: _chat(
-        {**_say("assistant", "a"), "reasoning_details": [{"data": SEAL}] * n}
-    ),
-    "reasoning messages": lambda n: _chat(
-        *[{**_say("assistant", "a"), "reasoning_content": "hm"}] * n
-    ),
-    "tools": lambda n: _chat(
-        tools=[{"type": "function", "function": _function(f"f{i}")} for i in range(n)]
-    ),
-    "equal tools": lambda n: _chat(tools=[{"type": "function", "function": _function()}] * n),
-    "custom tools": lambda n: _chat(
-        tools=[{"type": "custom", "custom": {"name": f"f{i}"}} for i in range(n)]
-    ),
-    "foreign tools": lambda n: _chat(tools=[{"type": "web_search"}] * n),
-    "functions": lambda n: _chat(functions=[_function(f"f{i}") for i in range(n)], tools=None),
-    **{name: partial(_chat_with_schema, make) for name, make in SCHEMAS.items()},
-    "properties of the answer": lambda n: _chat(
-        response_format={
-            "type": "json_schema",
-            "json_schema": {"name": "a", "schema": SCHEMAS["properties"](n), "strict": True},
-        }
-    ),
-    "allowed tools": lambda n: _chat(
-        tools=[{"type": "function", "function": _function(f"f{i}")} for i in range(n)],
-        tool_choice={
-            "type": "allowed_tools",
-            "allowed_tools": {
-                "mode": "auto",
-                "tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(n)],
-            },
-        },
-    ),
-    "stop sequences": lambda n: _chat(stop=[f"stop {i}" for i in range(n)]),
-    "metadata": lambda n: _chat(metadata={f"k{i}": "v" for i in range(n)}),
-    "logit bias": lambda n: _chat(logit_bias={str(i): 1 for i in range(n)}),
-    "unknown fields": lambda n: {**_chat(), **{f"new{i}": 1 for i in range(n)}},
-    "letters": lambda n: _chat(_say("user", "word " * n)),
-    "system letters": lambda n: _chat(_say("system", "word " * n)),
-    "letters of arguments": lambda n: _chat(
-        {
-            "role": "assistant",
-            "tool_calls": [
-                {
-                    "id": "c",
-                    "type": "function",
-                    "function": {"name": "f", "arguments": '{"a":"' + "word " * n + '"}'},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "c", "content": "word " * n},
-    ),
-    "values of arguments": lambda n: _chat(
-        {
-            "role": "assistant",
-            "tool_calls": [
-                {
-                    "id": "c",
-                    "type": "function",
-                    "function": {"name": "f", "arguments": f'{{"a":{[*range(n)]}}}'},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "c", "content": "a"},
-    ),
-    "long integers": lambda n: _chat(
-        tools=[
-            {
-                "type": "function",
-                "function": _function("f", {"enum": [2**64 + i for i in range(n)]}),
-            }
-        ]
-    ),
-}
-
-
-RESPONSES: dict[str, MakeBody] = {
-    "assistant items": lambda n: _responses(*[_say("assistant", "")] * n),
-    "user items": lambda n: _responses(*(_say("user", f"word {i}") for i in range(n))),
-    "system items": lambda n: _responses(*(_say("system", f"word {i}") for i in range(n))),
-    "developer items": lambda n: _responses(*(_say("developer", f"word {i}") for i in range(n))),
-    "calls, then results": lambda n: _responses(
-        *(_call_item(i) for i in range(n)), *(_output_item(i) for i in range(n))
-    ),
-    "calls with results": lambda n: _responses(
-        *(item for i in range(n) for item in (_call_item(i), _output_item(i)))
-    ),
-    "calls without results": lambda n: _responses(*(_call_item(i) for i in range(n))),
-    "results without calls": lambda n: _responses(*(_output_item(i) for i in range(n))),
-    "custom calls": lambda n: _responses(
-        *(
-            {"type": "custom_tool_call", "call_id": f"c{i}", "name": "f", "input": "x"}
-            for i in range(n)
-        ),
-        *({"type": "custom_tool_call_output", "call_id": f"c{i}", "output": "x"} for i in range(n)),
-    ),
-    "searches": lambda n: _responses(
-        *(
-            {
-                "type": "tool_search_call",
-                "execution": "client",
-                "call_id": f"c{i}",
-                "arguments": {"q": i},
-            }
-            for i in range(n)
-        ),
-        *(
-            {
-                "type": "tool_search_output",
-                "call_id": f"c{i}",
-                "tools": [{"type": "function", **_function(f"g{i}")}],
-            }
-            for i in range(n)
-        ),
-    ),
-    "parts of a result": lambda n: _responses(
-        _call_item(0),
-        _output_item(0, [{"type": "input_text", "text": f"word {i}"} for i in range(n)]),
-    ),
-    "images of results": lambda n: _responses(
-        *(_call_item(i) for i in range(n)),
-        *(_output_item(i, [_INPUT_IMAGE]) for i in range(n)),
-    ),
-    "reasoning items": lambda n: _responses(
-        *[{"type": "reasoning", "summary": [], "encrypted_content": SEAL}] * n
-    ),
-    "summaries": lambda n: _responses(
-        {
-            "type": "reasoning",
-            "summary": [{"type": "summary_text", "text": f"word {i}"} for i in range(n)],
-            "encrypted_content": SEAL,
-        }
-    ),
-    "thoughts": lambda n: _responses(
-        {
-            "type": "reasoning",
-            "summary": [],
-            "content": [{"type": "reasoning_text", "text": f"word {i}"} for i in range(n)],
-        }
-    ),
-    "additional tools": lambda n: _responses(
-        *(
-            {"type": "additional_tools", "tools": [{"type": "function", **_function(f"g{i}")}]}
-            for i in range(n)
-        )
-    ),
-    "items of the provider's tools": lambda n: _responses(*[{"type": "web_search_call"}] * n),
-    "references": lambda n: _responses(
-        *({"type": "item_reference", "id": f"i{i}"} for i in range(min(n, 1900)))
-    ),
-    "text parts": lambda n: _responses(
-        _say("user", [{"type": "input_text", "text": f"word {i}"} for i in range(n)])
-    ),
-    "output parts": lambda n: _responses(
-        _say("assistant", [{"type": "output_text", "text": f"word {i}"} for i in range(n)])
-    ),
-    "refusal parts": lambda n: _responses(
-        _say("assistant", [{"type": "refusal", "refusal": "No."}] * n)
-    ),
-    "image parts": lambda n: _responses(_say("user", [_INPUT_IMAGE] * n)),
-    "file parts": lambda n: _responses(
-        _say("user", [{"type": "input_file", "file_data": PNG, "filename": "a.pdf"}] * n)
-    ),
-    "audio parts": lambda n: _responses(
-        _say("user", [{"type": "input_audio", "input_audio": {"data": PNG, "format": "mp3"}}] * n)
-    ),
-    "unknown parts": lambda n: _responses(_say("user", [{"type": "new"}] * n)),
-    "tools": lambda n: _responses(
-        tools=[{"type": "function", **_function(f"f{i}")} for i in range(n)]
-    ),
-    "custom tools": lambda n: _responses(
-        tools=[{"type": "custom", "name": f"f{i}", "format": {"type": "text"}} for i in range(n)]
-    ),
-    "built-in tools": lambda n: _responses(tools=[{"type": "web_search"}] * n),
-    "namespaces": lambda n: _responses(
-        tools=[
-            {"type": "namespace", "name": f"n{i}", "tools": [{"type": "function", **_function()}]}
-            for i in range(n)
-        ]
-    ),
-    "tools of a namespace": lambda n: _responses(
-        tools=[
-            {
-                "type": "namespace",
-                "name": "n",
-                "tools": [{"type": "function", **_function(f"f{i}")} for i in range(n)],
-            }
-        ]
-    ),
-    **{name: partial(_responses_with_schema, make) for name, make in SCHEMAS.items()},
-    "properties of the answer": lambda n: _responses(
-        text={
-            "format": {
-                "type": "json_schema",
-                "name": "a",
-                "schema": SCHEMAS["properties"](n),
-                "strict": True,
-            }
-        }
-    ),
-    "allowed tools": lambda n: _responses(
-        tools=[{"type": "function", **_function(f"f{i}")} for i in range(n)],
-        tool_choice={
-            "type": "allowed_tools",
-            "mode": "auto",
-            "tools": [{"type": "function", "name": f"f{i}"} for i in range(n)],
-        },
-    ),
-    "foreign allowed tools": lambda n: _responses(
-        tool_choice={
-            "type": "allowed_tools",
-            "mode": "auto",
-            "tools": [{"type": "web_search"}] * n,
-        },
-    ),
-    "included fields": lambda n: _responses(include=["reasoning.encrypted_content"] * n),
-    "metadata": lambda n: _responses(metadata={f"k{i}": "v" for i in range(n)}),
-    "unknown fields": lambda n: {**_responses(), **{f"new{i}": 1 for i in range(n)}},
-    "letters": lambda n: _responses() | {"input": "word " * n},
-    "letters of instructions": lambda n: _responses(instructions="word " * n),
-}
-
-
-MESSAGES: dict[str, MakeBody] = {
-    "user messages": lambda n: _messages(*(_say("user", f"word {i}") for i in range(n))),
-    "assistant messages": lambda n: _messages(*(_say("assistant", f"word {i}") for i in range(n))),
-    "messages in turn": lambda n: _messages(
-        *(_say(role, f"word {i}") for i in range(n) for role in ("assistant", "user"))
-    ),
-    "system messages": lambda n: _messages(*(_say("system", f"word {i}") for i in range(n))),
-    "cleared messages": lambda n: _messages(
-        *({**_say("system", f"{i}"), "clear_at": "next_user_message"} for i in range(n)), USER
-    ),
-    "efforts": lambda n: _messages(
-        *[{"role": "system", "output_config": {"effort": "low"}}] * n,
-    ),
-    "system blocks": lambda n: _messages(system=[_text(i) for i in range(n)]),
-    "text blocks": lambda n: _messages(_say("user", [_text(i) for i in range(n)])),
-    "image blocks": lambda n: _messages(_say("user", [_IMAGE_BLOCK] * n)),
-    "documents": lambda n: _messages(
-        _say("user", [{**_DOCUMENT, "title": "a", "context": "b"}] * n),
-    ),
-    "parts of a document": lambda n: _messages(
-        _say(
-            "user",
-            [
-                {
-                    "type": "document",
-                    "source": {"type": "content", "content": [_text(i) for i in range(n)]},
-                }
-            ],
-        )
-    ),
-    "search results": lambda n: _messages(
-        _say(
-            "user",
-            [
-                {
-                    "type": "search_result",
-                    "title": "a",
-                    "source": "b",
-                    "content": [_text(i)],
-                }
-                for i in range(n)
-            ],
-        )
-    ),
-    "calls of one message": lambda n: _messages(
-        _say("assistant", [_tool_use(i) for i in range(n)]),
-        _say("user", [_tool_result(i) for i in range(n)]),
-    ),
-    "calls of many messages": lambda n: _messages(
-        *(
-            message
-            for i in range(n)
-            for message in (_say("assistant", [_tool_use(i)]), _say("user", [_tool_result(i)]))
-        )
-    ),
-    "calls of messages in a row": lambda n: _messages(
-        *(_say("assistant", [_tool_use(i)]) for i in range(n)),
-        *(_say("user", [_tool_result(i)]) for i in range(n)),
-    ),
-    "calls without results": lambda n: _messages(
-        _say("assistant", [_tool_use(i) for i in range(n)])
-    ),
-    "results without calls": lambda n: _messages(_say("user", [_tool_result(i) for i in range(n)])),
-    "blocks of a result": lambda n: _messages(
-        _say("assistant", [_tool_use(0)]),
-        _say("user", [_tool_result(0, [_text(i) for i in range(n)])]),
-    ),
-    "images of results": lambda n: _messages(
-        _say("assistant", [_tool_use(i) for i in range(n)]),
-        _say("user", [_tool_result(i, [_IMAGE_BLOCK]) for i in range(n)]),
-    ),
-    "tool references": lambda n: _messages(
-        _say("assistant", [_tool_use(0)]),
-        _say(
-            "user",
-            [_tool_result(0, [{"type": "tool_reference", "tool_name": f"f{i}"} for i in range(n)])],
-        ),
-        tools=[_tool(f"f{i}", defer_loading=True) for i in range(n)],
-    ),
-    "tool changes": lambda n: _messages(
+_MORE_OF_MESSAGES: Mapping[str, Sequence[Json]] = {
+    "messages": [
+        _say("assistant", [_THINKING, _TEXT]),
+        _say("assistant", [_HIDDEN_THINKING]),
+        _say("assistant", [{**_TOOL_USE, "id": "without a result #"}]),
+        _say("user", [{**_TOOL_RESULT, "tool_use_id": "without a call #"}]),
+        [
+            _say("assistant", [_THINKING, {**_TOOL_USE, "id": "d#"}]),
+            _say("user", [{**_TOOL_RESULT, "tool_use_id": "d#", "content": [_BLOCK_IMAGE]}]),
+        ],
+        [
+            _say("assistant", [{**_TOOL_USE, "id": "e#"}]),
+            _say("user", [{"type": "tool_result", "tool_use_id": "e#", "content": [_REFERENCE]}]),
+        ],
+        _say("user", [{"type": "document", "source": {"type": "content", "content": [_TEXT]}}]),
+        _say("user", [{"type": "search_result", "title": "a", "source": "b", "content": [_TEXT]}]),
+        _say("assistant", [{"type": "server_tool_use", "name": "a", "input": {}}]),
+        _say("system", "word #"),
+        {**_say("system", "word #"), "clear_at": "next_user_message"},
         _say(
             "system",
             [
-                {
-                    "type": kind,
-                    "tool": {"type": "tool_reference", "name": f"f{i}"},
-                }
-                for i in range(n)
-                for kind in ("tool_addition", "tool_removal")
+                {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f#"}},
+                {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f#"}},
             ],
         ),
-        tools=[_tool(f"f{i}") for i in range(n)],
-    ),
-    "tool definitions": lambda n: _messages(
         _say(
             "system",
             [
                 {
                     "type": "tool_addition",
-                    "tool": {"type": "tool_definition", "definition": _tool(f"g{i}")},
+                    "tool": {"type": "tool_definition", "definition": {**_TOOL, "name": "h#"}},
                 }
-                for i in range(n)
             ],
-        )
-    ),
-    "thinking blocks": lambda n: _messages(
-        _say(
-            "assistant",
-            [{"type": "thinking", "thinking": "hm", "signature": SEAL} for _ in range(n)],
         ),
-        USER,
-    ),
-    "hidden thinking blocks": lambda n: _messages(
-        _say("assistant", [{"type": "redacted_thinking", "data": SEAL}] * n), USER
-    ),
-    "messages with thinking": lambda n: _messages(
-        *(
-            _say("assistant", [{"type": "thinking", "thinking": "", "signature": SEAL}, _text(i)])
-            for i in range(n)
-        )
-    ),
-    "messages with thinking in a tool loop": lambda n: _messages(
-        *(
-            message
-            for i in range(n)
-            for message in (
-                _say(
-                    "assistant",
-                    [{"type": "thinking", "thinking": "", "signature": SEAL}, _tool_use(i)],
-                ),
-                _say("user", [_tool_result(i)]),
-            )
-        )
-    ),
-    "blocks of the provider's tools": lambda n: _messages(
-        _say("assistant", [{"type": "server_tool_use", "name": "a", "input": {}}] * n), USER
-    ),
-    "tools": lambda n: _messages(tools=[_tool(f"f{i}") for i in range(n)]),
-    "built-in tools": lambda n: _messages(tools=[{"type": "web_search_20250305", "name": "w"}] * n),
-    "examples of a tool": lambda n: _messages(
-        tools=[_tool("f", input_examples=[{"a": i} for i in range(n)])]
-    ),
-    "callers of a tool": lambda n: _messages(tools=[_tool("f", allowed_callers=["direct"] * n)]),
-    **{name: partial(_messages_with_schema, make) for name, make in SCHEMAS.items()},
-    "properties of the answer": lambda n: _messages(
-        output_config={"format": {"type": "json_schema", "schema": SCHEMAS["properties"](n)}}
-    ),
-    "stop sequences": lambda n: _messages(stop_sequences=[f"stop {i}" for i in range(n)]),
-    "context edits": lambda n: _messages(
-        context_management={"edits": [{"type": "clear_thinking_20251015"}] * n}
-    ),
-    "servers": lambda n: _messages(mcp_servers=[{"type": "url", "url": "a"}] * n),
-    "unknown fields": lambda n: {**_messages(), **{f"new{i}": 1 for i in range(n)}},
-    "letters": lambda n: _messages(_say("user", "word " * n)),
-    "values of an input": lambda n: _messages(
-        _say("assistant", [{**_tool_use(0), "input": {f"k{i}": i for i in range(n)}}]),
-        _say("user", [_tool_result(0)]),
-    ),
+    ],
+    "tools": [
+        {**_TOOL, "name": "s#", "strict": True},
+        {**_TOOL, "name": "d#", "defer_loading": True, "input_examples": [{"a": "#"}]},
+        {"type": "web_search_20250305", "name": "w"},
+    ],
+    "mcp_servers": [{"type": "url", "url": "a"}],
 }
 
-REQUESTS: dict[Api, dict[str, MakeBody]] = {
-    apis.CHAT: CHAT,
-    apis.RESPONSES: RESPONSES,
-    apis.MESSAGES: MESSAGES,
+REQUESTS: Mapping[Api, dict[str, Make]] = {
+    apis.CHAT: _with_more(_CHAT, _MORE_OF_CHAT),
+    apis.RESPONSES: _with_more(_RESPONSES, _MORE_OF_RESPONSES),
+    apis.MESSAGES: _with_more(_MESSAGES, _MORE_OF_MESSAGES),
 }
 """Bodies by API and by what is repeated in them."""
 
-
-def _chunk(delta: Json, reason: str | None = None, **fields: Json) -> dict[str, Json]:
-    choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return {"id": "a", "object": "chat.completion.chunk", "choices": [choice], **fields}
-
-
-def _chat_stream(*deltas: Json, reason: str = "stop") -> list[dict[str, Json]]:
-    return [_chunk({"role": "assistant"}), *map(_chunk, deltas), _chunk({}, reason)]
-
-
-def _call_delta(i: int, arguments: str = "{}", **fields: Json) -> dict[str, Json]:
-    call = {"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": arguments}}
-    return {"tool_calls": [{**call, **fields}]}
-
-
-def _rest_delta(i: int, arguments: str) -> dict[str, Json]:
-    return {"tool_calls": [{"index": i, "function": {"arguments": arguments}}]}
-
-
-def _many_choices(n: int) -> list[dict[str, Json]]:
-    event = _chunk({"content": "a"})
-    event["choices"] += [{"index": i, "delta": {"content": "a"}} for i in range(1, n)]
-    return [event, _chunk({}, "stop")]
-
-
-CHAT_EVENTS: dict[str, MakeEvents] = {
-    "text": lambda n: _chat_stream(*({"content": f"word {i}"} for i in range(n))),
-    "blanks": lambda n: _chat_stream(*[{"content": " "}] * n),
-    "refusals": lambda n: _chat_stream(*[{"refusal": "No."}] * n),
-    "reasoning": lambda n: _chat_stream(*[{"reasoning_content": "hm "}] * n),
-    "changes between text and reasoning": lambda n: _chat_stream(
-        *[{"content": "a"}, {"reasoning": "b"}] * n
-    ),
-    "reasoning details": lambda n: _chat_stream(
-        *[{"reasoning_details": [{"text": "a", "signature": SEAL}]}] * n
-    ),
-    "hidden reasoning": lambda n: _chat_stream(*[{"reasoning_details": [{"data": SEAL}]}] * n),
-    "parts of the content": lambda n: _chat_stream(
-        *[{"content": [{"type": "text", "text": "a"}]}] * n
-    ),
-    "arguments": lambda n: _chat_stream(
-        _call_delta(0, "{"),
-        *[_rest_delta(0, " ")] * n,
-        _rest_delta(0, "}"),
-        reason="tool_calls",
-    ),
-    "blank arguments": lambda n: _chat_stream(
-        _call_delta(0, ""), *[_rest_delta(0, " ")] * n, _rest_delta(0, "{}"), reason="tool_calls"
-    ),
-    "calls": lambda n: _chat_stream(*map(_call_delta, range(n)), reason="tool_calls"),
-    "calls at one place": lambda n: _chat_stream(
-        *(_call_delta(i, index=0) for i in range(n)), reason="tool_calls"
-    ),
-    "open calls": lambda n: _chat_stream(
-        *(_call_delta(i, "{") for i in range(n)),
-        *(_rest_delta(i, "}") for i in range(n)),
-        reason="tool_calls",
-    ),
-    "calls of one event": lambda n: _chat_stream(
-        {"tool_calls": [_call_delta(i)["tool_calls"][0] for i in range(n)]}, reason="tool_calls"
-    ),
-    "custom calls": lambda n: _chat_stream(
-        *(
-            {"tool_calls": [{"index": i, "id": f"c{i}", "custom": {"name": "f", "input": "x"}}]}
-            for i in range(n)
-        ),
-        reason="tool_calls",
-    ),
-    "ends after many calls": lambda n: [
-        *_chat_stream(*map(_call_delta, range(n)), reason="tool_calls"),
-        *[_chunk({}, "tool_calls")] * n,
-    ],
-    "choices": _many_choices,
-    "usage": lambda n: [
-        _chunk({"content": "a"}),
-        *[{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}] * n,
-        _chunk({}, "stop"),
-    ],
-    "empty events": lambda n: _chat_stream(*[{}] * n),
-    "annotations": lambda n: _chat_stream(*[{"annotations": [{"type": "url_citation"}]}] * n),
-    "legacy arguments": lambda n: _chat_stream(
-        {"function_call": {"name": "f", "arguments": "{"}},
-        *[{"function_call": {"arguments": " "}}] * n,
-        {"function_call": {"arguments": "}"}},
-    ),
+SAMPLES: Mapping[Api, Json] = {
+    apis.CHAT: _numbered(_CHAT, 0),
+    apis.RESPONSES: _numbered(_RESPONSES, 0),
+    apis.MESSAGES: _numbered(_MESSAGES, 0),
 }
+"""Bodies that every API can express."""
 
 
-def _response(output: Sequence[Json] = (), status: str = "completed") -> dict[str, Json]:
+_OUTPUT_MESSAGE = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "word", "annotations": []}],
+}
+_REASONING = {
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "hm"}],
+    "encrypted_content": SEAL,
+}
+_USED = {"toolUse": {"toolUseId": "c#", "name": "f0", "input": {"k#": "#"}}}
+
+
+def _choice(**message: Json) -> dict[str, Json]:
+    said = {"role": "assistant", **message}
+    return {"index": "#", "message": said, "finish_reason": "stop"}
+
+
+def _response(output: Sequence[Json], status: str = "completed") -> dict[str, Json]:
     head = {"id": "resp_1", "object": "response", "model": "m", "status": status}
-    usage = {"input_tokens": 1, "output_tokens": 1}
-    return {**head, "output": [*output], "usage": usage}
+    return {**head, "output": [*output], "usage": {"input_tokens": 1, "output_tokens": 1}}
 
 
-def _response_stream(
-    *events: Json, output: Sequence[Json] = (), is_done: bool = True
-) -> list[dict[str, Json]]:
-    last = {"type": "response.completed", "response": _response(output)}
-    first = {"type": "response.created", "response": _response((), "in_progress")}
-    return [first, *events, *([last] if is_done else ())]
-
-
-def _message_item(text: str = "a", parts: int = 1, kind: str = "output_text") -> dict[str, Json]:
-    part = {"type": kind, "text" if kind == "output_text" else "refusal": text, "annotations": []}
-    return {"type": "message", "role": "assistant", "content": [part] * parts}
-
-
-def _reasoning_item(texts: int = 1) -> dict[str, Json]:
-    summary = [{"type": "summary_text", "text": "hm"}] * texts
-    return {"type": "reasoning", "summary": summary, "encrypted_content": SEAL}
-
-
-def _added(i: int, item: Json) -> dict[str, Json]:
-    return {"type": "response.output_item.added", "output_index": i, "item": item}
-
-
-def _done(i: int, item: Json) -> dict[str, Json]:
-    return {"type": "response.output_item.done", "output_index": i, "item": item}
-
-
-def _delta(kind: str, i: int = 0, text: str = "a ", **fields: Json) -> dict[str, Json]:
-    return {"type": f"response.{kind}.delta", "output_index": i, "delta": text, **fields}
-
-
-RESPONSES_EVENTS: dict[str, MakeEvents] = {
-    "text": lambda n: _response_stream(
-        _added(0, _message_item("")),
-        *[_delta("output_text")] * n,
-        _done(0, _message_item("a " * n)),
-        output=[_message_item("a " * n)],
-    ),
-    "refusals": lambda n: _response_stream(
-        _added(0, _message_item("")),
-        *[_delta("refusal")] * n,
-        _done(0, _message_item("a " * n, kind="refusal")),
-    ),
-    "parts": lambda n: _response_stream(
-        _added(0, _message_item("")),
-        *(_delta("output_text", content_index=i, text="a") for i in range(n)),
-        _done(0, _message_item("a", n)),
-    ),
-    "annotations": lambda n: _response_stream(
-        _added(0, _message_item("")),
-        *[{"type": "response.output_text.annotation.added", "annotation": {}}] * n,
-        _done(0, _message_item("a")),
-    ),
-    "messages": lambda n: _response_stream(
-        *(
-            event
-            for i in range(n)
-            for event in (_added(i, _message_item("")), _done(i, _message_item()))
-        ),
-        output=[_message_item()] * n,
-    ),
-    "items without deltas": lambda n: _response_stream(output=[_message_item()] * n),
-    "open messages": lambda n: _response_stream(
-        *(_delta("output_text", i) for i in range(n)),
-        *(_done(i, _message_item("a ")) for i in range(n)),
-    ),
-    "arguments": lambda n: _response_stream(
-        _added(0, _call_item(0) | {"arguments": ""}),
-        _delta("function_call_arguments", text="{"),
-        *[_delta("function_call_arguments", text=" ")] * n,
-        _delta("function_call_arguments", text="}"),
-        _done(0, _call_item(0) | {"arguments": "{" + " " * n + "}"}),
-    ),
-    "calls": lambda n: _response_stream(
-        *(event for i in range(n) for event in (_added(i, _call_item(i)), _done(i, _call_item(i)))),
-        output=[_call_item(i) for i in range(n)],
-    ),
-    "open calls": lambda n: _response_stream(
-        *(_added(i, _call_item(i)) for i in range(n)),
-        *(_done(i, _call_item(i)) for i in range(n)),
-    ),
-    "open calls, ended by the last event": lambda n: _response_stream(
-        *(_added(i, _call_item(i)) for i in range(n)),
-    ),
-    "reasoning": lambda n: _response_stream(
-        _added(0, _reasoning_item(0)),
-        *[_delta("reasoning_summary_text", summary_index=0)] * n,
-        _done(0, _reasoning_item()),
-    ),
-    "summaries": lambda n: _response_stream(
-        _added(0, _reasoning_item(0)),
-        *(_delta("reasoning_summary_text", summary_index=i) for i in range(n)),
-        _done(0, _reasoning_item(n)),
-    ),
-    "thoughts": lambda n: _response_stream(
-        *(
-            event
-            for i in range(n)
-            for event in (_added(i, _reasoning_item(0)), _done(i, _reasoning_item()))
-        )
-    ),
-    "events of other kinds": lambda n: _response_stream(*[{"type": "response.in_progress"}] * n),
-    "keep-alives": lambda n: _response_stream(*[{"type": "keepalive"}] * n),
-}
-
-
-def _message(content: Sequence[Json] = ()) -> dict[str, Json]:
+def _message(content: Sequence[Json]) -> dict[str, Json]:
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
     return {**head, "content": [*content], "usage": {"input_tokens": 1, "output_tokens": 1}}
 
 
-def _message_stream(*events: Json) -> list[dict[str, Json]]:
-    end = {
-        "type": "message_delta",
-        "delta": {"stop_reason": "end_turn"},
-        "usage": {"output_tokens": 1},
-    }
-    start = {"type": "message_start", "message": _message()}
-    return [start, *events, end, {"type": "message_stop"}]
-
-
-def _start(i: int, block: Json) -> dict[str, Json]:
-    return {"type": "content_block_start", "index": i, "content_block": block}
-
-
-def _grow(i: int, kind: str, **fields: Json) -> dict[str, Json]:
-    return {"type": "content_block_delta", "index": i, "delta": {"type": kind, **fields}}
-
-
-def _stop(i: int) -> dict[str, Json]:
-    return {"type": "content_block_stop", "index": i}
-
-
-_TEXT = {"type": "text", "text": ""}
-_THINKING = {"type": "thinking", "thinking": "", "signature": ""}
-
-MESSAGES_EVENTS: dict[str, MakeEvents] = {
-    "text": lambda n: _message_stream(
-        _start(0, _TEXT), *[_grow(0, "text_delta", text="a ")] * n, _stop(0)
+ANSWERS: Mapping[UpstreamApi, dict[str, Make]] = {
+    apis.CHAT: repetitions(
+        {
+            "id": "a",
+            "object": "chat.completion",
+            "choices": [
+                _choice(content="word", tool_calls=[_CALL], annotations=[{"type": "url"}]),
+                _choice(content=[{"type": "text", "text": "a"}], reasoning_details=[{"text": "a"}]),
+                _choice(content=[{"type": "thinking", "thinking": [{"text": "hm"}]}]),
+            ],
+        }
     ),
-    "blocks": lambda n: _message_stream(
-        *(
-            event
-            for i in range(n)
-            for event in (_start(i, _TEXT), _grow(i, "text_delta", text="a"), _stop(i))
-        )
+    apis.RESPONSES: repetitions(_response([_REASONING, _OUTPUT_MESSAGE, _CALL_ITEM])),
+    apis.MESSAGES: repetitions(_message([_THINKING, _HIDDEN_THINKING, _TEXT, _TOOL_USE])),
+    apis.CONVERSE: repetitions(
+        {
+            "output": {
+                "message": {
+                    "role": "assistant",
+                    "content": [
+                        {"reasoningContent": {"reasoningText": {"text": "hm", "signature": SEAL}}},
+                        {"reasoningContent": {"redactedContent": SEAL}},
+                        {"text": "word"},
+                        {"citationsContent": {"content": [{"text": "a"}]}},
+                        _USED,
+                    ],
+                }
+            },
+            "stopReason": "end_turn",
+            "usage": {},
+        }
     ),
-    "empty blocks": lambda n: _message_stream(
-        *(event for i in range(n) for event in (_start(i, _TEXT), _stop(i)))
-    ),
-    "open blocks": lambda n: _message_stream(
-        *(_start(i, _TEXT) for i in range(n)),
-        *(_grow(i, "text_delta", text="a") for i in range(n)),
-        *(_stop(i) for i in range(n)),
-    ),
-    "open calls": lambda n: _message_stream(
-        *(_start(i, {**_tool_use(i), "input": {}}) for i in range(n)),
-    ),
-    "arguments": lambda n: _message_stream(
-        _start(0, {**_tool_use(0), "input": {}}),
-        _grow(0, "input_json_delta", partial_json="{"),
-        *[_grow(0, "input_json_delta", partial_json=" ")] * n,
-        _grow(0, "input_json_delta", partial_json="}"),
-        _stop(0),
-    ),
-    "calls": lambda n: _message_stream(
-        *(event for i in range(n) for event in (_start(i, _tool_use(i)), _stop(i)))
-    ),
-    "thinking": lambda n: _message_stream(
-        _start(0, _THINKING), *[_grow(0, "thinking_delta", thinking="hm ")] * n, _stop(0)
-    ),
-    "signatures": lambda n: _message_stream(
-        _start(0, _THINKING), *[_grow(0, "signature_delta", signature=SEAL)] * n, _stop(0)
-    ),
-    "hidden thinking": lambda n: _message_stream(
-        *(
-            event
-            for i in range(n)
-            for event in (_start(i, {"type": "redacted_thinking", "data": SEAL}), _stop(i))
-        )
-    ),
-    "citations": lambda n: _message_stream(
-        _start(0, _TEXT), *[_grow(0, "citations_delta", citation={})] * n, _stop(0)
-    ),
-    "pings": lambda n: _message_stream(*[{"type": "ping"}] * n),
-    "ends": lambda n: _message_stream(
-        *[{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}] * n
-    ),
-    "events of other kinds": lambda n: _message_stream(*[{"type": "new"}] * n),
-}
-
-
-def _converse_stream(*events: Json) -> list[dict[str, Json]]:
-    usage = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
-    end = [{"messageStop": {"stopReason": "end_turn"}}, {"metadata": {"usage": usage}}]
-    return [{"messageStart": {"role": "assistant"}}, *events, *end]
-
-
-def _converse_call(i: int) -> dict[str, Json]:
-    start = {"toolUse": {"toolUseId": f"c{i}", "name": "f"}}
-    return {"contentBlockStart": {"contentBlockIndex": i, "start": start}}
-
-
-def _converse_delta(i: int, **delta: Json) -> dict[str, Json]:
-    return {"contentBlockDelta": {"contentBlockIndex": i, "delta": delta}}
-
-
-def _converse_stop(i: int) -> dict[str, Json]:
-    return {"contentBlockStop": {"contentBlockIndex": i}}
-
-
-CONVERSE_EVENTS: dict[str, MakeEvents] = {
-    "text": lambda n: _converse_stream(*[_converse_delta(0, text="a ")] * n, _converse_stop(0)),
-    "blocks": lambda n: _converse_stream(
-        *(e for i in range(n) for e in (_converse_delta(i, text="a"), _converse_stop(i)))
-    ),
-    "open blocks": lambda n: _converse_stream(*(_converse_delta(i, text="a") for i in range(n))),
-    "calls": lambda n: _converse_stream(
-        *(e for i in range(n) for e in (_converse_call(i), _converse_stop(i)))
-    ),
-    "open calls": lambda n: _converse_stream(*(_converse_call(i) for i in range(n))),
-    "arguments": lambda n: _converse_stream(
-        _converse_call(0),
-        _converse_delta(0, toolUse={"input": "{"}),
-        *[_converse_delta(0, toolUse={"input": " "})] * n,
-        _converse_delta(0, toolUse={"input": "}"}),
-    ),
-    "reasoning": lambda n: _converse_stream(
-        *[_converse_delta(0, reasoningContent={"text": "hm "})] * n,
-        *[_converse_delta(0, reasoningContent={"signature": SEAL})] * n,
-    ),
-    "encrypted reasoning": lambda n: _converse_stream(
-        *[_converse_delta(0, reasoningContent={"redactedContent": SEAL})] * n
-    ),
-    "citations": lambda n: _converse_stream(*[_converse_delta(0, citation={})] * n),
-    "empty blocks": lambda n: _converse_stream(*(_converse_stop(i) for i in range(n))),
-    "ends": lambda n: _converse_stream(*[{"messageStop": {"stopReason": "end_turn"}}] * n),
-    "events of other kinds": lambda n: _converse_stream(*[{"new": {}}] * n),
-}
-
-EVENTS: dict[UpstreamApi, dict[str, MakeEvents]] = {
-    apis.CHAT: CHAT_EVENTS,
-    apis.RESPONSES: RESPONSES_EVENTS,
-    apis.MESSAGES: MESSAGES_EVENTS,
-    apis.CONVERSE: CONVERSE_EVENTS,
-}
-"""Streams by API and by the kind of event that is repeated in them."""
-
-
-def _completion(**message: Json) -> dict[str, Json]:
-    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
-    return {"id": "a", "object": "chat.completion", "choices": [choice]}
-
-
-def _completion_of_choices(n: int) -> dict[str, Json]:
-    answer = _completion(content="a")
-    return {**answer, "choices": answer["choices"] * n}
-
-
-def _converse(*content: Json) -> dict[str, Json]:
-    message = {"role": "assistant", "content": list(content)}
-    return {"output": {"message": message}, "stopReason": "end_turn", "usage": {}}
-
-
-def _converse_use(i: int, **arguments: Json) -> dict[str, Json]:
-    return {"toolUse": {"toolUseId": f"c{i}", "name": "f", "input": arguments}}
-
-
-ANSWERS: dict[UpstreamApi, dict[str, MakeBody]] = {
-    apis.CHAT: {
-        "choices": _completion_of_choices,
-        "calls": lambda n: _completion(tool_calls=[_chat_call(i) for i in range(n)]),
-        "calls with objects": lambda n: _completion(
-            tool_calls=[
-                {"id": f"c{i}", "function": {"name": "f", "arguments": {"a": i}}} for i in range(n)
-            ]
-        ),
-        "values of arguments": lambda n: _completion(
-            tool_calls=[
-                {"id": "c", "function": {"name": "f", "arguments": f'{{"a":{[*range(n)]}}}'}}
-            ]
-        ),
-        "parts": lambda n: _completion(content=[{"type": "text", "text": "a"}] * n),
-        "thoughts": lambda n: _completion(
-            content=[{"type": "thinking", "thinking": [{"text": "hm"}] * n}]
-        ),
-        "reasoning details": lambda n: _completion(
-            content="a", reasoning_details=[{"text": "a", "signature": SEAL}] * n
-        ),
-        "annotations": lambda n: _completion(content="a", annotations=[{"type": "url"}] * n),
-        "letters": lambda n: _completion(content="word " * n),
-        "halves of emoji": lambda n: _completion(content="\ud83d\ude00" * n),
-    },
-    apis.RESPONSES: {
-        "messages": lambda n: _response([_message_item()] * n),
-        "parts": lambda n: _response([_message_item("a", n)]),
-        "calls": lambda n: _response([_call_item(i) for i in range(n)]),
-        "custom calls": lambda n: _response(
-            [
-                {"type": "custom_tool_call", "call_id": f"c{i}", "name": "f", "input": "x"}
-                for i in range(n)
-            ]
-        ),
-        "reasoning": lambda n: _response([_reasoning_item()] * n),
-        "summaries": lambda n: _response([_reasoning_item(n)]),
-        "letters": lambda n: _response([_message_item("word " * n)]),
-    },
-    apis.MESSAGES: {
-        "blocks": lambda n: _message([_text(i) for i in range(n)]),
-        "calls": lambda n: _message([_tool_use(i) for i in range(n)]),
-        "thinking": lambda n: _message(
-            [{"type": "thinking", "thinking": "hm", "signature": SEAL}] * n
-        ),
-        "hidden thinking": lambda n: _message([{"type": "redacted_thinking", "data": SEAL}] * n),
-        "values of an input": lambda n: _message(
-            [{**_tool_use(0), "input": {f"k{i}": i for i in range(n)}}]
-        ),
-        "letters": lambda n: _message([{"type": "text", "text": "word " * n}]),
-    },
-    apis.CONVERSE: {
-        "texts": lambda n: _converse(*[{"text": "a"}] * n),
-        "calls": lambda n: _converse(*(_converse_use(i) for i in range(n))),
-        "values of an input": lambda n: _converse(
-            _converse_use(0, **{f"k{i}": i for i in range(n)})
-        ),
-        "reasoning": lambda n: _converse(
-            *[{"reasoningContent": {"reasoningText": {"text": "hm", "signature": SEAL}}}] * n
-        ),
-        "encrypted reasoning": lambda n: _converse(
-            *[{"reasoningContent": {"redactedContent": SEAL}}] * n
-        ),
-        "cited texts": lambda n: _converse({"citationsContent": {"content": [{"text": "a"}] * n}}),
-        "letters": lambda n: _converse({"text": "word " * n}),
-    },
 }
 """Whole answers by API and by what is repeated in them."""
+
+
+def _chunk(delta: Json, reason: str | None = None) -> dict[str, Json]:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return {"id": "a", "object": "chat.completion.chunk", "choices": [choice]}
+
+
+def _called(arguments: str, **fields: Json) -> dict[str, Json]:
+    call = {"index": "#", "function": {"name": "f", "arguments": arguments}, **fields}
+    return _chunk({"tool_calls": [call]})
+
+
+def _added(item: Json) -> dict[str, Json]:
+    return {"type": "response.output_item.added", "output_index": "#", "item": item}
+
+
+def _done(item: Json) -> dict[str, Json]:
+    return {"type": "response.output_item.done", "output_index": "#", "item": item}
+
+
+def _delta(kind: str, text: str = "a ", **fields: Json) -> dict[str, Json]:
+    return {"type": f"response.{kind}.delta", "output_index": "#", "delta": text, **fields}
+
+
+def _start(block: Json) -> dict[str, Json]:
+    return {"type": "content_block_start", "index": "#", "content_block": block}
+
+
+def _grow(kind: str, **fields: Json) -> dict[str, Json]:
+    return {"type": "content_block_delta", "index": "#", "delta": {"type": kind, **fields}}
+
+
+_STOP = {"type": "content_block_stop", "index": "#"}
+_END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}
+_CONVERSE_CALL = {"toolUse": {"toolUseId": "c#", "name": "f"}}
+_CONVERSE_STOP = {"contentBlockStop": {"contentBlockIndex": "#"}}
+
+
+def _converse_delta(**delta: Json) -> dict[str, Json]:
+    return {"contentBlockDelta": {"contentBlockIndex": "#", "delta": delta}}
+
+
+_STREAMS: Mapping[UpstreamApi, tuple[Json, Mapping[str, Sequence[Json]], Sequence[Json]]] = {
+    apis.CHAT: (
+        _chunk({"role": "assistant"}),
+        {
+            "text": [_chunk({"content": "a "}), _chunk({"reasoning": "b"})],
+            "blanks": [_chunk({"content": " "})],
+            "refusals": [_chunk({"refusal": "No."})],
+            "reasoning": [_chunk({"reasoning_details": [{"text": "a", "signature": SEAL}]})],
+            "hidden reasoning": [_chunk({"reasoning_details": [{"data": SEAL}]})],
+            "parts": [_chunk({"content": [{"type": "text", "text": "a"}]})],
+            "calls": [_called("{", id="c#"), _called(" "), _called("}")],
+            "blank arguments": [_called("", id="c#"), _called(" "), _called("{")],
+            "calls at one place": [_called("{}", id="c#", index=0)],
+            "ends": [_called("{}", id="c#"), _chunk({}, "tool_calls")],
+            "usage": [{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}],
+            "nothing": [_chunk({})],
+        },
+        [_chunk({}, "tool_calls")],
+    ),
+    apis.RESPONSES: (
+        {"type": "response.created", "response": _response([], "in_progress")},
+        {
+            "messages": [
+                _added({**_OUTPUT_MESSAGE, "content": []}),
+                _delta("output_text"),
+                _done(_OUTPUT_MESSAGE),
+            ],
+            "refusals": [_delta("refusal")],
+            "annotations": [{"type": "response.output_text.annotation.added", "annotation": {}}],
+            "calls": [
+                _added({**_CALL_ITEM, "arguments": ""}),
+                _delta("function_call_arguments", " "),
+                _done(_CALL_ITEM),
+            ],
+            "reasoning": [
+                _added({**_REASONING, "summary": []}),
+                _delta("reasoning_summary_text", summary_index="#"),
+                _done(_REASONING),
+            ],
+            "events of other kinds": [{"type": "response.in_progress"}],
+            "keep-alives": [{"type": "keepalive"}],
+        },
+        [{"type": "response.completed", "response": _response([_OUTPUT_MESSAGE])}],
+    ),
+    apis.MESSAGES: (
+        {"type": "message_start", "message": _message([])},
+        {
+            "text": [_start({**_TEXT, "text": ""}), _grow("text_delta", text="a "), _STOP],
+            "calls": [
+                _start({**_TOOL_USE, "input": {}}),
+                _grow("input_json_delta", partial_json=" "),
+                _STOP,
+            ],
+            "thinking": [
+                _start({**_THINKING, "thinking": ""}),
+                _grow("thinking_delta", thinking="hm "),
+                _grow("signature_delta", signature=SEAL),
+                _STOP,
+            ],
+            "hidden thinking": [_start(_HIDDEN_THINKING), _STOP],
+            "citations": [_start(_TEXT), _grow("citations_delta", citation={}), _STOP],
+            "pings": [{"type": "ping"}],
+            "ends": [_END],
+            "events of other kinds": [{"type": "new"}],
+        },
+        [_END, {"type": "message_stop"}],
+    ),
+    apis.CONVERSE: (
+        {"messageStart": {"role": "assistant"}},
+        {
+            "text": [_converse_delta(text="a "), _CONVERSE_STOP],
+            "calls": [
+                {"contentBlockStart": {"contentBlockIndex": "#", "start": _CONVERSE_CALL}},
+                _converse_delta(toolUse={"input": " "}),
+                _CONVERSE_STOP,
+            ],
+            "reasoning": [
+                _converse_delta(reasoningContent={"text": "hm "}),
+                _converse_delta(reasoningContent={"signature": SEAL}),
+                _CONVERSE_STOP,
+            ],
+            "hidden reasoning": [_converse_delta(reasoningContent={"redactedContent": SEAL})],
+            "citations": [_converse_delta(citation={})],
+            "ends": [{"messageStop": {"stopReason": "end_turn"}}],
+            "events of other kinds": [{"new": {}}],
+        },
+        [
+            {"messageStop": {"stopReason": "end_turn"}},
+            {"metadata": {"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}}},
+        ],
+    ),
+}
+"""First event, repeated events, and last events of streams."""
+
+
+def _same(at: int, events: Sequence[Json], count: int) -> list[Json]:
+    """Return one event several times, between the others of the same part."""
+    copies = _in_turn([events[at]], 1) * count
+    return [*_in_turn(events[:at], 1), *copies, *_in_turn(events[at + 1 :], 1)]
+
+
+def _event_ways(events: Sequence[Json]) -> dict[str, Callable[[Sequence[Json], int], list[Json]]]:
+    if len(events) == 1:
+        return {"": _in_turn}
+    same = {f"[{at}]": partial(_same, at) for at in range(len(events))}
+    return {**same, " in turn": _in_turn, " in groups": _in_groups}
+
+
+def _stream(
+    dialect: UpstreamApi,
+    name: str,
+    repeat: Callable[[Sequence[Json], int], list[Json]],
+    count: int,
+) -> list[Json]:
+    first, segments, last = _STREAMS[dialect]
+    return [first, *repeat(segments[name], count), *last]
+
+
+EVENTS: Mapping[UpstreamApi, dict[str, Make]] = {
+    dialect: {
+        f"{name}{way}": partial(_stream, dialect, name, repeat)
+        for name, events in segments.items()
+        for way, repeat in _event_ways(events).items()
+    }
+    for dialect, (_, segments, _) in _STREAMS.items()
+}
+"""Streams by API and by the events that are repeated in them."""

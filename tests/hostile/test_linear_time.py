@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tokenizers import Tokenizer
 
 from router_service.apis.answer_errors import ForeignAnswerError
 from router_service.apis.answer_translation import AnswerTranslator
@@ -22,17 +23,19 @@ from router_service.apis.conversation import as_list
 from router_service.apis.parts import Request
 from router_service.apis.registry import parse_answer
 from router_service.apis.request_translation import obstacles, read_request
+from router_service.artifact import SHIPPED, TOKENIZER
 from router_service.checker.tool_checks import latest_tool_results, parameters_by_tool
 from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import loads_exactly
+from router_service.predictor.features import FEATURES
+from router_service.predictor.packing import Packer, PackingSpec
 from router_service.requests.parsing import parse_request
 from router_service.verifier.answer_features import Question
 from tests import apis
 from tests.apis import APIS, Api, UpstreamApi
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
-from tests.fuzz.requests import packer
-from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
+from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
 from tests.products import IS_LONG
 
 Json = Any
@@ -44,18 +47,18 @@ SIZES = (1_000, 16_000) if IS_LONG else (75, 1_200)
 LARGE_SIZES = (2_000, 32_000)
 """Sizes from which it shows that all earlier items are copied for each further one."""
 JOINED = (
-    (apis.CHAT, "user messages"),
-    (apis.CHAT, "system messages"),
-    (apis.RESPONSES, "assistant items"),
-    (apis.RESPONSES, "calls, then results"),
-    (apis.MESSAGES, "assistant messages"),
-    (apis.MESSAGES, "user messages"),
+    (apis.CHAT, "messages[0]"),
+    (apis.CHAT, "messages[7]"),
+    (apis.RESPONSES, "input[6]"),
+    (apis.RESPONSES, "input in groups"),
+    (apis.MESSAGES, "messages[1]"),
+    (apis.MESSAGES, "messages[5]"),
 )
 """Neighbours that become parts of one message in another API."""
 JOINED_EVENTS = (
     (apis.CHAT, "blanks"),
-    (apis.CHAT, "ends after many calls"),
-    (apis.CHAT, "open calls"),
+    (apis.CHAT, "ends in groups"),
+    (apis.CHAT, "calls in groups"),
 )
 """Events that add to a part, or to a list, that is looked at with each of them."""
 MAX_RATIO = 2.5 ** math.log2(GROWTH)
@@ -69,6 +72,9 @@ ATTEMPTS = 4
 """Measurements, with pauses of up to 3 s, of which one must be linear. Other processes use the
 processor's caches, which slows down the larger size more, but no measurement hides a square."""
 
+PACKER = Packer(
+    PackingSpec(features=tuple(FEATURES)), Tokenizer.from_file(str(SHIPPED / TOKENIZER))
+)
 ENDPOINTS = {apis.CHAT: CHAT, apis.RESPONSES: RESPONSES, apis.MESSAGES: MESSAGES}
 TARGETS = (
     Target(apis.CHAT, "m", "openai", supports_reasoning=True),
@@ -158,7 +164,7 @@ def request_steps(dialect: Api, body: dict[str, Json]) -> Iterator[Step]:
     except InvalidRequestError:
         return
     conversation = parsed.conversation
-    yield "pack", lambda: packer().pack(conversation)
+    yield "pack", lambda: PACKER.pack(conversation)
     tools = as_list(parsed.decoded().get("tools"))
     yield "question", lambda: Question(conversation, tools)
     yield "names of tools", lambda: parameters_by_tool(parsed.decoded())
@@ -177,6 +183,15 @@ def request_steps(dialect: Api, body: dict[str, Json]) -> Iterator[Step]:
             if target.api is apis.CONVERSE and obstacles(request, dialect, target.api):
                 continue  # audio, for example, has no place there
             yield f"write for {target.provider}", partial(target.api.write_request, request, target)
+
+
+def test_every_api_can_express_the_samples() -> None:
+    """Otherwise, reading would end at the first odd part, and nothing behind it be measured."""
+    for dialect, sample in SAMPLES.items():
+        request = read_request(sample, dialect)
+        for target in TARGETS:
+            if target.api is not dialect:
+                target.api.write_request(request, target)
 
 
 @pytest.mark.parametrize(

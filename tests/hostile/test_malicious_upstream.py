@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from tests.bodies import CHAT
 from tests.hostile.raw import Answer, request
 from tests.hostile.target import FILE, Attack, Target, auth_headers, check_answer, new_nonce
-from tests.hostile.upstream import BEHAVIOURS, WRONG_TYPES
+from tests.hostile.upstream import BEHAVIOURS
 from tests.hostile.upstream_server import BEHAVIOUR_HEADER, Behaviour, Expected, Surface, dumps
-from tests.products import pairwise
 
 pytestmark = pytest.mark.slow
 
@@ -32,35 +30,6 @@ _REQUESTS: dict[Surface, tuple[str, str, dict[str, Any] | None]] = {
     Surface.PASSED_GET: ("GET", FILE, None),
     Surface.PASSED_POST: ("POST", "/v1/files", {"purpose": "none"}),
 }
-
-
-def product_of(behaviours: Iterable[Behaviour]) -> list[tuple[str, Surface, int]]:
-    """Return each behaviour's name with each of its surfaces and variants."""
-    return [
-        (behaviour.name, surface, variant)
-        for behaviour in behaviours
-        for surface in behaviour.surfaces
-        for variant in range(behaviour.variants)
-    ]
-
-
-def exchanges() -> Mapping[str, Sequence[tuple[Surface, int]]]:
-    """Return the surfaces and variants of each behaviour; of fields with wrong types, pairwise.
-
-    Streams are read by other code than whole answers, so that both get every value in every field.
-    """
-    fields = {behaviour.name for behaviour in WRONG_TYPES}
-    others = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in fields]
-    found: dict[str, list[tuple[Surface, int]]] = defaultdict(list)
-    values = pairwise(
-        product_of(WRONG_TYPES), lambda case: (case[0], case[1].endswith("stream"), case[2])
-    )
-    for name, surface, variant in (*product_of(others), *values):
-        found[name].append((surface, variant))
-    return found
-
-
-EXCHANGES = exchanges()
 
 
 def check(expected: Expected, answer: Answer, nonce: str) -> None:
@@ -109,7 +78,7 @@ def test_malicious_upstream_harms_only_the_request_that_it_answers(
         attack.target.wait_for_upstream()
 
     def attack(attack: Attack) -> None:
-        for surface, variant in EXCHANGES[behaviour.name]:
+        for surface, variant in product(behaviour.surfaces, range(behaviour.variants)):
             exchange(attack, surface, variant)
 
     target.withstand(attack)

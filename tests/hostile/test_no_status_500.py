@@ -16,10 +16,10 @@ import pytest
 
 from tests.answering import MODELS, PATHS, Peers, peers
 from tests.apis import APIS, Api
-from tests.fuzz import entries, events, requests, translations
+from tests.fuzz import entries, events, translations
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Mutate
-from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS
+from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
 from tests.products import IS_LONG
 
 Json = Any
@@ -40,7 +40,7 @@ OTHER_PATHS = (
 )
 """Endpoints beside those that translate."""
 
-mutate_request = of_json((*requests.TOKENS, *translations.TOKENS))
+mutate_request = of_json(translations.TOKENS)
 mutate_answer = of_json((*events.WORDS, *translations.TOKENS))
 
 
@@ -66,7 +66,6 @@ def bodies() -> list[bytes]:
     made = [make(2) for dialect in APIS for make in REQUESTS[dialect].values()]
     cases = [json.loads(entry.data) for entry in entries.read("translations")]
     return [
-        *(entry.data for entry in entries.read("requests")),
         *(
             json.dumps(case.get("body") if isinstance(case, dict) else case).encode()
             for case in cases
@@ -125,7 +124,7 @@ def as_stream(data: bytes) -> bytes:
 def test_no_answer_makes_the_gateway_fail(gateway: Peers, client: Api, source: Api) -> None:
     """Changed answers of every API are relayed, translated, or reported as the upstream's fault."""
     rng = random.Random(SEED)
-    body = {**REQUESTS[client]["tools"](1), "model": MODELS[source]}
+    body = {**SAMPLES[client], "model": MODELS[source]}
     texts = {stream: json.dumps(body | {"stream": stream}).encode() for stream in (False, True)}
     for data, is_stream in answers(source):
         if not IS_LONG and rng.random() < 0.5:

@@ -181,33 +181,21 @@ def has_usage(gateway: GatewayWithProvider, client: str) -> bool:
 
 MISTAKES: dict[str, dict[str, Any]] = {
     "without stream": {"stream_options": {"include_usage": True}},
-    "stream false": {"stream": False, "stream_options": {"include_usage": True}},
-    "null": {"stream": False, "stream_options": None},
     "unknown": {"stream": True, "stream_options": {"include_usage": True, "x": 1}},
-    "only unknown": {"stream": True, "stream_options": {"x": 1}},
     "a number": {"stream": True, "stream_options": {"include_usage": 1, "y": 1}},
     "a text": WANTED
     | {"temperature": 3, "messages": [{"role": "user", "content": "stream_options"}]},
 }
 
 
-@pytest.mark.parametrize("has_keys", [True, False])
 @pytest.mark.parametrize("name", MISTAKES)
-def test_invalid_stream_options_disable_usage_for_nobody(name: str, has_keys: bool) -> None:
+def test_invalid_stream_options_disable_usage_for_nobody(name: str) -> None:
     """A refusal that the request itself may have caused changes nothing for the deployment."""
-    with serve_gateway(has_keys=has_keys) as gateway:
+    with serve_gateway() as gateway:
         for _ in range(3):
             assert gateway.ask("attacker", **MISTAKES[name]).status_code in {400, 422}
         assert has_usage(gateway, "victim")
         assert has_usage(gateway, "attacker")
-
-
-def test_invalid_request_gets_the_upstreams_reason() -> None:
-    """A client gets the reason for the refusal, and the upstream gets one request."""
-    with serve_gateway() as gateway:
-        answer = gateway.ask("attacker", **MISTAKES["without stream"])
-        assert "only allowed with" in answer.json()["error"]["message"]
-        assert len(gateway.provider.seen) == 1
 
 
 def test_refused_combination_of_options_affects_only_its_client() -> None:
@@ -219,13 +207,6 @@ def test_refused_combination_of_options_affects_only_its_client() -> None:
         assert gateway.ask("attacker", **WANTED, data_sources=[1]).status_code == 200
         assert len(gateway.provider.seen) == 2
         assert not has_usage(gateway, "attacker")
-        assert has_usage(gateway, "victim")
-
-
-def test_refused_option_on_another_endpoint_changes_nothing() -> None:
-    """Completions may lack an option that chat supports."""
-    with serve_gateway() as gateway:
-        assert gateway.ask("victim", "/v1/completions", **WANTED).status_code == 200
         assert has_usage(gateway, "victim")
 
 
@@ -243,13 +224,12 @@ def test_unsupported_option_is_omitted_after_a_clients_first_request() -> None:
         assert gateway.ask("victim", **MISTAKES["without stream"]).status_code == 400
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("word", [word for word in ANSWERS if word != "poison"])
-def test_refusals_that_a_client_can_cause_open_no_circuit(word: str, stream: bool) -> None:
+def test_refusals_that_a_client_can_cause_open_no_circuit(word: str) -> None:
     """Such refusals do not count as failures for any client, with or without keys."""
     with serve_gateway(has_keys=False) as gateway:
         for _ in range(6):
-            gateway.says("", word, stream=stream)
+            gateway.says("", word, stream="stream" in word)
         assert gateway.ask("").status_code == 200
 
 
@@ -277,14 +257,6 @@ def test_failures_of_several_clients_open_the_circuit_for_all() -> None:
         for client in KEYS:
             assert gateway.ask(client).status_code == 503
         assert len(gateway.provider.seen) == before
-
-
-def test_a_single_clients_failures_open_the_circuit_for_it() -> None:
-    """The client's next requests are refused at once, which spares a failing upstream."""
-    with serve_gateway() as gateway:
-        for _ in range(5):
-            gateway.says("attacker", "poison")
-        assert len(gateway.provider.seen) == 2
 
 
 def test_total_timeout_opens_no_circuit() -> None:

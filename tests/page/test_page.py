@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from router_service.apis.conversation import Conversation, parse_conversation
-from router_service.measurement.held_out import single_accuracies
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.router import Router
-from router_service.serving.app import create_app
-from router_service.settings import DecisionLogSettings, Settings
 from tests.bodies import ASK, TOOLS
-from tests.fakes import FakeRouter
 from tests.page.watching import choose_example, open_playground, tab_to
-from tests.serving import Sandbox, served
 
 
 def shown_request(page: Page) -> Conversation:
@@ -33,16 +27,6 @@ def chosen_arm(page: Page) -> str:
     arm = page.locator(".chosen").inner_text()
     assert page.locator(".arms .is-chosen").get_attribute("data-arm") == arm
     return arm
-
-
-def test_page_loads_and_routes_the_first_example(page: Page, shipped: Router) -> None:
-    """The decision matches the router's, with a bar for every arm."""
-    open_playground(page)
-    decision = shipped.decide_conversation(shown_request(page))
-    assert chosen_arm(page) == decision.arm
-    for arm, probability in decision.probabilities.items():
-        row = page.locator(f'.arms tr[data-arm="{arm}"]')
-        expect(row).to_contain_text(f"{probability:.1%}")
 
 
 def test_slider_chooses_like_the_router(page: Page, shipped: Router) -> None:
@@ -69,16 +53,6 @@ def walk(page: Page, shipped: Router, conversation: Conversation) -> list[str]:
     return arms
 
 
-def test_slider_sends_no_requests(page: Page) -> None:
-    """The choices of other policies are already loaded."""
-    open_playground(page)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.get_by_role("slider").press("End")
-    page.get_by_role("slider").press("Home")
-    assert asked == []
-
-
 @pytest.mark.parametrize(
     ("name", "part"), [("Many tools", "tools"), ("Long conversation", "latest user turn")]
 )
@@ -89,16 +63,6 @@ def test_cut_parts_are_marked(page: Page, name: str, part: str) -> None:
     expect(page.locator("#packed .cut").first).to_contain_text("tokens cut")
     expect(page.locator("#packed .cut", has_text=part)).to_be_visible()
     expect(page.locator("#packed .legend .tag").first).to_be_visible()
-
-
-def test_unreadable_parts_are_listed(page: Page) -> None:
-    """Their paths are shown, and the policy has no effect."""
-    open_playground(page)
-    choose_example(page, "Unreadable part")
-    expect(page.locator("#verdict")).to_contain_text("messages[1], tools[1]")
-    before = chosen_arm(page)
-    page.get_by_role("slider").press("Home")
-    assert chosen_arm(page) == before
 
 
 def test_every_example_is_routed(page: Page) -> None:
@@ -138,77 +102,6 @@ def test_each_api_gets_the_same_choice_and_an_answer(page: Page, shipped: Router
     assert chosen_arm(page) == decision.arm
 
 
-def test_pasted_request_selects_its_api(page: Page) -> None:
-    """A body that only one API has is sent to that API."""
-    open_playground(page)
-    bodies = {"Responses": '{"input": "x"}', "Anthropic Messages": '{"messages": [], "system": ""}'}
-    for api, body in bodies.items():
-        page.locator("#body").fill(body)
-        expect(page.get_by_label(api)).to_be_checked()
-
-
-def test_examples_keep_the_policy_of_the_slider(page: Page) -> None:
-    """A moved slider stays where it is, until a request names another model."""
-    open_playground(page)
-    page.get_by_label("Cheapest above a threshold").check()
-    page.get_by_role("slider").press("End")
-    policy = page.locator("#policy-now").inner_text()
-    choose_example(page, "Parallel calls")
-    expect(page.locator("#policy-now")).to_have_text(policy)
-    page.locator("#body").fill(
-        page.locator("#body").input_value().replace('"switchcraft"', '"switchcraft:economy"')
-    )
-    with page.expect_response(lambda response: "/api/explain" in response.url):
-        page.get_by_role("button", name="Route", exact=True).click()
-    expect(page.locator("#policy-now")).not_to_have_text(policy)
-
-
-def test_savings_are_those_against_the_best_single_model(page: Page, shipped: Router) -> None:
-    """The share is computed from the expected costs of the request, and names the model."""
-    open_playground(page)
-    choose_example(page, "Parallel calls")
-    page.get_by_role("slider").press("Home")
-    decision = shipped.decide_conversation(shown_request(page))
-    accuracies = single_accuracies(shipped.artifact)
-    best = max(accuracies, key=lambda arm: accuracies[arm].value)
-    share = 1 - decision.cost_usd[chosen_arm(page)] / decision.cost_usd[best]
-    expect(page.locator("#savings")).to_have_text(f"saves {share:.0%}against {best}")
-
-
-def test_labels_of_the_plot_do_not_overlap(page: Page) -> None:
-    """Wherever the slider stands, no label covers another one or leaves the plot."""
-    page.set_viewport_size({"width": 360, "height": 900})
-    open_playground(page)
-    slider = page.get_by_role("slider")
-    slider.press("Home")
-    for _ in range(int(slider.get_attribute("max") or 0) + 1):
-        assert page.evaluate(OVERLAPS) == []
-        slider.press("ArrowRight")
-
-
-OVERLAPS = """() => {
-  const plot = document.querySelector("#policy .frontier").getBoundingClientRect();
-  const labels = [...document.querySelectorAll("#policy .now-label, #policy .reference-label")];
-  const boxes = labels.map((label) => label.getBoundingClientRect());
-  const outside = labels.filter((_, i) => boxes[i].right > plot.right || boxes[i].left < plot.left);
-  const covered = labels.filter((_, i) => boxes.some((box, j) => j < i && box.left < boxes[i].right
-    && box.right > boxes[i].left && box.top < boxes[i].bottom && box.bottom > boxes[i].top));
-  return [...outside, ...covered].map((label) => label.textContent);
-}"""
-
-
-def test_narrow_page_shows_the_verdict_before_the_editor(page: Page) -> None:
-    """At 360 pixels, the choice is visible without scrolling past the request."""
-    page.set_viewport_size({"width": 360, "height": 900})
-    open_playground(page)
-    tops = page.evaluate(
-        """() => ["#verdict", "#body"].map((at) =>
-            document.querySelector(at).getBoundingClientRect().top)"""
-    )
-    assert tops == sorted(tops)
-    expect(page.locator(".chosen")).to_be_in_viewport()
-
-
 def test_live_traffic_shows_a_clients_request(page: Page, origin: str) -> None:
     """A request of the OpenAI client appears in the list, and its details open."""
     page.goto("/ui#live")
@@ -228,17 +121,6 @@ def test_live_traffic_shows_a_clients_request(page: Page, origin: str) -> None:
     expect(row.get_by_role("button")).to_be_focused()
 
 
-def test_paused_list_sends_no_requests(page: Page) -> None:
-    """The list does not change while it is paused."""
-    page.goto("/ui#live")
-    expect(page.locator("#log, .empty").locator("visible=true").first).to_be_visible()
-    page.get_by_role("button", name="Pause").click()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(2500)  # more than one poll, because the absence of a request has no event
-    assert asked == []
-
-
 def test_router_view_shows_measurements(page: Page, shipped: Router) -> None:
     """It shows each model, and each measured policy in the plot and in a table."""
     page.goto("/ui#router")
@@ -253,65 +135,6 @@ def test_router_view_shows_measurements(page: Page, shipped: Router) -> None:
     for arm in manifest.arms:
         expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
     expect(card).to_contain_text("CPU: model.int8.onnx by ONNX Runtime's CPUExecutionProvider")
-
-
-def test_router_view_compares_pools_of_models(page: Page) -> None:
-    """On demand, it shows the best pool of each size, choosing once and with verified answers."""
-    page.goto("/ui#router")
-    page.get_by_role("button", name="Compare the configured models").click()
-    section = page.locator("section.card", has_text="Which models are enough")
-    for kind in ("once", "verified"):
-        rows = section.get_by_role("group", name=f"Best pool of each size: {kind}")
-        expect(rows.locator("tbody tr").first).to_be_visible(timeout=120_000)
-    expect(section).to_contain_text("The most accurate of 8 models alone is")
-
-
-def test_router_view_hides_hashes_until_they_are_needed(page: Page, shipped: Router) -> None:
-    """Full hashes and the training configuration are folded; names of methods are words."""
-    page.goto("/ui#router")
-    card, provenance = page.locator("#router-body"), shipped.artifact.manifest.provenance
-    expect(card.locator(".plot svg")).to_be_visible()
-    assert not re.search(r"[0-9a-f]{40}", card.inner_text())
-    expect(card).not_to_contain_text("identity")
-    card.locator("summary", has_text="train it again").click()
-    expect(card.get_by_text(provenance.commit, exact=True)).to_be_visible()
-    expect(card.get_by_text(provenance.data_sha256)).to_be_visible()
-
-
-def test_router_page_says_one_thing_about_the_default(page: Page, origin: str) -> None:
-    """The plain model name has the rule of this gateway's default policy, in text and table."""
-    page.goto("/ui#router")
-    rule = httpx.get(f"{origin}/ui/api/artifact").json()["policies"]["fast"]
-    table = page.locator("#router-body table", has_text="Model name")
-    expect(table).to_be_visible()
-    rows = {
-        row.locator("code").first.inner_text(): row.inner_text()
-        for row in table.locator("tbody tr").all()
-    }
-    plain, fast = rows["switchcraft"], rows["switchcraft:fast"]
-    assert plain.split("\n", 1)[-1] == fast.split("\n", 1)[-1]
-    assert rule in plain
-    expect(page.locator("#router-body")).to_contain_text(
-        f"The default of this gateway is fast ({rule})."
-    )
-
-
-@pytest.mark.parametrize("content", [False, True])
-def test_live_traffic_says_where_prompts_are_kept(
-    browser: Browser, sandbox: Sandbox, tmp_path: Path, content: bool
-) -> None:
-    """With `decision_log.content`, the page does not say that prompts are not stored."""
-    log = DecisionLogSettings(path=tmp_path / "log", content=content)
-    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
-    app = create_app(settings.model_copy(update={"decision_log": log}), FakeRouter())
-    with served(app) as url, browser.new_context(base_url=url) as context:
-        page = context.new_page()
-        page.goto("/ui#live")
-        kept = "This list has no prompts and answers, but the decision log keeps them."
-        lead = page.locator("#live-lead")
-        expect(lead).to_contain_text(kept if content else "Prompts and answers are not stored.")
-        if content:
-            expect(lead).not_to_contain_text("not stored")
 
 
 def test_docs_show_every_operation(page: Page, origin: str) -> None:
@@ -353,13 +176,3 @@ def test_page_works_with_the_keyboard_only(page: Page) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator("#live")).to_be_visible()
     expect(page.locator("#tab-live")).to_be_focused()
-
-
-def test_theme_survives_a_reload(page: Page) -> None:
-    """The chosen theme overrides the system's after a reload."""
-    page.emulate_media(color_scheme="light")
-    open_playground(page)
-    page.locator("#theme").click(click_count=2)
-    page.reload()
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    expect(page.locator("#theme")).to_have_text("Theme: dark")

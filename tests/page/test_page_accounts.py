@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,14 +13,11 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from pydantic import SecretStr
 from sqlalchemy import insert
 
-from router_service.access.allowance import Allowance
-from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.key import BudgetPeriod
 from router_service.core.keys import new_key
 from router_service.core.money import NANO
 from router_service.database import schema
 from router_service.database.engine import Database
-from router_service.measurement.operating_points import OperatingPoints
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
@@ -31,10 +25,9 @@ from tests.bodies import BODY, CHAT
 from tests.clients.installed import INSTALL_S
 from tests.page.accessibility import check
 from tests.page.watching import Problems
-from tests.serving import WAIT_S, Sandbox, served, wait_for
+from tests.serving import WAIT_S, Sandbox, served
 
 ADMIN = new_key()
-MANY = 10_000
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     '=HYPERLINK("http://example.com","x")',
@@ -245,30 +238,6 @@ def test_key_is_rotated_and_revoked(tab: Page, gateway: Gateway) -> None:
     expect(open_account(tab, "rotated").get_by_role("button", name="Edit")).to_have_count(0)
 
 
-def test_administrator_can_rotate_the_own_key(browser: Browser, gateway: Gateway) -> None:
-    """The page goes on with the new secret, although the old one is refused at once."""
-    first = gateway.create("keys", name="self", is_admin=True)["secret"]
-    with browser.new_context(
-        base_url=gateway.url, permissions=["clipboard-read", "clipboard-write"]
-    ) as context:
-        page = context.new_page()
-        problems = Problems(page)
-        page.goto("/ui#keys?search=self")
-        page.get_by_label("Key of this gateway").fill(first)
-        problems.found.clear()  # the first question without a key
-        page.keyboard.press("Enter")
-        open_account(page, "self").get_by_role("button", name="Rotate").click()
-        page.get_by_label("How long the old secret stays valid").select_option("Not at all")
-        page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
-        second = take_secret(page)
-        expect(page.get_by_text("Rotated the key self.")).to_be_visible()
-        with page.expect_response(lambda response: response.url.endswith("search=sel")) as listed:
-            page.get_by_label("Search").fill("sel")
-        assert listed.value.ok
-        assert [gateway.ask(first), gateway.ask(second)] == [401, 200]
-        assert problems.found == []
-
-
 def test_complaints_are_at_their_fields(context: BrowserContext, gateway: Gateway) -> None:
     """What the browser or the gateway refuses is said at the field, which gets the focus."""
     gateway.create("keys", name="taken")
@@ -370,69 +339,6 @@ def test_hostile_names_are_text(tab: Page, gateway: Gateway) -> None:
     check_layout()
 
 
-def test_dialogs_of_accounts_are_in_the_history(tab: Page, gateway: Gateway) -> None:
-    """Back closes details and forms, a link opens them, and a secret that was not copied stays."""
-    gateway.create("teams", name="linked/team")
-    gateway.create("keys", name="linked", team="linked/team")
-    tab.goto("/ui#keys?list=teams&open=linked%2Fteam")
-    dialog = tab.get_by_role("dialog")
-    expect(dialog.get_by_role("heading", level=2)).to_have_text("linked/team")
-    tab.keyboard.press("Escape")
-    expect(dialog).to_be_hidden()
-    tab.goto("/ui#keys?search=linked")
-    open_account(tab, "linked")
-    expect(tab).to_have_url(re.compile(r"#keys\?search=linked&open=linked$"))
-    tab.go_back()
-    expect(dialog).to_be_hidden()
-    expect(tab.get_by_role("button", name="linked", exact=True)).to_be_focused()
-    expect(tab).to_have_url(re.compile(r"#keys\?search=linked$"))
-    tab.go_forward()
-    expect(dialog.get_by_role("heading", level=2)).to_have_text("linked")
-    dialog.get_by_role("button", name="Rotate").click()
-    dialog.get_by_role("button", name="Rotate").click()
-    expect(dialog.get_by_text("cannot be shown again")).to_be_visible()
-    tab.go_back()
-    expect(tab).to_have_url(re.compile("open=linked"))
-    take_secret(tab)
-    expect(tab).to_have_url(re.compile(r"#keys\?search=linked$"))
-    tab.get_by_role("button", name="New key").click()
-    tab.go_back()
-    expect(dialog).to_be_hidden()
-
-
-def test_many_keys_are_shown_in_pages(tab: Page, gateway: Gateway) -> None:
-    """Of 10,000 keys, the document has 50 rows at any time; search and paging reach all."""
-    rows = [
-        {
-            "name": f"many-{number:05}", "digest": f"{number:064x}", "hint": "abcd",
-            "search": f"many-{number:05}\n", "is_admin": False, "metadata": {}, "created_s": 0.0,
-            "revision": 1,
-        }
-        for number in range(MANY)
-    ]  # fmt: skip
-    with gateway.database.write() as connection:
-        connection.execute(insert(schema.keys), rows)
-    shown = open_list(tab, "?search=many-")
-    expect(shown).to_have_count(50)
-    expect(tab.locator(".pager")).to_contain_text("1 to 50 of 10,000")
-    expect(tab.get_by_role("button", name="Previous")).to_be_disabled()
-    elements = tab.evaluate("document.querySelectorAll('*').length")
-    for start in (51, 101, 151):
-        tab.get_by_role("button", name="Next").click()
-        expect(tab.locator(".pager")).to_contain_text(f"{start} to {start + 49} of 10,000")
-    expect(shown.first).to_contain_text("many-00150")
-    assert tab.evaluate("document.querySelectorAll('*').length") == elements
-    tab.get_by_role("button", name="Previous").click()
-    expect(shown.first).to_contain_text("many-00100")
-    tab.get_by_label("Search").fill("MANY-09999")
-    expect(shown).to_have_count(1)
-    expect(tab).to_have_url(re.compile("search=MANY-09999"))
-    expect(tab.get_by_role("button", name="Next")).to_be_hidden()
-    tab.get_by_label("Search").fill("")
-    tab.get_by_label("Status").select_option("revoked")
-    expect(tab.locator("#keys")).not_to_have_attribute("data-shown", "keys 1 of 1")
-
-
 def test_clients_see_their_own_budgets(browser: Browser, gateway: Gateway) -> None:
     """A client's key sees the budgets of its key and its team on the Overview, and no list."""
     gateway.create("teams", name="own", budget={"usd": 80, "period": "day"})
@@ -465,137 +371,6 @@ def test_clients_see_their_own_budgets(browser: Browser, gateway: Gateway) -> No
     assert httpx.get(f"{gateway.url}/admin/keys", headers=headers).status_code == 403
     # A key of the configuration file has no limits.
     assert gateway.api.get("/ui/api/traffic/account").json() is None
-
-
-def test_overview_is_filtered_by_team_and_key(context: BrowserContext, gateway: Gateway) -> None:
-    """The lists set the filters, the page's address keeps them, and a key's details link to it."""
-    gateway.create("teams", name="used")
-    secrets = [gateway.create("keys", name=f"used/{n}", team="used")["secret"] for n in (1, 2)]
-    for secret in (*secrets, secrets[0]):
-        assert gateway.ask(secret) == 200
-    page = context.new_page()
-    page.goto("/ui#overview")
-    overview = page.locator("#overview")
-    teams = page.get_by_role("table", name="Requests by team")
-    teams.get_by_role("button", name="used", exact=True).click()
-    expect(overview).to_have_attribute("data-requests", "3")
-    expect(page).to_have_url(re.compile(r"#overview\?team=used$"))
-    keys = page.get_by_role("table", name="Requests by key")
-    expect(keys.locator("tbody th")).to_have_text(["used/1", "used/2"])
-    keys.get_by_role("button", name="used/1").click()
-    expect(overview).to_have_attribute("data-requests", "2")
-    page.reload()
-    expect(overview).to_have_attribute("data-requests", "2")
-    page.get_by_role("tab", name="Live traffic").click()
-    page.get_by_role("tab", name="Overview").click()
-    expect(page.locator(".filters .chip")).to_contain_text(["Team: used", "Key: used/1"])
-    open_list(page, "?team=used")
-    open_account(page, "used/2").get_by_role("link", name="Show usage").click()
-    expect(overview).to_have_attribute("data-requests", "1")
-    expect(page.get_by_label("Last 30 days")).to_be_checked()
-    page.go_back()
-    expect(page.locator(".accounts tbody tr")).to_have_count(2)
-
-
-class ScarceBudget:
-    """Hooks that let a quarter of the usual cost of a request be spent."""
-
-    def __init__(self, allowance: Allowance) -> None:
-        """Allow the same to every request."""
-        self.allowance = allowance
-
-    async def admit(self, request: IncomingRequest) -> Grant:
-        """Admit the request."""
-        del request
-        return Grant(allowance=self.allowance)
-
-    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Reserve nothing."""
-        del request, grant, cost
-        return math.inf
-
-    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Settle nothing."""
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-
-def test_decision_shows_what_a_budget_has_changed(
-    browser: Browser, sandbox: Sandbox, shipped: Router
-) -> None:
-    """The details have the sentence, and both policies with their measured accuracy and cost."""
-    points = OperatingPoints.of(shipped.artifact.manifest, (), "theta=0.5")
-    allowance = Allowance("team:poor", 100.0, 12.0, time.time() + 3600, points, max_share=0.25)
-    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
-    app = create_app(settings, shipped, hooks=ScarceBudget(allowance))
-    with served(app) as url, browser.new_context(base_url=url) as context:
-        asked = {"x-switchcraft-policy": "theta=0.95"}
-        applied = httpx.post(url + CHAT, json=BODY, headers=asked, timeout=WAIT_S).headers
-        policy = applied["x-switchcraft-budget-policy"]
-        page = context.new_page()
-        page.goto("/ui#live")
-        page.locator("#log tbody button").click()
-        details = page.get_by_role("dialog")
-        expect(details.locator(".explanation")).to_contain_text("budget of the team poor has 12%")
-        rows = details.get_by_role("table", name="What the budget changed").locator("tbody tr")
-        expect(rows.locator("th")).to_have_text(
-            ["theta=0.95 (without the budget)", f"{policy} (applied)"]
-        )
-        accuracy = float(applied["x-switchcraft-expected-accuracy"])
-        expect(rows.last.locator("td").first).to_have_text(f"{accuracy:.1%}")
-
-
-def test_unavailable_database_is_announced_and_recovers(
-    browser: Browser, sandbox: Sandbox, shipped: Router, tmp_path: Path
-) -> None:
-    """While the database fails, the page says so; afterwards it shows the list by itself."""
-    address = f"sqlite:///{tmp_path}/switchcraft.db"
-    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
-    changes = {"database": DatabaseSettings(url=SecretStr(address))}
-    database = Database(address)
-    with (
-        served(create_app(settings.model_copy(update=changes), shipped)) as url,
-        browser.new_context(base_url=url) as context,
-    ):
-        page = context.new_page()
-        page.clock.install()
-        open_list(page)
-        with database.write() as connection:
-            connection.exec_driver_sql("ALTER TABLE keys RENAME TO hidden")
-        page.clock.run_for(10_000)
-        alert = page.locator("#keys-error")
-        expect(alert).to_contain_text("database cannot be used")
-        with database.write() as connection:
-            connection.exec_driver_sql("ALTER TABLE hidden RENAME TO keys")
-        wait_for(lambda: httpx.get(f"{url}/admin/keys").is_success, "the database answers")
-        page.clock.run_for(10_000)
-        expect(alert).to_be_hidden()
-    database.close()
-
-
-def test_first_key_of_an_open_gateway_is_an_admin_key(
-    browser: Browser, sandbox: Sandbox, shipped: Router
-) -> None:
-    """The form proposes an admin key; afterwards the page asks for it."""
-    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
-    with (
-        served(create_app(settings, shipped)) as url,
-        browser.new_context(
-            base_url=url, permissions=["clipboard-read", "clipboard-write"]
-        ) as context,
-    ):
-        page = context.new_page()
-        open_list(page)
-        page.get_by_role("button", name="New key").click()
-        form = page.get_by_role("dialog")
-        expect(form.get_by_label("May administer the gateway")).to_be_checked()
-        form.get_by_label("Name").fill("root")
-        form.get_by_role("button", name="Create key").click()
-        secret = take_secret(page)
-        page.get_by_label("Key of this gateway").fill(secret)
-        page.keyboard.press("Enter")
-        expect(page.locator(".accounts tbody th")).to_have_text(["root"])
 
 
 @pytest.mark.timeout(INSTALL_S)

@@ -75,19 +75,6 @@ def test_streamed_answers_appear_while_they_arrive(page: Page, upstream: Sandbox
     assert stopped == []  # only the requests that were replaced have failed
 
 
-def test_texts_are_streamed_too(page: Page) -> None:
-    """Without tools, the text of the answer is shown, in each API."""
-    for api in APIS:
-        page.get_by_label(api).check()
-        body = page.locator("#body").input_value()
-        page.locator("#body").fill(
-            re.sub(r'"tools": \[.*\n  \]', '"tools": []', body, flags=re.DOTALL)
-        )
-        page.get_by_role("button", name="Send to model").click()
-        expect(page.locator("#answer .ending")).to_have_text("The answer is complete.")
-        expect(page.locator("#answer .said").last).to_have_text(re.compile(r"\w{3}"))
-
-
 @pytest.mark.parametrize("fault", ["error_after=4", "cut_after=4"])
 def test_errors_inside_a_stream_are_shown(page: Page, upstream: Sandbox, fault: str) -> None:
     """What arrived stays, and the error follows it."""
@@ -115,30 +102,3 @@ def test_stop_cancels_the_request(page: Page, upstream: Sandbox) -> None:
     wait_for(
         lambda: upstream.stats()["by_model"][CHOSEN]["cancelled"] > before, "the gateway has left"
     )
-
-
-def test_switch_writes_the_request(page: Page) -> None:
-    """The switch sets `stream` in the body, and shows what an edited body asks for."""
-    stream = page.get_by_label("Stream", exact=True)
-    body = page.locator("#body")
-    assert '"stream": true' in body.input_value()
-    page.get_by_role("button", name="Parallel calls").click()
-    assert '"stream": true' in body.input_value()
-    stream.uncheck()
-    assert "stream" not in body.input_value()
-    body.fill('{"stream": true}')
-    expect(stream).to_be_checked()
-
-
-def test_cached_prediction_is_announced(browser: Browser, origin: str) -> None:
-    """The second decision for a request says that its prediction was in the cache."""
-    with browser.new_context(base_url=origin) as context:
-        page = context.new_page()
-        open_playground(page)
-        body = page.locator("#body").input_value().replace("Oslo", "Reykjavik")
-        page.locator("#body").fill(body)
-        expected = (r"^Decided in [\d.]+ ms from", r"in the cache\. It took [\d.]+ ms at first\.")
-        for pattern in expected:
-            with page.expect_response(lambda response: "/api/explain" in response.url):
-                page.get_by_role("button", name="Route", exact=True).click()
-            expect(page.locator("#verdict > .hint")).to_contain_text(re.compile(pattern))

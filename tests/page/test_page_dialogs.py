@@ -82,20 +82,6 @@ def test_back_closes_a_dialog_and_forward_opens_it(page: Page, conversation: lis
     expect(dialog).to_be_hidden()
 
 
-def test_link_opens_a_dialog(page: Page, conversation: list[str]) -> None:
-    """An address with a decision shows it; closing it stays on the tab."""
-    page.goto(f"/ui#live?open={conversation[0]}")
-    dialog = page.get_by_role("dialog")
-    expect(dialog.locator(".explanation")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(dialog).to_be_hidden()
-    expect(page.locator("#live")).to_be_visible()
-    expect(page).to_have_url(re.compile(r"/ui#live$"))
-    page.reload()
-    expect(page.locator("#log")).to_be_visible()
-    expect(dialog).to_be_hidden()
-
-
 def test_verified_steps_can_be_walked_through(page: Page, conversation: list[str]) -> None:
     """Arrow keys and buttons go through answers and verdicts, and on to the next request."""
     page.goto(f"/ui#live?open={conversation[0]}")

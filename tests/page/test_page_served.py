@@ -17,7 +17,7 @@ from router_service.settings import KeySettings, Settings
 from tests.bodies import BODY
 from tests.clients.installed import INSTALL_S
 from tests.page.accessibility import WIDTHS, check
-from tests.page.watching import Problems, open_playground
+from tests.page.watching import Problems
 from tests.serving import Sandbox, served
 
 ADMIN = new_key()
@@ -72,17 +72,6 @@ def test_key_opens_the_page_below_a_prefix(browser: Browser, guarded: str) -> No
         assert problems.found == []
 
 
-def test_error_is_shown_on_the_page(browser: Browser, origin: str) -> None:
-    """The gateway's error message is shown instead of results."""
-    with browser.new_context(base_url=origin) as context:
-        page = context.new_page()
-        open_playground(page)
-        page.locator("#body").fill('{"model": "switchcraft", "messages": []}')
-        page.get_by_role("button", name="Route", exact=True).click()
-        expect(page.get_by_role("alert")).to_contain_text("'messages' is empty")
-        expect(page.locator("#results")).to_be_hidden()
-
-
 @pytest.mark.timeout(INSTALL_S)
 def test_page_is_accessible_and_fits_every_width(browser: Browser, origin: str, axe: str) -> None:
     """axe-core finds no fault in any view (including contrast), and no view scrolls sideways."""
@@ -100,16 +89,3 @@ def test_page_is_accessible_and_fits_every_width(browser: Browser, origin: str, 
             for fold in page.locator("summary:visible").all()[:3]:
                 fold.click()
             check(page, view)
-
-
-@pytest.mark.timeout(INSTALL_S)
-def test_sign_in_form_is_accessible(browser: Browser, guarded: str, axe: str) -> None:
-    """axe-core finds no fault in the form, nor in its error message."""
-    with browser.new_context(bypass_csp=True) as context:
-        page = context.new_page()
-        page.goto(f"{guarded}/ui")
-        page.get_by_label("Key of this gateway").fill("wrong")
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("not valid here")
-        page.evaluate(axe)
-        check(page, "sign-in", (360, 1440))

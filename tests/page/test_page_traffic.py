@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,7 +21,6 @@ from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings, UsageSettings
 from router_service.telemetry.recent_requests import RecentRequests
 from tests.bodies import BODY, CHAT
-from tests.clients.installed import INSTALL_S
 from tests.page.watching import Problems
 from tests.records import make_record, refused_record
 from tests.serving import WAIT_S, Sandbox, served
@@ -31,13 +29,6 @@ ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
 KEYS = KeySettings(
     api={"team-a": SecretStr(TEAM_A), "team-b": SecretStr(TEAM_B)}, admin=SecretStr(ADMIN)
 )
-IN_ONE_LINE = """cells => cells.every(cell => {
-    const range = document.createRange();
-    range.selectNodeContents(cell.firstChild);
-    return range.getClientRects().length === 1;
-})"""
-
-FIRST_TEXT = "element => element.firstChild.textContent"
 
 
 @dataclass(frozen=True)
@@ -153,16 +144,6 @@ def test_overview_shows_spend_and_savings_and_can_be_filtered(tab: Page, shipped
     expect(tab.get_by_role("group", name="Values of the charts").locator("tbody tr")).to_have_count(
         1
     )
-
-
-def test_pointed_bin_is_read_out(tab: Page) -> None:
-    """The values of the minute under the pointer are written next to the chart's title."""
-    sign_in(tab, ADMIN)
-    chart = tab.locator(".time-chart", has_text="Requests").first
-    chart.locator(".bar-of").last.hover()
-    expect(chart.locator(".readout")).to_contain_text(re.compile("[0-9]{2}:[0-9]{2}answered [1-3]"))
-    tab.mouse.move(0, 0)
-    expect(chart.locator(".readout")).to_have_text("answerederrors")
 
 
 def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
@@ -284,73 +265,3 @@ def test_list_is_read_a_page_at_a_time(browser: Browser, crowded: str) -> None:
         expect(dialog).to_contain_text("refused this request with status 429: budget spent")
         expect(dialog).to_contain_text("there is no decision")
         assert problems.found == []
-
-
-@pytest.mark.timeout(INSTALL_S)
-@pytest.mark.parametrize(("width", "scheme", "count"), [(1440, "light", 25), (390, "dark", 10)])
-def test_page_of_the_list_is_short_and_accessible(
-    browser: Browser, crowded: str, axe: str, width: int, scheme: str, count: int
-) -> None:
-    """A page is at most 2,000 px high, also with long names; nothing overflows, axe is content."""
-    with browser.new_context(
-        base_url=crowded,
-        viewport={"width": width, "height": 900},
-        color_scheme="dark" if scheme == "dark" else "light",
-        bypass_csp=True,  # which would block axe itself
-    ) as context:
-        page = context.new_page()
-        open_list(page)
-        expect(page.locator("#log tbody tr")).to_have_count(count)
-        assert page.evaluate("document.documentElement.scrollHeight") <= 2000
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        if width == 390:
-            page.get_by_text("Filters", exact=True).click()
-        expect(page.get_by_label("Outcome")).to_be_visible()
-        page.evaluate(axe)
-        found = page.evaluate("axe.run()")
-        assert [each["id"] for each in found["violations"]] == []
-
-
-def test_figures_are_those_of_the_overview(tab: Page) -> None:
-    """Requests, errors and spend of the last hour are equal in both views."""
-    sign_in(tab, ADMIN)
-    expect(tab.locator("#overview")).to_have_attribute("data-requests", "3")
-    tab.get_by_role("tab", name="Live traffic").click()
-    expect(tab.locator("#log tbody tr")).to_have_count(3)
-    for name in ("Requests", "Spend"):
-        term = tab.locator("#live .tiles dt").get_by_text(name, exact=True)
-        value = term.locator("xpath=following-sibling::dd/span").evaluate(FIRST_TEXT)
-        term = tab.locator("#overview .tiles dt").get_by_text(name, exact=True)
-        assert value == term.locator("xpath=following-sibling::dd/span").evaluate(FIRST_TEXT)
-
-
-def test_policies_are_not_broken_into_lines(tab: Page) -> None:
-    """A policy such as `drift=0.05` stays in one line at every width, and nothing is cut off."""
-    sign_in(tab, ADMIN)
-    tab.get_by_role("tab", name="Live traffic").click()
-    expect(tab.locator("#log tbody tr")).to_have_count(3)
-    for width in (1280, 900, 768, 360):
-        tab.set_viewport_size({"width": width, "height": 900})
-        assert tab.locator('#log td[data-name="Policy"]').evaluate_all(IN_ONE_LINE), width
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_missing_usage_is_announced(
-    browser: Browser, sandbox: Sandbox, shipped: Router, tmp_path: Path
-) -> None:
-    """If the database cannot be used, the overview says so with its path; requests succeed."""
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "switchcraft.db"
-    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
-    database = DatabaseSettings(url=SecretStr(f"sqlite:///{path}"))
-    settings = settings.model_copy(update={"database": database, "keys": KEYS})
-    with served(create_app(settings, shipped)) as url, browser.new_page() as page:
-        answer = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": TEAM_A}, timeout=WAIT_S)
-        assert answer.status_code == 200
-        page.goto(f"{url}/ui")
-        page.get_by_label("Key of this gateway").fill(ADMIN)
-        page.keyboard.press("Enter")
-        notice = page.locator("#overview .notice", has_text="Usage is not available")
-        expect(notice).to_contain_text(str(path), timeout=15_000)
-        page.get_by_role("tab", name="Live traffic").click()
-        expect(page.locator("#live .notice:visible")).to_contain_text(str(path))

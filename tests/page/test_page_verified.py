@@ -22,7 +22,6 @@ from tests.page.watching import Problems, open_playground
 from tests.serving import Sandbox, served
 
 KEEP_ALIVE_S = 0.1
-ACCEPTED = "#verification .is-accepted"
 VERIFY = "Ask more models if it pays"
 VERIFIED_POINTS = {"verified=0.0005": (0.8, 0.0002), "verified=0.002": (0.9, 0.0004)}
 ONCE_POINTS = {"theta=0.2": (0.7, 0.0001), "theta=0.8": (0.8, 0.0011), "drift=0.1": (0.75, 0.0003)}
@@ -143,22 +142,6 @@ def test_failed_candidate_shows_its_failure(page: Page) -> None:
     expect(page.locator("#verification")).to_contain_text("2 models asked, 1 without an answer.")
 
 
-def test_stream_that_began_early_shows_its_steps_at_its_end(page: Page, upstream: Sandbox) -> None:
-    """If the headers were sent before the steps were known, the steps are shown without calls."""
-    open_playground(page)
-    page.get_by_label(VERIFY).check()
-    body = page.locator("#body").input_value()
-    page.locator("#body").fill(body.replace("{", '{"stream": true,', 1))
-    upstream.set_faults("medium", f"delay_s={4 * KEEP_ALIVE_S}")
-    page.get_by_role("button", name="Send to model").click()
-    expect(page.locator(ACCEPTED)).to_contain_text("Accepted")
-    upstream.set_faults("medium", "")
-    expect(page.locator("#answer pre")).to_contain_text(": keep-alive")
-    small = page.locator("#verification tbody tr").first
-    expect(small).to_contain_text("1 call")
-    expect(small).not_to_contain_text("get_weather(")
-
-
 def test_unverifiable_request_shows_the_reason(page: Page) -> None:
     """The reason is shown before and after sending, with the policy that chooses instead."""
     open_playground(page)
@@ -192,31 +175,6 @@ def test_slider_covers_measured_prices(page: Page) -> None:
     assert seen == list(VERIFIED_POINTS)
 
 
-def test_request_for_verified_policy_starts_the_slider_there(page: Page) -> None:
-    """A request whose model name asks for verification selects the verified rule."""
-    open_playground(page)
-    body = page.locator("#body").input_value()
-    page.locator("#body").fill(body.replace('"switchcraft"', '"switchcraft:verified"'))
-    with page.expect_response(lambda response: "/api/explain" in response.url):
-        page.get_by_role("button", name="Route", exact=True).click()
-    expect(page.get_by_label(VERIFY)).to_be_checked()
-    expect(page.locator("#policy-now")).to_have_text("verified=0.002")
-    expect(page.locator("#verdict-title")).to_have_text("Model that is asked first")
-
-
-def test_frontier_shows_both_curves(page: Page) -> None:
-    """Plot, legend, description and table have the policies of both kinds."""
-    page.goto("/ui#router")
-    card = page.locator("#router-body")
-    expect(card.locator(".staircase")).to_have_count(2)
-    expect(card.locator("rect.dot.verified")).to_have_count(len(VERIFIED_POINTS))
-    expect(card.locator(".plot-legend")).to_contain_text("more models are asked if it pays")
-    described = "3 policies that ask one model per request, and of 2 that verify answers"
-    expect(card.get_by_role("img", name=re.compile(described))).to_be_visible()
-    card.locator("summary", has_text="All 5 measured policies").click()
-    expect(card.get_by_role("rowheader", name="verified (verified=0.002)")).to_be_visible()
-
-
 def test_live_traffic_shows_the_number_of_candidates(page: Page) -> None:
     """The row says that the answer was verified; its details list the candidates without calls."""
     open_playground(page)
@@ -231,22 +189,6 @@ def test_live_traffic_shows_the_number_of_candidates(page: Page) -> None:
     expect(candidates).to_have_count(2)
     expect(candidates.first).to_contain_text("1 call")
     expect(dialog).not_to_contain_text("get_weather")
-
-
-def test_without_verifier_nothing_is_shown(browser: Browser, upstream: Sandbox) -> None:
-    """Neither the slider nor the router view mentions verification."""
-    router = verifying_router()
-    with_manifest(router, {"verifier": None})
-    with (
-        served(create_app(sandbox_settings(upstream.base_url), router)) as url,
-        browser.new_context(base_url=url) as context,
-    ):
-        page = context.new_page()
-        open_playground(page)
-        expect(page.locator("#policy").get_by_role("radio")).to_have_count(2)
-        page.get_by_role("tab", name="Router").click()
-        expect(page.locator("#router .staircase")).to_have_count(1)
-        assert "verif" not in page.locator("main").inner_text().lower()
 
 
 @pytest.mark.timeout(INSTALL_S)
