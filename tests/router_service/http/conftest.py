@@ -11,6 +11,7 @@ import pytest
 from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.fakes import FakeRouter
+from tests.router_service.http.scripted import Script, scripted_gateway
 from tests.serving import ONE_TRY, Sandbox, served
 
 
@@ -42,3 +43,18 @@ def client(gateway_url: str) -> Iterator[openai.OpenAI]:
     url = f"{gateway_url}/v1"
     with openai.OpenAI(base_url=url, api_key="client-key", max_retries=0) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def _scripted() -> Iterator[Script]:
+    with scripted_gateway() as made:
+        yield made
+
+
+@pytest.fixture
+def script(_scripted: Script) -> Script:
+    """Return the gateway whose upstream's bytes are scripted, without earlier answers."""
+    _scripted.upstream.answers.clear()
+    _scripted.upstream.asked.clear()
+    _scripted.upstream.connections = 0
+    return _scripted

@@ -141,26 +141,6 @@ def test_integers_beyond_64_bits_reach_the_upstream_unchanged(
         assert b"1.8446744073709552e" not in sent
 
 
-def test_rewritten_bodies_keep_integers_beyond_64_bits(gateway: Peers) -> None:
-    """A body whose foreign reasoning is removed has the same integers afterwards."""
-    thinking = {"type": "thinking", "thinking": "a", "signature": "switchcraft.chat."}
-    content = [thinking, {"type": "text", "text": "b"}]
-    body = body_of(MESSAGES, "large", {"role": "assistant", "content": content}, ASK, new=WIDE)
-    response = gateway.ask(MESSAGES, json.dumps(body).encode(), answer_of(MESSAGES))
-    assert response.status_code == 200, response.text
-    sent = json.loads(gateway.upstream.bodies[-1])
-    assert (sent["new"], len(sent["messages"][1]["content"])) == (WIDE, 1)
-
-
-def test_feedback_with_an_integer_beyond_64_bits_is_refused(gateway: Peers) -> None:
-    """The decision log would round it."""
-    calls = [{"name": "f", "arguments": {"a": WIDE}}]
-    body = {"decision_id": "d", "expected": calls}
-    response = gateway.post("/v1/feedback", json.dumps(body).encode())
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "integer_out_of_range"
-
-
 def with_call(dialect: Api, arguments: str, *, is_object: bool) -> dict[str, Any]:
     """Return a whole answer with one call, whose arguments are JSON text in `ARGUMENTS`."""
     answer = whole(CASES["one call"], dialect)

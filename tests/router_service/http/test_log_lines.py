@@ -116,20 +116,6 @@ def test_every_request_has_one_log_line(
     assert answer.headers["x-request-id"] == "mine"
 
 
-def test_line_of_a_routed_request_says_why(
-    http: httpx.Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The line has the sentence of the header; that of a named model has only a reason."""
-    with caplog.at_level(logging.INFO, "switchcraft.request"):
-        answer = http.post(CHAT, json=BODY)
-        http.post(CHAT, json=BODY | {"model": "small"})
-        wait_for(lambda: len(lines(caplog)) == 2, "both lines are written")
-    routed, named = lines(caplog)
-    assert routed["why"] == answer.headers["x-switchcraft-why"]
-    assert routed["why"].startswith("medium: ")
-    assert (named["reason"], named.get("why")) == ("pinned", None)
-
-
 def test_refused_request_without_slot_has_a_log_line(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:

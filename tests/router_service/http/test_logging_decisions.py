@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -224,27 +223,6 @@ def test_schema_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
         assert gateway.metric('tool_calls_total{fits="unchecked",model="medium"}') == 1
 
 
-def test_requests_continue_without_the_log(sandbox: Sandbox, tmp_path: Path) -> None:
-    """If the folder is replaced by a file, requests succeed, and a metric reports the loss."""
-    folder = tmp_path / "log"
-    with logging_gateway(sandbox.base_url, folder) as gateway:
-        assert gateway.metric("decision_log_up") == 1
-        shutil.rmtree(folder)
-        folder.touch()
-        assert {gateway.ask().status_code for _ in range(5)} == {200}
-        lost = 'decision_log_dropped_total{reason="failed"}'
-        wait_for(lambda: gateway.metric(lost) == 5, "the lost lines are counted")
-        assert gateway.metric("decision_log_up") == 0
-
-
-def test_queued_lines_are_written_before_shutdown(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A gateway that stops writes the queued lines."""
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        for _ in range(20):
-            gateway.ask()
-    assert len(gateway.lines()) == 20
-
-
 def explored(gateway: LoggingGateway, requests: int) -> list[tuple[str, str, float | None]]:
     """Send requests; return the logged choice of each."""
     for _ in range(requests):
@@ -271,9 +249,3 @@ def test_exploration_draws_arms_and_logs_their_propensity(sandbox: Sandbox, tmp_
     assert all(propensity == pytest.approx(1 / 3) for *_, propensity in seen)
     assert pinned.headers["x-switchcraft-reason"] == "pinned"
     assert unread.headers["x-switchcraft-reason"] == "unread"
-
-
-def test_without_exploration_every_propensity_is_one(sandbox: Sandbox, tmp_path: Path) -> None:
-    """By default, only the policy decides."""
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        assert set(explored(gateway, 5)) == {("medium", "threshold", 1.0)}

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from router_service.core.errors import ConfigError
 from router_service.serving.app import create_app
 from router_service.settings import RouterSettings, Settings
 from tests.bodies import BODY, CHAT
@@ -104,21 +103,6 @@ def test_savings_are_counted_against_the_baseline(sandbox: Sandbox) -> None:
         price = prices[paid].input_usd_per_mtok or 0.0
         counted = series[f'switchcraft_{name}_cost_usd_total{{model="medium"}}']
         assert counted == pytest.approx(tokens * price / 1e6)
-
-
-def test_without_a_baseline_no_savings_are_counted(sandbox: Sandbox) -> None:
-    """Without a baseline and a known best model, neither of the two costs has a series."""
-    with measured(settings_of(sandbox)) as (http, metrics):
-        http.post(CHAT, json=BODY)
-        series = metrics.after(1)
-    assert not any("routed_cost" in name or "baseline_cost" in name for name in series)
-    assert series['switchcraft_cost_usd_total{model="medium",source="upstream"}'] > 0
-
-
-def test_baseline_must_be_in_the_pool(sandbox: Sandbox) -> None:
-    """An unknown name prevents startup, and the error lists the models."""
-    with pytest.raises(ConfigError, match=r"router\.baseline_model: there is no model 'x' in"):
-        create_app(settings_of(sandbox, baseline_model="x"), FakeRouter())
 
 
 def test_only_streams_have_a_time_to_first_token(sandbox: Sandbox) -> None:

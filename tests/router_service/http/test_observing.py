@@ -43,18 +43,6 @@ def test_models_are_listed_in_openai_format(client: openai.OpenAI, http: httpx.C
     assert http.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
 
 
-def test_gateway_with_artifact_is_healthy_and_ready(http: httpx.Client) -> None:
-    """Liveness and readiness probes succeed."""
-    assert http.get("/healthz").json() == {"status": "ok"}
-    assert http.get("/readyz").json() == {
-        "status": "ready",
-        "artifact": "fake",
-        "graph": "model.onnx",
-        "provider": "CPUExecutionProvider",
-        "store": "ok",
-    }
-
-
 def test_routed_decision_is_recorded(http: httpx.Client) -> None:
     """The record contains the decision, its inputs and its outcome."""
     response = http.post(CHAT, json=BODY)
@@ -79,39 +67,6 @@ def test_routed_decision_is_recorded(http: httpx.Client) -> None:
     assert 0 < record["first_byte_s"] < record["latency_s"] < 10
 
 
-@pytest.mark.parametrize(
-    ("changes", "faults", "expected"),
-    [
-        ({"model": "small"}, "", {"reason": "pinned", "arm": None, "probabilities": None}),
-        ({"tools": []}, "", {"reason": "chat", "model": "small", "policy": None}),
-        (
-            {"stream": True, "stream_options": {"include_usage": True}},
-            "",
-            {"stream": True, "ending": "complete", "status": 200},
-        ),
-        ({}, "usage=none", {"status": 200, "usage_is_estimated": True}),
-        ({"stream": True}, "cut_after=2", {"ending": "broken", "status": 200}),
-        ({}, "cut_after=0", {"ending": "failed", "status": 502}),
-        ({}, "status=503", {"ending": "complete", "status": 503}),
-    ],
-)
-def test_every_outcome_is_recorded(
-    http: httpx.Client, changes: dict[str, Any], faults: str, expected: dict[str, Any]
-) -> None:
-    """Pinned, chat, streamed, broken and failed requests have records, too."""
-    headers = {"x-sandbox": faults} if faults else {}
-    record = decision(http, http.post(CHAT, json=BODY | changes, headers=headers))
-    assert {name: record[name] for name in expected} == expected
-
-
-def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
-    """Tokens that a stream reports in its last event are priced like any others."""
-    body = BODY | {"stream": True, "stream_options": {"include_usage": True}}
-    record = decision(http, http.post(CHAT, json=body))
-    tokens = record["prompt_tokens"] + record["completion_tokens"]
-    assert record["actual_cost_usd"] == pytest.approx(tokens * 2 / 1e6)
-
-
 def test_memory_that_outlives_requests_is_shown(http: httpx.Client) -> None:
     """The status and the metrics have each cache and store, with its limit."""
     http.post(CHAT, json=BODY, headers={"x-switchcraft-session-id": "shown"}).raise_for_status()
@@ -121,13 +76,6 @@ def test_memory_that_outlives_requests_is_shown(http: httpx.Client) -> None:
     assert all(0 <= each["bytes"] <= each["limit_bytes"] for each in held.values())
     series = http.get("/metrics").text
     assert all(f'switchcraft_held_bytes{{what="{name}"}}' in series for name in held)
-
-
-def test_unknown_decision_gets_404(http: httpx.Client) -> None:
-    """The error for an unknown id is in OpenAI's format."""
-    response = http.get(PATH + "dec_none")
-    assert response.status_code == 404
-    assert response.json()["error"]["code"] == "not_found"
 
 
 def _requests_counted(http: httpx.Client) -> float:
@@ -278,13 +226,6 @@ def test_file_that_does_not_fit_the_artifact_prevents_startup(
     with pytest.raises(ConfigError, match=wanted) as caught:
         create_app(settings_with({"small": None}, **router), FakeRouter())
     assert caught.value.source == "config.yaml"
-
-
-def test_pool_may_have_fewer_models_than_the_artifact_has_arms() -> None:
-    """Arms without a model are left out, and the cheapest remaining one answers plain chat."""
-    pool = Pool.build(settings_with({"medium": None, "large": None}), manifest())
-    assert set(pool.by_arm) == {"medium", "large"}
-    assert [model.name for model in pool.chat_models] == ["medium", "large"]
 
 
 def test_default_policy_and_model_name_can_be_configured(sandbox: Sandbox) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import redis
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -30,7 +29,6 @@ from router_service.settings import (
     ServerSettings,
     Settings,
 )
-from router_service.store.records import UpstreamObject
 from tests.fakes import FakeRouter
 from tests.keyed_gateways import keyed_gateway
 from tests.serving import Sandbox, served, wait_for
@@ -283,12 +281,6 @@ def test_lists_need_the_admin_key(two_keys: World, method: str, path: str) -> No
     assert two_keys.admin.status(method, path) == 200
 
 
-def test_requests_that_create_are_relayed(two_keys: World) -> None:
-    """Inference and creation need no existing object."""
-    for path in (*COLLECTIONS, "/images/generations", "/audio/speech", "/realtime/client_secrets"):
-        assert two_keys.b.status("POST", path, {"prompt": "x"}) == 200
-
-
 CONTENT: list[dict[str, object]] = [
     {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "ID"}}]}]},
     {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "ID"}]}]},
@@ -457,30 +449,6 @@ def test_replicas_agree_on_owners(provider: Provider, redis_url: str) -> None:
         assert other.b.status("GET", f"/responses/{response}") == 404
         assert other.a.status("GET", f"/files/{file}") == 200
         assert other.a.status("POST", "/responses", body) == 200
-
-
-def test_records_without_owner_belong_to_the_admin_key(provider: Provider, redis_url: str) -> None:
-    """Records of older versions have no owner, and are hidden if there are several client keys."""
-    deployment_id = Deployment(upstream_model="m", base_url=provider.url).id
-    old = UpstreamObject(id="resp_old", model="medium", deployment_id=deployment_id)
-    with redis.Redis.from_url(redis_url) as client:
-        client.set("switchcraft:response:resp_old", old.model_dump_json(exclude={"owner"}))
-    server = ServerSettings(redis_url=SecretStr(redis_url))
-    body = response_body(previous_response_id="resp_old")
-    with world(provider, server=server) as made:
-        for client, status in ((made.a, 404), (made.b, 404), (made.admin, 200)):
-            assert client.status("GET", "/responses/resp_old") == status
-            assert client.status("POST", "/responses", body) == status
-
-
-def test_own_objects_are_available_without_redis(provider: Provider) -> None:
-    """Known owners are used while Redis is unavailable; requests for other objects get 503."""
-    server = ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))
-    with world(provider, server=server) as made:
-        file = made.a.create("/files")
-        assert made.a.status("GET", f"/files/{file}") == 200
-        assert made.b.status("GET", f"/files/{file}") == 404
-        assert made.b.status("GET", "/files/file-0A") == 503
 
 
 def test_keys_of_the_database_cannot_use_each_others_files(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from contextlib import ExitStack
 from functools import partial
@@ -19,7 +18,6 @@ from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from tests.bodies import ASK, CHAT, TOOLS
 from tests.fakes import FakeRouter
-from tests.gateways import record_of
 from tests.serving import Sandbox, served, wait_for
 
 RESPONSES = "/v1/responses"
@@ -39,90 +37,11 @@ def test_both_apis_get_the_same_decision(http: httpx.Client, router: FakeRouter)
         assert response.headers[f"x-switchcraft-{name}"] == chat.headers[f"x-switchcraft-{name}"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "model", "reason"),
-    [
-        ({"model": "switchcraft:quality"}, "large", "threshold"),
-        ({"model": "large"}, "large", "pinned"),
-        ({"tools": []}, "small", "chat"),
-        ({"tools": [{"type": "web_search"}]}, "medium", "threshold"),
-    ],
-)
-def test_model_names_and_tools_work_as_in_chat(
-    http: httpx.Client, fields: dict[str, Any], model: str, reason: str
-) -> None:
-    """Policies, pool models and requests without tools are handled as in chat."""
-    response = http.post(RESPONSES, json=BODY | fields)
-    assert response.status_code == 200, response.text
-    assert (response.headers["x-switchcraft-model"], response.json()["model"]) == (model, model)
-    assert response.headers["x-switchcraft-reason"] == reason
-
-
 def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox) -> None:
     """Everything except the value of `model` reaches the upstream unchanged."""
     body = b'{ "input":"\\u00e9", "new":{"model":1e3},\n "model" : "large" ,"seed":0.10}'
     assert http.post(RESPONSES, content=body).status_code == 200
     assert sandbox.last_body() == body
-
-
-def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
-    """The stored decision contains the usage of a streamed response."""
-    response = http.post(RESPONSES, json=BODY | {"stream": True})
-    used = json.loads(response.text.split("data: ")[-1])["response"]["usage"]
-    record = record_of(http, response)
-    assert record["prompt_tokens"] == used["input_tokens"]
-    assert record["completion_tokens"] == used["output_tokens"]
-
-
-def test_broken_stream_ends_with_an_error_event(http: httpx.Client, client: openai.OpenAI) -> None:
-    """After the first byte, a failure is an error event of this API, which the client raises."""
-    faults = {"x-sandbox": "cut_after=3"}
-    text = http.post(RESPONSES, json=BODY | {"stream": True}, headers=faults).text
-    name, data = text.split("\n\n")[-2].split("\n")
-    event = json.loads(data.removeprefix("data: "))
-    assert (name, event["type"], event["sequence_number"]) == ("event: error", "error", 3)
-    assert event["message"] == event["error"]["message"]
-    stream = client.responses.create(
-        model="switchcraft",
-        input=ASK[0]["content"],
-        tools=FLAT,
-        stream=True,
-        extra_headers=faults,
-    )
-    with pytest.raises(openai.APIError, match="broke the connection") as caught:
-        list(stream)
-    assert caught.value.code == "upstream_unavailable"
-
-
-@pytest.mark.parametrize(
-    "body", [{"model": "switchcraft"}, {"input": "x"}, {"model": "none", "input": "x"}]
-)
-def test_invalid_requests_are_refused(http: httpx.Client, body: dict[str, Any]) -> None:
-    """Errors are in OpenAI's format."""
-    response = http.post(RESPONSES, json=body)
-    assert response.status_code in {400, 404}
-    assert response.json()["error"]["param"] in {"input", "model"}
-
-
-def test_continuation_goes_to_the_holder_of_the_response(
-    client: openai.OpenAI, http: httpx.Client
-) -> None:
-    """A request that continues a response goes to its deployment, whole or streamed."""
-    for stream in (False, True):
-        first = http.post(RESPONSES, json=BODY | {"model": "switchcraft:quality", "stream": stream})
-        shown = first.json() if not stream else json.loads(first.text.split("data: ")[-1])
-        response = shown.get("response", shown)
-        call = response["output"][0]
-        output: Any = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
-        raw = client.responses.with_raw_response.create(
-            model="switchcraft",
-            previous_response_id=response["id"],
-            input=[output],
-            tools=FLAT,
-        )
-        assert raw.headers["x-switchcraft-model"] == "large"
-        assert raw.headers["x-switchcraft-reason"] == "continued"
-        assert "Oslo" in raw.parse().output_text
 
 
 def test_unknown_response_is_404(client: openai.OpenAI) -> None:

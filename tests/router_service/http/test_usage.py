@@ -117,23 +117,6 @@ def test_invalid_parameter_is_named(busy: str, query: dict[str, str], param: str
     assert param in answer.text
 
 
-def test_report_is_for_the_admin_only(busy: str) -> None:
-    """A client's key is refused."""
-    assert get(busy, ANNA).status_code == 403
-    assert get(busy, "sk-wrong").status_code == 401
-
-
-def test_report_is_described(busy: str) -> None:
-    """The OpenAPI description has the parameters, and both formats."""
-    document = httpx.get(f"{busy}/openapi.json", headers={"x-api-key": ADMIN}).json()
-    operation = document["paths"]["/admin/usage"]["get"]
-    assert {each["name"] for each in operation["parameters"]} == {
-        *("from", "to", "by", "key", "team", "format", "limit", "after")
-    }
-    assert all(each.get("description") for each in operation["parameters"])
-    assert operation["responses"]["200"]["content"].keys() == {"application/json", "text/csv"}
-
-
 def test_disabled_usage_has_no_report(sandbox: Sandbox, tmp_path: Path) -> None:
     """The error and the page name the setting."""
     settings = settings_of(sandbox, tmp_path / "switchcraft.db")

@@ -95,37 +95,6 @@ def test_callers_share_processor_time() -> None:
     run(test)
 
 
-def test_a_caller_saves_up_no_time() -> None:
-    """A caller that paused for long does not make the others wait for as long afterwards."""
-
-    async def test() -> None:
-        work = Work()
-        queue = DecisionQueue(1, 100, 10.0, lambda: work.used_s)
-        ended: list[str] = []
-
-        async def use(name: str, used_s: float) -> None:
-            def decide() -> None:
-                work.used_s += used_s
-
-            await queue.run(name, 0, decide)
-            ended.append(name)
-
-        for _ in range(10):
-            await use("steady", 5.0)
-        running = asyncio.create_task(queue.run("steady", 0, work.named("first")))
-        await work.has_started(1)
-        names = ["back"] * 4 + ["steady"] * 4
-        tasks = [asyncio.create_task(use(name, 1.0)) for name in names]
-        await until(lambda: queue.waiting == len(names))
-        ended.clear()
-        work.end("first")
-        await asyncio.gather(running, *tasks)
-        assert ended == ["back", "steady"] * 4
-        queue.close()
-
-    run(test)
-
-
 def test_abandoned_decision_stops() -> None:
     """If a client leaves, its decision ends between two stages, and its thread is free again."""
 
@@ -190,27 +159,6 @@ def test_place_is_freed_when_its_client_disconnects() -> None:
     run(test)
 
 
-def test_thread_is_freed_when_its_function_returns() -> None:
-    """A disconnect does not free the thread: there are never more threads than allowed."""
-
-    async def test() -> None:
-        queue, work = DecisionQueue(1, 10, 10.0), Work()
-        left = asyncio.create_task(queue.run("a", 0, work.named("left")))
-        await work.has_started(1)
-        left.cancel()
-        done, _ = await asyncio.wait([left], timeout=30)
-        assert done == {left}  # the function still runs
-        following = asyncio.create_task(queue.run("a", 0, work.named("following")))
-        await until(lambda: queue.waiting == 1)
-        assert work.started == ["left"]
-        work.end("left", "following")
-        assert await following == "following"
-        assert await queue.run("a", 0, work.named("following")) == "following"
-        queue.close()
-
-    run(test)
-
-
 def test_thread_is_passed_on_if_its_client_disconnects_simultaneously() -> None:
     """Whether the place or the cancellation comes first, no thread is lost."""
 
@@ -269,20 +217,6 @@ def test_waiting_time_is_limited() -> None:
         assert queue.waiting == 0
         work.end("running")
         assert await running == "running"
-        queue.close()
-
-    run(test)
-
-
-def test_failure_frees_the_thread() -> None:
-    """The caller handles the error."""
-
-    async def test() -> None:
-        queue = DecisionQueue(1, 4, 1.0)
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError):
-                await queue.run("a", 0, divmod, 1, 0)
-        assert await queue.run("a", 0, divmod, 7, 2) == (3, 1)
         queue.close()
 
     run(test)

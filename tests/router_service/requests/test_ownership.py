@@ -9,7 +9,6 @@ import pytest
 from router_service.core.decision_record import Storable
 from router_service.core.errors import StoreError
 from router_service.requests.ownership import (
-    MAX_ID_CHARACTERS,
     ObjectAccess,
     UpstreamObjectIndex,
 )
@@ -58,20 +57,6 @@ def replica(shared: Shared) -> UpstreamObjectIndex:
     return UpstreamObjectIndex(memory(), GuardedStore(shared, lambda _: None))
 
 
-def test_known_objects_are_not_looked_up() -> None:
-    """A response that this replica relayed is found without the shared store."""
-
-    async def check() -> None:
-        shared = Shared()
-        held = replica(shared)
-        held.remember(HELD)
-        assert held.find("resp_1") == HELD
-        assert await held.fetch("resp_1") == HELD
-        assert shared.asked == []
-
-    asyncio.run(check())
-
-
 def test_objects_of_another_replica_are_fetched_once() -> None:
     """They are read from the shared store and then kept in memory."""
 
@@ -85,32 +70,6 @@ def test_objects_of_another_replica_are_fetched_once() -> None:
         assert other.find("resp_1") == HELD
         assert await other.fetch("resp_1") == HELD
         assert shared.asked == ["resp_1"]
-
-    asyncio.run(check())
-
-
-def test_unknown_objects_are_none() -> None:
-    """An id that is too long is not looked up."""
-
-    async def check() -> None:
-        shared = Shared()
-        held = replica(shared)
-        assert await held.fetch("resp_none") is None
-        assert await held.fetch("x" * (MAX_ID_CHARACTERS + 1)) is None
-        assert shared.asked == ["resp_none"]
-        assert await UpstreamObjectIndex(memory()).fetch("resp_none") is None
-
-    asyncio.run(check())
-
-
-def test_an_unreachable_store_is_an_error() -> None:
-    """It is distinguished from an unknown object."""
-
-    async def check() -> None:
-        shared = Shared()
-        shared.is_away = True
-        with pytest.raises(StoreError):
-            await replica(shared).fetch("resp_1")
 
     asyncio.run(check())
 

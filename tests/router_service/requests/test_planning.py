@@ -12,7 +12,7 @@ import pytest
 
 from router_service.apis.capabilities import Capabilities
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.errors import InvalidRequestError, OverloadedError
+from router_service.core.errors import OverloadedError
 from router_service.core.reasons import Reason
 from router_service.core.resources import Timer
 from router_service.policies.costs import Price
@@ -115,37 +115,6 @@ def test_prediction_runs_once_and_in_a_thread() -> None:
     for plan in (again, large_one):
         assert plan.decision == first.decision
         assert plan.candidates == first.candidates
-
-
-def test_large_body_is_parsed_and_predicted_in_one_hop() -> None:
-    """A large body that the model has not seen takes one hop to a thread, not two."""
-    hops, ((_, stages),) = planned(Router(Artifact.load(SHIPPED)), large(body()))
-    assert hops == 1
-    assert stages == ["queue", "parse", "pack", "classify", "select"]
-
-
-def test_invalid_and_overloaded_requests_are_refused() -> None:
-    """An invalid request is refused at once; a full queue refuses only what needs the model."""
-
-    async def check() -> None:
-        gateway, queue = counting_gateway(FakeRouter())
-        for refused in (b"{", body(model="switchcraft:none")):
-            with pytest.raises(InvalidRequestError):
-                await plan_request(gateway, gateway.engine, CHAT, refused)
-        assert queue.hops == 0
-        queue.is_full = True
-        with pytest.raises(OverloadedError):
-            await plan_request(gateway, gateway.engine, CHAT, body())
-        plan = await plan_request(gateway, gateway.engine, CHAT, body(model="small"))
-        assert plan.candidates
-
-    asyncio.run(check())
-
-
-def test_plans_of_equal_requests_are_equal() -> None:
-    """The release plans the same request equally each time."""
-    _, ((first, _), (second, _)) = planned(FakeRouter(), body(), body())
-    assert first == second
 
 
 PROMPT = {"model": "small", "messages": ASK}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import json
-import time
-import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -92,20 +89,6 @@ def test_only_the_top_level_model_changes(
 
 
 @pytest.mark.parametrize(
-    ("body", "spliced"),
-    [
-        (b'{"model":"a"}', b'{"model":"b\\"c"}'),
-        (b'{ "x":{"model":1}, "model"\n:\t"a" }', b'{ "x":{"model":1}, "model"\n:\t"b\\"c" }'),
-        (b'{"model":{"model":["}"]},"n":1e3}', b'{"model":"b\\"c","n":1e3}'),
-        (b'{"a":"\\"model\\":1"}', b'{"a":"\\"model\\":1"}'),
-    ],
-)
-def test_escapes_nesting_and_spacing_are_handled(body: bytes, spliced: bytes) -> None:
-    """Keys may be escaped, nested, spaced oddly, or have values of other types."""
-    assert BodyTemplate.of(body).with_model('b"c') == spliced
-
-
-@pytest.mark.parametrize(
     ("body", "rest"),
     [
         (b'{"stream_options":{"a":[1]},"b":2}', b'{"b":2}'),
@@ -123,15 +106,6 @@ def test_stream_options_can_be_left_out(body: bytes, rest: bytes) -> None:
     """
     assert without_field("stream_options", body) == rest
     json.loads(rest)
-
-
-@pytest.mark.parametrize("filling", [b"{},", b'"",', b"[],", b'"a\\"b",', b"1,"])
-def test_large_bodies_take_bounded_time(filling: bytes) -> None:
-    """A megabyte of the least favourable tokens takes a fraction of a second."""
-    body = b'{"a":[' + filling * (1_000_000 // len(filling)) + b'0],"model":"x"}'
-    started_s = time.perf_counter()
-    assert BodyTemplate.of(body).with_model("y").endswith(b'"model":"y"}')
-    assert time.perf_counter() - started_s < 1.0
 
 
 @pytest.mark.parametrize(
@@ -166,19 +140,6 @@ def test_thousands_of_nested_models_are_refused() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         BodyTemplate.of(nested)
     assert caught.value.code == "too_many_values"
-
-
-@pytest.mark.parametrize(
-    "text", [b'"model",', b'"\\"model\\":",', b'"\\u006d",', b"model ", b'"",']
-)
-def test_text_that_resembles_the_key_takes_bounded_time(text: bytes) -> None:
-    """Strings that are not keys are skipped by library code."""
-    inner = text * (4_000_000 // len(text))
-    array = b"[" + inner.rstrip(b",") + b"]" if text.endswith(b",") else b'"' + inner + b'"'
-    started_s = time.thread_time()
-    body = b'{"x":' + array + b',"m\\u006fdel":"a"}'
-    assert BodyTemplate.of(body).with_model("b") == body[:-3] + b'b"}'
-    assert time.thread_time() - started_s < 0.5
 
 
 CHAT, RESPONSES = "/chat/completions", "/responses"
@@ -356,27 +317,6 @@ def test_data_that_unpacks_to_nothing_is_not_read_without_end(packed: bytes) -> 
     with pytest.raises(UpstreamError, match="unpacks to nothing"):
         asyncio.run(iterate(parts))
     assert parts.position <= MAX_EMPTY_BYTES + 65_536
-
-
-@given(st.binary(max_size=200), st.integers(1, 50))
-def test_any_bytes_are_decompressed_or_refused(data: bytes, size: int) -> None:
-    """No other error is raised."""
-    for start in (b"", b"\x1f\x8b\x08\0", b"\x78\x9c"):
-        with contextlib.suppress(UpstreamError):
-            asyncio.run(iterate(Parts(start + data, size)))
-
-
-def test_no_more_is_decompressed_than_is_read() -> None:
-    """Of a body that would become 100 MB, the first megabyte takes a few kilobytes."""
-    packed = gzip.compress(bytes(100_000_000))
-    parts = Parts(packed, 65536)
-    tracemalloc.start()
-    found = asyncio.run(iterate(parts, 1_000_000))
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert sum(map(len, found)) < 1_100_000
-    assert peak_bytes < 2_000_000
-    assert parts.position == 65536
 
 
 @pytest.mark.parametrize(
