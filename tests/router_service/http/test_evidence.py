@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from router_service.core.decision_record import LoggedEvidence
-from router_service.settings import KeySettings, RouterSettings, ServerSettings
-from tests.bodies import ASK, BODY, CHAT, WEATHER
+from router_service.settings import KeySettings, RouterSettings
+from tests.bodies import ASK, BODY, CHAT
 from tests.logs import LoggingGateway, logging_gateway
 from tests.serving import served, wait_for
 
@@ -157,41 +157,3 @@ def test_other_keys_cannot_give_evidence(upstream: str, tmp_path: Path) -> None:
         other.turn(OSLO, "Error: no such city")
         mine.turn(OSLO, "Error: no such city")
         assert [line.decision_id for line in gateway.evidence(1)] == [mine.decisions[0]]
-
-
-def test_evidence_works_for_the_responses_api_and_across_replicas(
-    upstream: str, tmp_path: Path, redis_url: str
-) -> None:
-    """One replica answers and another one sees the result, because they share the call ids."""
-    server = {"server": ServerSettings(redis_url=SecretStr(redis_url))}
-    tool = {"type": "function", **WEATHER["function"]}
-    body: dict[str, Any] = {"model": "switchcraft", "tools": [tool], "user": OSLO}
-    with (
-        logging_gateway(upstream, tmp_path, evidence=True, changes=server) as one,
-        logging_gateway(upstream, tmp_path, evidence=True, changes=server) as other,
-    ):
-        first = one.http.post("/v1/responses", json=body | {"input": ASK})
-        one.decisions(1)
-        wait_for(lambda: one.metric("decision_log_queued") == 0, "the call is remembered")
-        call = first.json()["output"][0]
-        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "Error: x"}
-        for replica in (other, one):
-            replica.http.post("/v1/responses", json=body | {"input": [*ASK, call, result]})
-        one.decisions(3)
-        for replica in (one, other):
-            settled(replica, 0)
-        found = [replica.metric(SERIES.format("tool_error")) for replica in (other, one)]
-        (line,) = one.evidence(1)
-    assert sum(found) == 1
-    assert line.decision_id == first.headers["x-switchcraft-decision-id"]
-
-
-def test_unavailable_store_loses_only_evidence(upstream: str, tmp_path: Path) -> None:
-    """Answers and their log lines continue."""
-    server = {"server": ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))}
-    with logging_gateway(upstream, tmp_path, evidence=True, changes=server) as gateway:
-        talk = Talk(gateway)
-        talk.turn(OSLO)
-        talk.turn(OSLO, "Error: no such city")
-        assert len(gateway.decisions(2)) == 2
-    assert len(gateway.lines()) == 2

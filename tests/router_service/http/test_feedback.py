@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.settings import KeySettings, ServerSettings
-from tests.bodies import BODY, CHAT, TOOLS
+from tests.bodies import BODY, CHAT
 from tests.logs import LoggingGateway, logging_gateway
 from tests.serving import Sandbox, wait_for
 
@@ -150,23 +150,6 @@ def test_invalid_feedback_is_refused(http: httpx.Client, body: dict[str, Any], p
     assert answer.json()["error"]["param"] == param
 
 
-def test_replicas_accept_feedback_on_each_others_decisions(
-    sandbox: Sandbox, tmp_path: Path, redis_url: str
-) -> None:
-    """One replica decided, another one gets the feedback, and together they count it once."""
-    server = {"server": ServerSettings(redis_url=SecretStr(redis_url))}
-    with (
-        logging_gateway(sandbox.base_url, tmp_path, changes=server) as one,
-        logging_gateway(sandbox.base_url, tmp_path, changes=server) as other,
-    ):
-        name = decided(one.http, tools=TOOLS)
-        for replica in (other, one, other):
-            assert give(replica, name, correct=True).status_code == 200
-        assert len(one.feedback(3)) == 3
-        series = 'feedback_total{arm="medium",verdict="correct"}'
-        assert one.metric(series) + other.metric(series) == 1
-
-
 def test_feedback_gets_an_error_if_the_store_is_unavailable(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
@@ -176,13 +159,3 @@ def test_feedback_gets_an_error_if_the_store_is_unavailable(
         answer = give(gateway, "dec_1", correct=True)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "store_unavailable"
-
-
-def test_feedback_limit_is_below_the_request_limit(http: httpx.Client) -> None:
-    """One megabyte is enough for the calls of an answer."""
-    arguments = {"text": "x" * 1_100_000}
-    body = {"decision_id": "dec_1", "expected": [{"name": "f", "arguments": arguments}]}
-    answer = http.post("/v1/feedback", json=body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
-    arguments["text"] = "x" * 900_000
-    assert http.post("/v1/feedback", json=body).json()["error"]["code"] == "content_not_kept"

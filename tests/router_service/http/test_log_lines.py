@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,7 +21,6 @@ from router_service.settings import (
 )
 from router_service.telemetry.logs import FIELDS, JsonFormatter
 from tests.bodies import BODY, CHAT
-from tests.drills.processes import gateway, wait_until, write_config
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served, wait_for
 
@@ -206,37 +203,3 @@ def test_failed_requests_are_logged_as_warnings(
         wait_for(lambda: lines(caplog), "the line is written")
     (record,) = [x for x in caplog.records if x.name == "switchcraft.request"]
     assert (record.levelno, lines(caplog)[0].get("cause")) == (level, cause)
-
-
-@pytest.mark.slow
-def test_no_log_level_shows_content_or_keys(sandbox: Sandbox, tmp_path: Path) -> None:
-    """With every library at level debug, the log contains no prompt, answer or key."""
-    body = BODY | {"messages": [{"role": "user", "content": f"Weather in '{SAID}'?"}]}
-    keys = {"admin": ADMIN, "api": {"team-a": KEY}}
-    config = write_config(
-        tmp_path / "gateway.yaml", sandbox.base_url, logging={"level": "debug"}, keys=keys
-    )
-    admin = {"authorization": f"Bearer {ADMIN}"}
-    with gateway(config, tmp_path) as served_one:
-        http, log = served_one.http, served_one.log
-        for changes, faults in WAYS:
-            http.post(CHAT, json=body | changes, headers={**admin, "x-sandbox": faults})
-        http.get(f"/v1/models?key={KEY}", headers={"authorization": f"Bearer {KEY}x"})
-        wait_until(lambda: log.read_text().count('"request"') > len(WAYS), "all is logged")
-    text = log.read_text()
-    assert '"level":"debug"' in text
-    assert [json.loads(line) for line in text.splitlines()]
-    assert [word for word in (SAID, KEY, ADMIN, "get_weather") if word in text] == []
-
-
-def test_cause_names_the_operating_systems_reason(caplog: pytest.LogCaptureFixture) -> None:
-    """The log line of a request whose upstream is unreachable says what the system reported."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    settings = Settings.sandbox(f"http://127.0.0.1:{port}/v1", list(FakeRouter().probabilities))
-    app = create_app(settings, FakeRouter())
-    with served(app) as url, caplog.at_level(logging.INFO, logger="switchcraft.request"):
-        answer = httpx.post(f"{url}{CHAT}", json=BODY | {"model": "small"}, timeout=30)
-        wait_for(lambda: lines(caplog), "the request's log line")
-    assert answer.status_code == 502
-    assert "could not be reached: Connect call failed" in lines(caplog)[-1]["cause"]

@@ -61,19 +61,6 @@ def test_line_contains_decision_and_outcome(sandbox: Sandbox, tmp_path: Path) ->
     assert line.content is None
 
 
-def test_turns_of_a_conversation_share_one_hash(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The hash is equal at each turn and in either API, and differs for another opening."""
-    later = [*ASK, {"role": "assistant", "content": "It rains."}, {"role": "user", "content": "?"}]
-    other = [{"role": "user", "content": "What is the weather in Bergen?"}]
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        for messages in (ASK, later, other):
-            gateway.ask(messages=messages)
-        gateway.http.post("/v1/responses", json=RESPONSES_BODY)
-        first, second, third, fourth = (d.conversation for d in gateway.decisions(4))
-    assert first == second == fourth != third
-    assert len(first) == 32
-
-
 @pytest.mark.parametrize("content", [False, True])
 def test_all_candidates_of_a_verified_answer_are_logged(
     sandbox: Sandbox, tmp_path: Path, content: bool
@@ -209,18 +196,6 @@ def test_unwritable_content_loses_only_its_line(tmp_path: Path) -> None:
         assert [line.decision_id for line in gateway.feedback(1)] == [name]
         assert gateway.metric(lost) == 1
         assert gateway.metric("decision_log_up") == 1
-
-
-def test_schema_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
-    """The call counts as neither valid nor invalid."""
-    function = WEATHER["function"] | {"parameters": {"$ref": "https://127.0.0.1:9/schema"}}
-    with (
-        scripted(answer_with("get_weather", "{}")) as upstream,
-        logging_gateway(upstream, tmp_path) as gateway,
-    ):
-        gateway.ask(tools=[{"type": "function", "function": function}])
-        assert gateway.decisions(1)[0].calls_fit is None
-        assert gateway.metric('tool_calls_total{fits="unchecked",model="medium"}') == 1
 
 
 def explored(gateway: LoggingGateway, requests: int) -> list[tuple[str, str, float | None]]:

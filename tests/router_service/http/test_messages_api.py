@@ -179,24 +179,6 @@ def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbo
     assert {each["slug"]: each["context_window"] for each in codex["models"]}["small"] == 100_000
 
 
-@pytest.mark.parametrize(
-    ("aliases", "expected"),
-    [
-        ({}, []),
-        ({"claude-*": "small"}, ["claude-small"]),
-        ({"claude-x": "small", "claude-small": "small"}, ["claude-small"]),
-    ],
-)
-def test_only_names_that_aliases_lead_to_are_listed_for_claude_code(
-    sandbox: Sandbox, aliases: dict[str, str], expected: list[str]
-) -> None:
-    """Without an alias for the router, no id promises it."""
-    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
-    with gateway_client(settings, FakeRouter()) as http:
-        listed = http.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["data"]
-    assert [each["id"] for each in listed if each["id"].startswith("claude-")] == expected
-
-
 def test_first_alias_that_matches_counts(sandbox: Sandbox) -> None:
     """Aliases lead to models and policies, in their order; configured names come first."""
     aliases = {"claude-*-haiku*": "small", "claude-*": "switchcraft:quality", "large": "small"}

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from pydantic import SecretStr
 
-from router_service.core.errors import ConfigError
-from router_service.policies.costs import Price
-from router_service.requests.pool import Pool
 from router_service.serving.app import create_app
 from router_service.serving.serve import sandbox_for
-from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
+from router_service.settings import RouterSettings, Settings
 from tests.bodies import BODY, CHAT
-from tests.fakes import FakeRouter, manifest
+from tests.fakes import FakeRouter
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
 
 PATH = "/v1/decisions/"
@@ -127,105 +121,6 @@ def test_metrics_count_requests_and_failures(sandbox: Sandbox) -> None:
     assert 'switchcraft_graph_info{graph="model.onnx",provider="CPUExecutionProvider"}' in series
     assert "by-the-client" not in text
     assert "0.123" not in text
-
-
-def with_redis(sandbox: Sandbox, url: str) -> Settings:
-    """Return settings of a gateway that shares its state in Redis."""
-    server = ServerSettings(redis_url=SecretStr(url))
-    return Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities), server=server)
-
-
-def test_replicas_share_decisions(sandbox: Sandbox, redis_url: str) -> None:
-    """A replica can show the decisions of another one."""
-    settings = with_redis(sandbox, redis_url)
-    with (
-        served(create_app(settings, FakeRouter())) as first,
-        served(create_app(settings, FakeRouter())) as second,
-        httpx.Client(base_url=second) as http,
-    ):
-        response = httpx.post(first + CHAT, json=BODY)
-        assert decision(http, response)["model"] == "medium"
-
-
-@pytest.mark.parametrize("answers", ["never", "no"])
-def test_gateway_without_redis_is_degraded_but_serves(sandbox: Sandbox, answers: str) -> None:
-    """If Redis is gone or silent, requests succeed as fast as before; the failures are counted."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1] if answers == "never" else 9
-        settings = with_redis(sandbox, f"redis://127.0.0.1:{port}/0")
-        with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
-            http.post(CHAT, json=BODY)
-            started_s = time.perf_counter()
-            for _ in range(10):
-                response = http.post(CHAT, json=BODY)
-                assert response.status_code == 200
-            # Ten waits for the timeout of Redis would take 2 s.
-            assert time.perf_counter() - started_s < 1.5
-            wait_for(lambda: http.get("/readyz").json()["store"] == "away", "it is noticed")
-            assert http.get("/readyz").status_code == 200
-            lookup = http.get(PATH + response.headers["x-switchcraft-decision-id"])
-            counts = http.get("/metrics").text
-    assert lookup.status_code == 503
-    assert lookup.json()["error"]["code"] == "store_unavailable"
-    assert 'switchcraft_store_errors_total{operation="put"}' in counts
-
-
-def settings_with(models: dict[str, Price | None], **router: object) -> Settings:
-    """Return settings with these models and a router section."""
-    made = tuple(
-        Model(
-            name=name,
-            deployments=(Deployment(upstream_model=name, base_url="http://h/v1"),),
-            price=price,
-        )
-        for name, price in models.items()
-    )
-    return Settings(models=made, router=RouterSettings.model_validate(router), source="config.yaml")
-
-
-def test_arms_are_mapped_to_models() -> None:
-    """An arm uses the model of its name unless it is mapped; prices in the file have priority."""
-    price = Price(input_usd_per_mtok=0.5, output_usd_per_mtok=0.5)
-    settings = settings_with(
-        {"small": None, "b": price, "extra": None},
-        arms={"medium": "b", "large": "b"},
-        unknown_prices="allow",
-    )
-    pool = Pool.build(settings, manifest())
-    assert {arm: model.name for arm, model in pool.by_arm.items()} == {
-        "small": "small",
-        "medium": "b",
-        "large": "b",
-    }
-    profiled = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
-    prices = {name: model.price for name, model in pool.models.items()}
-    assert prices == {"small": profiled, "b": price, "extra": None}
-    assert pool.prices == {"small": profiled, "medium": price, "large": price}
-    assert pool.chat_models[0].name == "b"  # cheapest at the file's price
-
-
-@pytest.mark.parametrize(
-    ("router", "wanted"),
-    [
-        ({"arms": {"medium": "x", "large": "small"}}, r"router.arms.medium: there is no model 'x'"),
-        ({"arms": {"tiny": "small"}}, r"router.arms.tiny: the artifact has no such arm"),
-        (
-            {"arms": {"medium": "small", "large": "small"}, "chat_model": "x"},
-            r"router.chat_model: there is no model 'x'",
-        ),
-        (
-            {"arms": {"medium": "small", "large": "small"}, "default_policy": "theta=7"},
-            r"router.default_policy: 7 is outside",
-        ),
-    ],
-)
-def test_file_that_does_not_fit_the_artifact_prevents_startup(
-    router: dict[str, Any], wanted: str
-) -> None:
-    """The error names the file, the place in it, and the remedy."""
-    with pytest.raises(ConfigError, match=wanted) as caught:
-        create_app(settings_with({"small": None}, **router), FakeRouter())
-    assert caught.value.source == "config.yaml"
 
 
 def test_default_policy_and_model_name_can_be_configured(sandbox: Sandbox) -> None:

@@ -19,7 +19,6 @@ from starlette.routing import Route
 
 from router_service.core.keys import new_key
 from router_service.policies.costs import Price
-from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.serving.app import create_app
 from router_service.settings import (
     Deployment,
@@ -30,9 +29,7 @@ from router_service.settings import (
     Settings,
 )
 from tests.fakes import FakeRouter
-from tests.keyed_gateways import keyed_gateway
-from tests.serving import Sandbox, served, wait_for
-from tests.stored_keys import bearer
+from tests.serving import served
 
 KEYS = {name: new_key() for name in ("team-a", "team-b", "admin")}
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -407,13 +404,6 @@ def test_answers_do_not_change_owners(two_keys: World, path: str) -> None:
     assert two_keys.a.status("GET", f"/files/{others}") == 200
 
 
-def test_long_answer_is_relayed_unchanged(two_keys: World) -> None:
-    """An answer that is too long to parse is relayed, and the objects in it have no owner."""
-    answer = two_keys.a.ask("POST", "/files", answering({"text": "x" * MAX_NOTED_BYTES})).json()
-    assert len(answer["text"]) == MAX_NOTED_BYTES
-    assert two_keys.a.status("GET", f"/files/{answer['id']}") == 404
-
-
 def test_too_many_object_names_are_refused(two_keys: World) -> None:
     """The number of names that a body makes the gateway look up is limited."""
     refused = two_keys.a.ask("POST", "/batches", {"file_ids": [f"file-{n}" for n in range(2001)]})
@@ -434,40 +424,3 @@ def test_single_key_or_shared_mode_relays_everything(provider: Provider, shared:
             assert client.status("POST", "/batches", {"input_file_id": "file-0A"}) == 200
         response = made.a.create("/responses", response_body())
         assert made.b.status("GET", f"/responses/{response}") == (404 if shared else 401)
-
-
-def test_replicas_agree_on_owners(provider: Provider, redis_url: str) -> None:
-    """A key can use its objects at every replica, and other keys cannot use them at any."""
-    server = ServerSettings(redis_url=SecretStr(redis_url))
-    with world(provider, server=server) as one, world(provider, server=server) as other:
-        file, response = one.a.create("/files"), one.a.create("/responses", response_body())
-        body = response_body(previous_response_id=response)
-        wait_for(lambda: other.admin.status("GET", f"/files/{file}") == 200, "it is written")
-        assert other.b.status("GET", f"/files/{file}") == 404
-        assert other.b.status("POST", "/batches", {"input_file_id": file}) == 404
-        assert other.b.status("POST", "/responses", body) == 404
-        assert other.b.status("GET", f"/responses/{response}") == 404
-        assert other.a.status("GET", f"/files/{file}") == 200
-        assert other.a.status("POST", "/responses", body) == 200
-
-
-def test_keys_of_the_database_cannot_use_each_others_files(
-    sandbox: Sandbox, provider: Provider
-) -> None:
-    """A file is private to its key also if the configuration has no client key."""
-    deployment = Deployment(upstream_model="m", base_url=provider.url)
-    price = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
-    models = tuple(
-        Model(name=arm, deployments=(deployment,), price=price)
-        for arm in FakeRouter().probabilities
-    )
-    settings = Settings(models=models, router=RouterSettings(pass_through="large"))
-    with keyed_gateway(sandbox, settings) as gateway:
-        owner, other = gateway.add_key("owner"), gateway.add_key("other")
-        made = gateway.post(owner, "/v1/files", {}).json()["id"]
-        content = [{"type": "input_file", "file_id": made}]
-        body = {"model": "large", "input": [{"role": "user", "content": content}]}
-        assert gateway.post(owner, "/v1/responses", body).status_code == 200
-        assert gateway.post(other, "/v1/responses", body).status_code == 404
-        read = gateway.http.get(f"/v1/files/{made}", headers=bearer(other))
-        assert read.status_code == 404

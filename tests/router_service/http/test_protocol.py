@@ -20,7 +20,6 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from router_service.http.protocol import (
-    BoundedProtocol,
     ConnectionLimits,
     CorkedTransport,
     protocol_with_limits,
@@ -179,64 +178,6 @@ def test_blank_lines_do_not_extend_the_time_limit(url: str, first: bytes) -> Non
         assert refusal(read_all(connection)) == (408, "request_timeout")
 
 
-@pytest.mark.parametrize(
-    ("request_line", "headers", "status", "code"),
-    [
-        (b"GET /", b"", 400, "invalid_http"),
-        (b"GET / HTTP/0.9", b"host: a\r\n", 400, "invalid_http"),
-        (b"GET / HTTP/2.0", b"host: a\r\n", 400, "invalid_http"),
-        (b"GET / HTTP/1.1", b"host: a\r\nHost: b\r\n", 400, "invalid_http"),
-        (
-            b"POST / HTTP/1.1",
-            b"host: a\r\ntransfer-encoding: gzip, chunked\r\n",
-            501,
-            "unsupported_transfer_encoding",
-        ),
-        (
-            b"POST / HTTP/1.1",
-            b"host: a\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n",
-            501,
-            "unsupported_transfer_encoding",
-        ),
-    ],
-    ids=["no version", "0.9", "2.0", "two hosts", "two codings", "codings in two headers"],
-)
-def test_ambiguous_framing_is_refused(
-    url: str, request_line: bytes, headers: bytes, status: int, code: str
-) -> None:
-    """Other versions, several hosts and unknown transfer codings never reach the app."""
-    with connected(url, request_line + b"\r\n" + headers + b"\r\n0\r\n\r\n") as connection:
-        assert refusal(read_all(connection)) == (status, code)
-
-
-def test_refused_body_gets_no_100_continue(url: str) -> None:
-    """A client that expects `100 Continue` and whose body is refused does not get both."""
-    head = b"POST /read HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ntransfer-encoding: chunked"
-    with connected(url, head + b"\r\n\r\nno size\r\n") as connection:
-        answer = read_all(connection)
-    assert refusal(answer) == (400, "invalid_http")
-
-
-def test_defect_of_the_reader_is_logged_and_answered(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """An error of our own while a request is read is no mistake of the client: it gets 500."""
-
-    class Defective(BoundedProtocol):
-        """Protocol with a defect."""
-
-        def on_headers_complete(self) -> None:
-            raise KeyError("a defect")
-
-    kind = type("Defective", (Defective, protocol_with_limits(LIMITS)), {})
-    with served(Echo(), http=kind) as url, connected(url, GET + b"\r\n") as connection:
-        answer = read_all(connection)
-    assert answer.startswith(b"HTTP/1.1 500 ")
-    assert b"internal_error" in answer
-    assert "a defect" in caplog.text
-    assert "on_headers_complete" in caplog.text  # the traceback
-
-
 def test_endless_body_after_the_answer_is_cut_off(url: str) -> None:
     """A client that continues to send an answered request cannot keep the connection."""
     head = GET.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n"
@@ -310,15 +251,6 @@ def test_disconnect_with_pipelined_request_cancels(url: str, echo: Echo, size: i
         head = POST + b"content-length: %d\r\n\r\n" % size
         until_taken(connection, head + bytes(size), len(head) + size)
     wait_for(lambda: echo.left == left + 1, "the app is told")
-
-
-def test_request_after_chunked_body_is_not_begun(url: str, echo: Echo) -> None:
-    """The chunked request is answered, and the connection closes without a second answer."""
-    before = echo.served
-    with connected(url, CHUNKED + b"\r\n2\r\nhi\r\n0\r\n\r\n" + POST) as connection:
-        assert read_all(connection).count(b"HTTP/1.1 200") == 1
-    assert echo.served == before + 1
-    assert echo.bodies[-1] == b"hi"
 
 
 @pytest.mark.parametrize(

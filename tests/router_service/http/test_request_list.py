@@ -179,26 +179,6 @@ def test_invalid_positions_are_refused(busy: str, query: dict[str, str]) -> None
     assert answer.json()["error"]["param"] in query
 
 
-def test_figures_agree_with_the_overview(busy: str) -> None:
-    """Failed and refused requests are together the overview's errors, also for one key."""
-    for query in ({}, {"key": "anna"}, {"key": "bob"}, {"model": LARGE}):
-        wait_for(lambda: overview(busy)["requests"] == 9, "usage is written")
-        figures = get(busy, PAGE, **query).json()["figures"]
-        total = overview(busy, **query)
-        assert figures["requests"] == total["requests"] == len(rows(busy, **query))
-        assert figures["failed"] + figures["refused"] == total["errors"]
-        for outcome in ("failed", "refused"):
-            assert figures[outcome] == len(rows(busy, outcome=outcome, **query))
-        for name in ("cost_usd", "p50_s", "p95_s"):
-            assert figures[name] == total[name]
-
-
-def overview(url: str, **query: str) -> dict[str, Any]:
-    """Return the sums of the last hour."""
-    total: dict[str, Any] = get(url, "/ui/api/traffic/overview", **query).json()["total"]
-    return total
-
-
 def test_refused_request_has_no_decision(busy: str) -> None:
     """Its details say so, and have the row."""
     (row,) = rows(busy, key="limited", outcome="refused")

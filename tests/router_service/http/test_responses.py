@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from pydantic import SecretStr
 
 from router_service.policies.costs import Price
 from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
-from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
+from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, CHAT, TOOLS
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import Sandbox, served
 
 RESPONSES = "/v1/responses"
 FREE = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
@@ -130,41 +126,6 @@ def test_unknown_response_is_requested_from_the_pass_through_upstream() -> None:
     assert (known.status_code, known.headers["x-switchcraft-model"]) == (200, "large")
     assert fetched.json() == made
     assert (unknown.status_code, unknown.headers["x-sandbox"]) == (404, "true")
-
-
-def is_answered(url: str, body: dict[str, Any]) -> bool:
-    """Return whether a request succeeds."""
-    return httpx.post(url, json=body).is_success
-
-
-def test_replicas_share_the_holders_of_responses(redis_url: str) -> None:
-    """Through Redis, one replica can continue a response that another one relayed."""
-    with run_in_thread() as first, run_in_thread() as second, ExitStack() as stack:
-        server = ServerSettings(redis_url=SecretStr(redis_url))
-        settings = served_at(first, second).model_copy(update={"server": server})
-        one, other = (
-            stack.enter_context(served(create_app(settings, FakeRouter()))) for _ in range(2)
-        )
-        for _ in range(5):
-            made = httpx.post(one + RESPONSES, json=BODY).json()
-            body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
-            wait_for(partial(is_answered, other + RESPONSES, body), "the other replica knows")
-
-
-def test_without_redis_only_local_responses_can_be_continued() -> None:
-    """Responses of this replica continue at once; any other gets 503 without a long wait."""
-    with run_in_thread() as base_url, socket.create_server(("127.0.0.1", 0)) as silent:
-        away = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
-        server = ServerSettings(redis_url=SecretStr(away))
-        settings = served_at(base_url).model_copy(update={"server": server})
-        with served(create_app(settings, FakeRouter())) as url:
-            made = httpx.post(url + RESPONSES, json=BODY).json()
-            body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
-            known = httpx.post(url + RESPONSES, json=body)
-            unknown = httpx.post(url + RESPONSES, json=body | {"previous_response_id": "resp_x"})
-    assert known.status_code == 200
-    assert unknown.status_code == 503
-    assert unknown.json()["error"]["code"] == "store_unavailable"
 
 
 def test_continuation_has_no_fallback() -> None:

@@ -11,15 +11,11 @@ import pytest
 
 from router_service.requests.planning import POLICY_HEADER
 from router_service.sandbox.provider import run_in_thread
-from router_service.settings import VerificationSettings
 from tests.bodies import BODY, CHAT, TOOLS
 from tests.fakes import VerifyingRouter
 from tests.gateways import (
     VERIFIED,
     VerifyingGateway,
-    listed_requests,
-    metric,
-    sandbox_settings,
     verifying,
 )
 from tests.serving import scripted
@@ -129,24 +125,6 @@ def test_unexpected_text_is_verified(
     assert response.headers["x-switchcraft-candidates"] == "3"
 
 
-def test_text_may_follow_comments() -> None:
-    """If the model is slow, the stream begins with comments, and the text follows."""
-    soon = VerificationSettings(keep_alive_s=0.05)
-    with (
-        run_in_thread() as url,
-        verifying(url, sandbox_settings(url, verification=soon)) as house,
-    ):
-        house.router.p_no_call = 0.95
-        house.sandbox.set_faults("small", "delay_s=0.3")
-        response = ask(house)
-        record = house.record(response)
-    assert response.text.startswith(": keep-alive\n\n")
-    assert response.text.endswith("data: [DONE]\n\n")
-    assert "x-switchcraft-reason" not in response.headers
-    assert "not chosen yet" in response.headers["x-switchcraft-why"]
-    assert record["reason"] == "text"
-
-
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("fault", ["status=500", "malformed", "cut_after=1", "error_after=1"])
 def test_failure_before_text_leads_to_the_next_arm(
@@ -234,21 +212,3 @@ def test_artifact_may_verify_by_default(
     record = gateway.record(response)
     name, _, rule = policy.rpartition(" ")
     assert (record["policy"], record["policy_name"]) == (rule.strip("()"), name or None)
-
-
-def test_names_and_default_of_an_artifact_that_verifies(
-    verified_by_default: VerifyingGateway,
-) -> None:
-    """Names and policies are listed with their rules, and metrics have the policy's name."""
-    http = verified_by_default.http
-    names = [model["id"] for model in http.get("/v1/models").json()["data"]]
-    assert {"switchcraft", "switchcraft:fast", "switchcraft:verified"} <= set(names)
-    listed = http.get("/v1/policies").json()
-    assert listed["default"] == "verified=0.002"
-    rules = {each["name"]: each["rule"] for each in listed["data"]}
-    assert rules == {"fast": "theta=0.2", "quality": "theta=0.8", "verified": "verified=0.002"}
-    series = 'switchcraft_requests_total{model="small",policy="fast",status="200"}'
-    before = metric(http, series)
-    verified_by_default.record(http.post(CHAT, json=BODY | {"model": "switchcraft:fast"}))
-    assert metric(http, series) == before + 1
-    assert listed_requests(http)[0]["policy"] == "fast (theta=0.2)"

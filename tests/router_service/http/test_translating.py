@@ -150,22 +150,6 @@ def test_fields_without_equivalent_exclude_models(
             assert f"'{named}'" in refused.json()["error"]["message"]
 
 
-def test_chosen_model_is_no_fallback_if_only_some_of_its_deployments_can_answer(
-    sandbox: Sandbox,
-) -> None:
-    """The answer of the chosen model's other deployment has the reason of the choice."""
-    settings = settings_of(sandbox.base_url, SPEAKERS, ONE_TRY)
-    small = settings.models[0]
-    unable = settings.models[1].deployments[0].model_copy(update={"id": "small/unable"})
-    small = small.model_copy(update={"deployments": (*small.deployments, unable)})
-    settings = settings.model_copy(update={"models": (small, *settings.models[1:])})
-    with gateway_client(settings, FakeRouter()) as http:
-        response = http.post(CHAT, json=BODY | {"model": "small", "logit_bias": {"5": 1}})
-        record = record_of(http, response)
-    assert response.status_code == 200, response.text
-    assert (record["reason"], record["deployment"]) == ("pinned", small.deployments[0].id)
-
-
 def test_translated_response_is_not_stored(http: httpx.Client) -> None:
     """A response that another API answered cannot be continued, and the error says so."""
     path, body = BODIES[apis.RESPONSES]
@@ -174,18 +158,6 @@ def test_translated_response_is_not_stored(http: httpx.Client) -> None:
     assert first.status_code == 200, first.text
     again = body | {"model": "medium", "previous_response_id": first.json()["id"]}
     response = http.post(path, json=again)
-    assert response.status_code == 404
-    assert response.json()["error"]["code"] == "previous_response_not_found"
-
-
-def test_unknown_response_is_not_continued_by_another_api(sandbox: Sandbox) -> None:
-    """If the pass-through upstream has no Responses API, an unknown id is not found."""
-    settings = settings_of(sandbox.base_url, SPEAKERS)
-    router = settings.router.model_copy(update={"pass_through": "large"})
-    settings = settings.model_copy(update={"router": router})
-    path, body = BODIES[apis.RESPONSES]
-    with gateway_client(settings, FakeRouter()) as http:
-        response = http.post(path, json=body | {"previous_response_id": "resp_x"})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "previous_response_not_found"
 

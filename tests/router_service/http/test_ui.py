@@ -98,20 +98,6 @@ def test_explanation_matches_the_gateways_decision(real: httpx.Client, shipped: 
     assert costs == sorted(costs)
 
 
-def test_explanation_has_choice_per_measured_policy(real: httpx.Client) -> None:
-    """Each choice is what a request with that policy gets."""
-    explained = real.post(EXPLAIN, json=BODY).json()
-    frontier = real.get("/ui/api/artifact").json()["frontier"]
-    policies = [point["policy"] for point in frontier]
-    assert [choice["policy"] for choice in explained["choices"]] == policies
-    for choice in explained["choices"][::12]:
-        asked = real.post(EXPLAIN, json=BODY, params={"policy": choice["policy"]}).json()
-        assert asked["chosen"] == choice
-        sentence = explained["explanations"][explained["choices"].index(choice)]
-        assert asked["explanation"] == sentence
-        assert sentence.startswith(f"{choice['arm']}: ")
-
-
 def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> None:
     """With two of eight arms, the card has only these arms and their figures, and goals work."""
     arms = shipped.arms[:2]
@@ -139,38 +125,6 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
             assert answer.status_code == 200, answer.text
             rules = [point["policy"] for point in both]
             assert answer.headers["x-switchcraft-policy"] in {f"{goal} ({rule})" for rule in rules}
-
-
-def test_advice_compares_the_configured_models(sandbox: Sandbox, shipped: Router) -> None:
-    """It compares pools of the mapped arms, or of all arms if asked, and is computed once."""
-    arms = ("claude-sonnet-4.5", "grok-4.1-fast")
-    settings = Settings.sandbox(sandbox.base_url, arms)
-    router = Router(shipped.artifact, arms=arms, relatives=[shipped])
-    with served(create_app(settings, router)) as url, httpx.Client(base_url=url) as client:
-        advice = client.get("/ui/api/advice", timeout=120).json()
-        assert set(advice["arms"]) == set(arms)
-        assert {len(each["arms"]) for each in advice["efficient"]} == {1, 2}
-        assert advice["best_single"] == "claude-sonnet-4.5"
-        assert {each["kind"] for each in advice["recommended"]} == {"once", "verified"}
-        assert client.get("/ui/api/advice", timeout=120).json() == advice
-        card = client.get("/ui/api/artifact").json()
-        assert (card["known_arms"], card["has_held_out"]) == (len(shipped.arms), True)
-
-
-@pytest.mark.parametrize(
-    ("api", "body"),
-    [
-        ("responses", {"input": "hello", "tools": [{"type": "web_search"}]}),
-        ("messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}),
-    ],
-)
-def test_explain_accepts_bodies_of_other_apis(
-    real: httpx.Client, api: str, body: dict[str, object]
-) -> None:
-    """The query parameter names the API of the body."""
-    params = {"api": api}
-    explained = real.post(EXPLAIN, json={"model": "switchcraft", **body}, params=params).json()
-    assert "hello" in {piece["text"] for piece in explained["view"]["pieces"]}
 
 
 @pytest.mark.parametrize(
@@ -325,16 +279,6 @@ def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
     wait_for(lambda: verifying.get(path).is_success, "the decision is there")
     assert listed_requests(verifying)[0]["candidates"] == 3
     assert "get_weather" not in verifying.get(path).text + verifying.get(REQUESTS).text
-
-
-def test_recorded_candidates_say_why_they_were_asked(verifying: httpx.Client) -> None:
-    """A record has each candidate's first estimate, and what asking it was expected to gain."""
-    answer = ask_verified(verifying, CHAT, BODY)
-    path = f"/ui/api/traffic/requests/{answer.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: verifying.get(path).is_success, "the decision is there")
-    small, medium, large = verifying.get(path).json()["decision"]["candidates"]
-    assert [each["first_p_correct"] for each in (small, medium, large)] == [0.2, 0.4, 0.9]
-    assert [each["expected_gain"] for each in (small, medium, large)] == [None, 0.1, 0.1]
 
 
 @pytest.mark.parametrize("text", ["x" * 3_000, "\N{SNOWMAN}\x7f\r\n" * 1_000])

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from router_service.core.keys import new_key
 from router_service.policies.costs import Price
 from router_service.serving.app import create_app
-from router_service.settings import DatabaseSettings, KeySettings, Settings, UsageSettings
+from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served, wait_for
@@ -115,15 +115,3 @@ def test_invalid_parameter_is_named(busy: str, query: dict[str, str], param: str
     answer = get(busy, **query)
     assert answer.status_code in {400, 422}
     assert param in answer.text
-
-
-def test_disabled_usage_has_no_report(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The error and the page name the setting."""
-    settings = settings_of(sandbox, tmp_path / "switchcraft.db")
-    settings = settings.model_copy(update={"usage": UsageSettings(enabled=False)})
-    with served(create_app(settings, FakeRouter())) as url:
-        answer = get(url)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "usage_disabled")
-        overview = f"{url}/ui/api/traffic/overview"
-        found = httpx.get(overview, headers={"x-api-key": ADMIN}).json()
-        assert "usage.enabled" in found["unavailable"]

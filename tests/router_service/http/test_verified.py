@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from router_service.artifact import NO_VERIFIER, Artifact
+from router_service.artifact import NO_VERIFIER
 from router_service.requests.planning import POLICY_HEADER
 from router_service.router import Router
 from router_service.sandbox.provider import run_in_thread
@@ -18,13 +17,11 @@ from router_service.settings import Settings, VerificationSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import VerifyingRouter
 from tests.gateways import (
-    NO_RETRIES,
     VERIFIED,
     VerifyingGateway,
     ask_verified,
     gateway_client,
     metric,
-    record_of,
     sandbox_settings,
     verifying,
 )
@@ -176,24 +173,6 @@ def test_verified_policy_needs_an_artifact_with_a_verifier() -> None:
     assert NO_VERIFIER in error["message"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("fault", ["status=500", "malformed", "cut_after=1", "error_after=1"])
-def test_failed_candidate_is_replaced_by_the_next_arm(
-    house: VerifyingGateway, fault: str, stream: bool
-) -> None:
-    """However a candidate fails, the next arm is asked, and no part of it reaches the client."""
-    house.sandbox.set_faults("small", fault)
-    response = house.ask(stream)
-    assert response.status_code == 200
-    assert response.headers["x-switchcraft-model"] == "large"
-    assert b'"model":"small"' not in response.content
-    assert b"error" not in response.content
-    first = house.record(response)["candidates"][0]
-    assert (first["arm"], first["is_accepted"], first["p_correct"]) == ("small", False, None)
-    assert first["failure"] in {"status", "malformed", "broken", "error_body"}
-    assert house.router.steps[-1].failed == frozenset({"small"})
-
-
 def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGateway) -> None:
     """If no candidate can be delivered, and the limits allow it, another model answers."""
     house.sandbox.set_faults("small", "status=500")
@@ -204,16 +183,6 @@ def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGate
     record = house.record(response)
     assert candidates(record) == [("small", False, None, "status")]
     assert record["actual_cost_usd"] > 0
-
-
-def test_arms_of_one_step_are_asked_in_parallel(house: VerifyingGateway) -> None:
-    """Both arms of a step are asked at once, and both are judged together."""
-    house.router.groups = (("small", "medium"), ("large",))
-    house.router.trust["small"] = 0.7
-    response = house.ask()
-    assert response.headers["x-switchcraft-model"] == "small"
-    assert [len(step.candidates) for step in house.router.steps] == [0, 2]
-    assert {c["step"] for c in house.record(response)["candidates"]} == {1}
 
 
 @pytest.mark.parametrize(
@@ -317,22 +286,6 @@ def test_error_after_comments_is_an_event(early: VerifyingGateway, status: int) 
     assert (record["status"], record["ending"]) == (200, "failed")
 
 
-def test_verified_requests_are_not_explored() -> None:
-    """Only requests that are routed once draw an arm at random, and have a propensity."""
-    with (
-        run_in_thread() as url,
-        verifying(url, sandbox_settings(url, exploration_share=1.0)) as gateway,
-    ):
-        records = [gateway.record(gateway.ask()) for _ in range(20)]
-        failed = gateway.record(gateway.ask(x_sandbox="status=500"))
-        body = BODY | {"store": True}
-        once = gateway.record(gateway.http.post(CHAT, json=body, headers=VERIFIED))
-    assert {record["candidates"][0]["arm"] for record in records} == {"small"}
-    assert {record["arm"] for record in records} == {"large"}
-    assert {record["propensity"] for record in (*records, failed)} == {None}
-    assert (once["unverified"], once["propensity"]) == ("stored", pytest.approx(1 / 3))
-
-
 def test_failing_verifier_delivers_the_candidate_in_hand() -> None:
     """A failure of the verifier does not fail the request, and is counted."""
     broken = VerifyingRouter(is_broken=True)
@@ -343,20 +296,3 @@ def test_failing_verifier_delivers_the_candidate_in_hand() -> None:
         assert metric(gateway.http, series) == 1
     assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "small")
     assert candidates(record) == [("small", True, None, None)]
-
-
-def test_real_verifier_judges_candidates(verifying_artifact: Path) -> None:
-    """The artifact's verifier judges the answers of a gateway, at the artifact's own price."""
-    router = Router(Artifact.load(verifying_artifact))
-    with (
-        run_in_thread() as url,
-        gateway_client(Settings.sandbox(url, router.arms, upstreams=NO_RETRIES), router) as http,
-    ):
-        for path, body in ((CHAT, BODY), (RESPONSES, RESPONSES_BODY)):
-            response = http.post(path, json=body, headers=VERIFIED)
-            assert response.headers["x-switchcraft-reason"] == "verified"
-            assert response.headers[POLICY_HEADER] == str(router.policy("verified"))
-            judged = [each["p_correct"] for each in record_of(http, response)["candidates"]]
-            assert 1 <= len(judged) <= 3
-            assert all(0 <= p <= 1 for p in judged)
-        assert metric(http, "switchcraft_router_failures_total") == 0

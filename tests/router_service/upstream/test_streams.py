@@ -129,10 +129,7 @@ def test_the_start_of_a_message_is_no_output() -> None:
     ("kind", "failure"),
     [
         ("overloaded_error", Failure.ERROR_BODY),
-        ("api_error", Failure.ERROR_BODY),
-        ("rate_limit_error", Failure.ERROR_BODY),
         ("invalid_request_error", Failure.REFUSED),
-        ("request_too_large", Failure.REFUSED),
         (["odd"], Failure.ERROR_BODY),
     ],
 )
