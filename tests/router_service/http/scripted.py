@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from router_service.policies.costs import Price
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.apis import APIS, CHAT, Api
@@ -21,6 +22,13 @@ from tests.serving import ONE_TRY, WAIT_S, served
 
 JSON, EVENTS = b"application/json", b"text/event-stream"
 DONE = b"data: [DONE]\n\n"
+
+PRICE = Price(
+    input_usd_per_mtok=10,
+    output_usd_per_mtok=100,
+    cached_input_usd_per_mtok=1,
+    reasoning_usd_per_mtok=200,
+)
 
 Answer = Callable[[], Iterator[bytes]]
 """What is sent for one request, in parts, of which each may wait for the test."""
@@ -118,7 +126,8 @@ class Script:
     Three models have the names of the APIs that they speak at the place `first`. `chat+` and so on
     have another deployment at `second`, which speaks Chat Completions, and `chat?` and so on never
     send reasons. The arms `small`, `medium` and `large` are places of their own. `twice` has two
-    deployments, and the fallback `large`. All else is passed through to `passed`.
+    deployments, and the fallback `large`. `priced` and `timed` cost money for tokens and for time;
+    the prices of models that are no arms are unknown. All else is passed through to `passed`.
     """
 
     http: httpx.Client
@@ -169,6 +178,8 @@ def _models(url: str) -> Iterator[Model]:
         )
     place = Deployment(upstream_model="m", base_url=f"{url}/first/v1")
     yield Model(name="twice", deployments=(place, spare), fallbacks=("large",))
+    yield Model(name="priced", deployments=(place,), price=PRICE)
+    yield Model(name="timed", deployments=(place,), price=Price(usd_per_hour=3600))
 
 
 @contextmanager
