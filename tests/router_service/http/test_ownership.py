@@ -180,84 +180,129 @@ def response_body(**fields: object) -> dict[str, object]:
     return {"model": "medium", "input": "Hi", **fields}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_only_the_creating_key_can_continue_a_response(two_keys: World, stream: bool) -> None:
-    """Other keys get the same 404 as for an unknown response; the admin key may continue it."""
-    first = two_keys.a.ask("POST", "/responses", response_body(stream=stream))
-    told = json.loads(first.text.split("data: ")[-1])["response"] if stream else first.json()
-    for model in ("medium", "switchcraft", "large"):
-        body = response_body(previous_response_id=told["id"], model=model)
-        assert two_keys.a.status("POST", "/responses", body) == 200
-        assert two_keys.admin.status("POST", "/responses", body) == 200
-        with two_keys.asks_nothing():
-            refused = two_keys.b.ask("POST", "/responses", body)
-            unknown = two_keys.b.ask(
-                "POST", "/responses", body | {"previous_response_id": "resp_0"}
-            )
+COLLECTIONS = [
+    *("/files", "/batches", "/vector_stores", "/conversations", "/fine_tuning/jobs", "/uploads"),
+    *("/threads", "/containers", "/evals"),
+]
+FILE = {"role": "user", "content": [{"type": "input_file", "file_id": "ID"}]}
+IN_CHAT = {"role": "user", "content": [{"type": "file", "file": {"file_id": "ID"}}]}
+SEARCH = [{"type": "file_search", "vector_store_ids": ["vs_0A", "ID"]}]
+CONTAINER = [{"type": "x", "container": {"type": "auto", "file_ids": ["ID"]}}]
+UPLOADED: dict[str, object] = {"thread": {"tool_resources": {"x": {"vector_store_ids": ["ID"]}}}}
+OWNED: list[tuple[str, str, str, dict[str, object] | None]] = [
+    *(
+        ("/responses", method, path, None)
+        for method, path in (
+            *(("GET", "/responses/ID"), ("DELETE", "/responses/ID"), ("GET", "/%72esponses/ID")),
+            *(("POST", "/responses/ID/cancel"), ("GET", "/responses/ID/input_items")),
+        )
+    ),
+    *(
+        ("/responses", "POST", "/responses", response_body(previous_response_id="ID", **fields))
+        for fields in ({}, {"model": "switchcraft"}, {"model": "large", "stream": True})
+    ),
+    ("/conversations", "POST", "/responses", response_body(conversation="ID")),
+    ("/conversations", "POST", "/responses", response_body(conversation={"id": "ID"})),
+    *((collection, "GET", f"{collection}/ID", None) for collection in COLLECTIONS),
+    ("/files", "GET", "/files/ID/content", None),
+    ("/files", "DELETE", "/files/ID", None),
+    ("/batches", "POST", "/batches/ID/cancel", {"model": "small"}),
+    ("/vector_stores", "GET", "/vector_stores/ID/files/x1", None),
+    ("/files", "POST", "/chat/completions", {"model": "small", "messages": [IN_CHAT]}),
+    ("/files", "POST", "/responses", response_body(input=[FILE], model="switchcraft")),
+    ("/vector_stores", "POST", "/responses", response_body(tools=SEARCH)),
+    ("/files", "POST", "/responses", response_body(tools=CONTAINER)),
+    *(
+        ("/files", "POST", path, {"model": model, **body} if model else body)
+        for path in ("/batches", "/responses/unknown")
+        for model in ("", "small")
+        for body in (
+            *({"input_file_id": "ID"}, {"file_ids": ["ID"]}, {"conversation": {"id": "ID"}}),
+            *({"deep": [[[{"file_id": "ID"}]]]}, UPLOADED),
+        )
+    ),
+]
+"""The collection of an object, and a request that names the object."""
+
+
+@pytest.mark.parametrize(("collection", "method", "path", "body"), OWNED)
+def test_object_belongs_to_the_key_that_created_it(
+    two_keys: World, collection: str, method: str, path: str, body: dict[str, object] | None
+) -> None:
+    """Other keys get the same 404 as for an unknown object, and the upstream is not asked.
+
+    The admin key may use it.
+    """
+    made = two_keys.a.create(collection, response_body() if collection == "/responses" else {})
+
+    def ask(client: Client, name: str) -> httpx.Response:
+        sent = json.loads(json.dumps(body).replace("ID", name))
+        return client.ask(method, path.replace("ID", name), sent)
+
+    with two_keys.asks_nothing():
+        refused = ask(two_keys.b, made)
         assert refused.status_code == 404
-        assert refused.text.replace(told["id"], "resp_0") == unknown.text
-        assert refused.json()["error"]["code"] == "previous_response_not_found"
+        if "ID" in path:
+            assert ask(two_keys.b, made.replace("-", "%2D")).status_code == 404
+            unknown = ask(two_keys.b, "unknown-0A")
+            assert refused.text.replace(made, "unknown-0A") == unknown.text
+    assert ask(two_keys.a, made).status_code == 200
+    assert ask(two_keys.admin, made).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
+    ("path", "content"),
+    [
+        ("/responses", '{"model":"small","input":"a","Previous_Response_Id":"<response>"}'),
+        (
+            "/responses",
+            '{"model":"small","input":"a","previou\u017f_re\u017fponse_id":"<response>"}',
+        ),
+        (
+            "/responses",
+            '{"model":"small","input":[{"role":"user","content":[{"f\\u0069le_id":"<file>"}]}]}',
+        ),
+        ("/batches", '{"input_file_id":" <file> "}'),
+        ("/batches", '{"FILE_IDS":["<file>"]}'),
+        ("/batches", '\ufeff \n{"input_file_id":"<file>"}'),
+        ("/chat/completions", '{"model":"small","File_Id":"<file>"}'),
+        ("/batches?file_id=<file>", ""),
+        ("/batches?a=1;file%5Fid=<file>", ""),
+        ("/batches?x=<file>", ""),
+    ],
 )
-def test_stored_response_belongs_to_its_key(two_keys: World, method: str, end: str) -> None:
-    """Other keys cannot read, delete or cancel it, nor list its input, in any spelling."""
-    made = two_keys.a.create("/responses", response_body())
-    with two_keys.asks_nothing():
-        for spelling in (made, made.replace("-", "%2D"), f"%72{made[1:]}"):
-            refused = two_keys.b.ask(method, f"/responses/{spelling}{end}")
-            assert refused.status_code == 404
-            assert refused.json()["error"]["code"] == "response_not_found"
-            assert two_keys.b.status(method, f"/%72esponses/{spelling}{end}") == 404
-        assert two_keys.b.status(method, f"/responses/resp_0{end}") == 404
-    assert two_keys.a.status(method, f"/responses/{made}{end}") == 200
-    assert two_keys.admin.status(method, f"/responses/{made}{end}") == 200
-    assert two_keys.admin.status(method, f"/responses/resp_0{end}") == 200, "the upstream says"
-
-
-COLLECTIONS = [
-    "/files", "/batches", "/vector_stores", "/conversations", "/fine_tuning/jobs", "/uploads",
-    "/threads", "/containers", "/evals",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("collection", COLLECTIONS)
-@pytest.mark.parametrize("body", [{}, {"model": "small"}])
-def test_created_object_belongs_to_its_key(
-    two_keys: World, collection: str, body: dict[str, str]
+def test_unusual_spellings_reach_no_object_of_another_key(
+    two_keys: World, path: str, content: str
 ) -> None:
-    """Only the creating key and the admin key reach it, whatever upstream answered the request."""
-    made = two_keys.a.create(collection, body)
-    requests = [
-        (method, f"{collection}/{made}{end}", sent)
-        for end in ("", "/content", "/files/x1", "/cancel")
-        for method in METHODS
-        for sent in (None, {"model": "small"})
-        if sent is None or method == "POST"
-    ]
-    for method, path, sent in requests:
-        with two_keys.asks_nothing():
-            refused = two_keys.b.ask(method, path, sent)
-            unknown = two_keys.b.ask(method, path.replace(made, "unknown-0A"), sent)
-        assert refused.status_code == 404, path
-        assert refused.text.replace(made, "unknown-0A") == unknown.text
-        assert two_keys.a.status(method, path, sent) == 200, path
-        assert two_keys.admin.status(method, path, sent) == 200
+    """Another case, blanks, escapes, a query or an untyped body are all refused."""
+    made = {
+        "<response>": two_keys.a.create("/responses", response_body()),
+        "<file>": two_keys.a.create("/files"),
+    }
+    for name, identifier in made.items():
+        path, content = path.replace(name, identifier), content.replace(name, identifier)
     with two_keys.asks_nothing():
-        for path in (
-            f"{collection}/%{ord(made[0]):x}{made[1:]}",
-            f"/{collection[1:].upper()}/{made}",
-        ):
-            assert two_keys.b.status("GET", path) == 404
+        for kind in ("application/json", "text/plain"):
+            headers = {"content-type": kind}
+            answer = two_keys.b.http.post(f"/v1{path}", content=content.encode(), headers=headers)
+            assert answer.status_code in {400, 404}
 
 
-def test_own_object_in_the_path_opens_no_other_object(two_keys: World) -> None:
-    """Another key's object gets 404, even below the client's own object in the path."""
+def test_own_object_opens_no_other_object(two_keys: World) -> None:
+    """Another key's object gets 404, even below or beside the client's own one.
+
+    One without a known owner is the operator's.
+    """
     own, others = two_keys.b.create("/vector_stores"), two_keys.a.create("/files")
     assert two_keys.b.status("GET", f"/vector_stores/{own}/files/{others}") == 404
     assert two_keys.b.status("GET", f"/vector_stores/{own}/files/file-0A") == 200
+    mine, conversation = (
+        two_keys.b.create("/responses", response_body()),
+        two_keys.a.create("/conversations"),
+    )
+    body = response_body(previous_response_id=mine, conversation=conversation)
+    with two_keys.asks_nothing():
+        assert two_keys.b.status("POST", "/responses", body) in {400, 404}
 
 
 @pytest.mark.parametrize(
@@ -276,108 +321,6 @@ def test_lists_need_the_admin_key(two_keys: World, method: str, path: str) -> No
     assert refused.json()["error"]["code"] == "admin_key_needed"
     assert "router.pass_through_shared" in refused.json()["error"]["message"]
     assert two_keys.admin.status(method, path) == 200
-
-
-CONTENT: list[dict[str, object]] = [
-    {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "ID"}}]}]},
-    {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "ID"}]}]},
-    {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": ["vs_0A", "ID"]}]},
-    {"input": "x", "tools": [{"type": "code_interpreter", "container": "ID"}]},
-    {"input": "x", "tools": [{"type": "x", "container": {"type": "auto", "file_ids": ["ID"]}}]},
-]
-
-
-@pytest.mark.parametrize("content", CONTENT)
-@pytest.mark.parametrize("model", ["small", "switchcraft"])
-def test_body_may_name_only_own_objects(
-    two_keys: World, content: dict[str, object], model: str
-) -> None:
-    """A model reads no file of another key; a file without a known owner is the operator's."""
-    path = "/chat/completions" if "messages" in content else "/responses"
-    made = two_keys.a.create("/files")
-
-    def send(client: Client, identifier: str, *, escaped: bool = False) -> int:
-        text = json.dumps({"model": model, **content}).replace('"ID"', f'"{identifier}"')
-        if escaped:
-            text = text.replace("file_id", "f\\u0069le_id").replace("container", "c\\u006fntainer")
-            text = text.replace("vector_store", "v\\u0065ctor_store")
-        headers = {"content-type": "application/json"}
-        return client.http.post(f"/v1{path}", content=text, headers=headers).status_code
-
-    with two_keys.asks_nothing():
-        assert send(two_keys.b, made) == send(two_keys.b, made, escaped=True) == 404
-    assert [send(client, made) for client in (two_keys.a, two_keys.admin)] == [200, 200]
-    assert send(two_keys.b, "file-0A") == 200
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"input_file_id": "ID"}, {"training_file": "ID"}, {"file_ids": ["ID"]},
-        {"thread": {"tool_resources": {"x": {"vector_store_ids": ["ID"]}}}},
-        {"assistant_id": "ID"}, {"conversation": "ID"}, {"conversation": {"id": "ID"}},
-        {"previous_response_id": "ID"}, {"deep": [[[{"file_id": "ID"}]]]},
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("model", [None, "small"])
-def test_relayed_request_may_name_only_own_objects(
-    two_keys: World, body: dict[str, object], model: str | None
-) -> None:
-    """A batch of one key cannot read another key's file, whichever upstream is called."""
-    made = two_keys.a.create("/files")
-    sent = json.loads(json.dumps(body | ({"model": model} if model else {})).replace("ID", made))
-    for method, path in (("POST", "/batches"), ("POST", "/responses/unknown")):
-        with two_keys.asks_nothing():
-            assert two_keys.b.status(method, path, sent) == 404
-        assert two_keys.a.status(method, path, sent) == 200
-
-
-def test_unusual_spellings_do_not_continue_another_keys_response(two_keys: World) -> None:
-    """A second reference, another case, blanks, a query or an untyped body are all refused."""
-    response, own = (
-        client.create("/responses", response_body()) for client in (two_keys.a, two_keys.b)
-    )
-    conversation, file = two_keys.a.create("/conversations"), two_keys.a.create("/files")
-    with two_keys.asks_nothing():
-        for fields in (
-            {"previous_response_id": own, "conversation": conversation},
-            {"previous_response_id": own, "Previous_Response_ID": response},
-            {"Previous_Response_Id": response}, {"CONVERSATION": {"id": conversation}},
-            {"previou\u017f_re\u017fponse_id": response},
-        ):  # fmt: skip
-            for client in (two_keys.b, two_keys.a):
-                status = client.status("POST", "/responses", response_body(**fields))
-                if len(fields) > 1 or client is two_keys.b:
-                    assert status in {400, 404}, fields
-                    break
-        for body in ({"input_file_id": f" {file} "}, {"FILE_IDS": [file]}, {"File_Id": file}):
-            assert two_keys.b.status("POST", "/batches", body) == 404
-            assert two_keys.b.status("POST", "/chat/completions", {"model": "small", **body}) in {
-                400,
-                404,
-            }
-        for query in (f"file_id={file}", f"a=1;file_id={file}", f"file%5Fid={file}", f"x={file}"):
-            assert two_keys.b.status("POST", f"/batches?{query}") == 404
-        headers = {"content-type": "text/plain"}
-        for start in (b"", b" \n", b"\xef\xbb\xbf"):
-            content = start + json.dumps({"input_file_id": file}).encode()
-            answer = two_keys.b.http.post("/v1/batches", content=content, headers=headers)
-            assert answer.status_code in {400, 404}
-    assert two_keys.b.status("POST", "/batches?" + "&".join(f"a{n}=1" for n in range(200))) == 400
-
-
-def test_only_the_creating_key_can_continue_a_conversation(two_keys: World) -> None:
-    """A conversation is named by its id, or by an object that contains the id."""
-    made = two_keys.a.create("/conversations")
-    for conversation in (made, {"id": made}):
-        body = response_body(conversation=conversation)
-        with two_keys.asks_nothing():
-            refused = two_keys.b.ask("POST", "/responses", body)
-        assert refused.status_code == 404
-        assert refused.json()["error"]["code"] == "conversation_not_found"
-        assert two_keys.a.status("POST", "/responses", body) == 200
-    with two_keys.asks_nothing():
-        assert two_keys.b.status("POST", "/responses", response_body(conversation="conv_0A")) == 404
 
 
 def test_results_belong_to_the_creator_of_the_job(two_keys: World) -> None:
