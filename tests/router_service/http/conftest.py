@@ -8,9 +8,12 @@ import httpx
 import openai
 import pytest
 
+from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Settings
-from tests.fakes import FakeRouter
+from tests.fakes import FakeRouter, VerifyingRouter
+from tests.gateways import VerifyingGateway, verifying
+from tests.router_service.http.scripted import Script, scripted_gateway
 from tests.serving import ONE_TRY, Sandbox, served
 
 
@@ -42,3 +45,39 @@ def client(gateway_url: str) -> Iterator[openai.OpenAI]:
     url = f"{gateway_url}/v1"
     with openai.OpenAI(base_url=url, api_key="client-key", max_retries=0) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def _scripted() -> Iterator[Script]:
+    with scripted_gateway() as made:
+        yield made
+
+
+@pytest.fixture
+def script(_scripted: Script) -> Script:
+    """Return the gateway whose upstream's bytes are scripted, without earlier answers."""
+    _scripted.upstream.answers.clear()
+    _scripted.upstream.asked.clear()
+    _scripted.upstream.connections = 0
+    return _scripted
+
+
+@pytest.fixture(scope="session")
+def _verifying() -> Iterator[VerifyingGateway]:
+    with run_in_thread() as url, verifying(url) as made:
+        yield made
+
+
+@pytest.fixture
+def house(_verifying: VerifyingGateway) -> Iterator[VerifyingGateway]:
+    """Yield a gateway that asks `small`, `medium` and `large`, and trusts only `large`.
+
+    Its router and its sandbox are restored afterwards.
+    """
+    initial, router = VerifyingRouter(), _verifying.router
+    yield _verifying
+    router.groups, router.trust = initial.groups, initial.trust
+    router.p_no_call, router.is_broken = None, False
+    router.steps.clear()
+    for model in router.probabilities:
+        _verifying.sandbox.set_faults(model, "")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -13,15 +12,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.access.accounts import Accounts
-from router_service.access.specs import NewKey
 from router_service.core.keys import hashed, new_key
-from router_service.database.engine import Database
 from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import PROBABILITIES, FakeRouter
-from tests.postgresql import PostgreSQLServer
 from tests.serving import Sandbox, served, wait_for
 
 ADMIN, CLIENT = new_key(), new_key()
@@ -42,16 +37,6 @@ def gateway(
         httpx.Client(base_url=address, headers=headers, timeout=20) as client,
     ):
         yield client
-
-
-@contextmanager
-def stopped(server: PostgreSQLServer) -> Iterator[None]:
-    """Stop a database server, and start it again at the end."""
-    server.stop()
-    try:
-        yield
-    finally:
-        server.start()
 
 
 @pytest.fixture(scope="module")
@@ -105,24 +90,6 @@ def test_key_lives_through_the_api(admin: httpx.Client) -> None:
     assert revoked["status"] == "revoked"
     assert [ask(admin, each) for each in (secret, rotated["secret"])] == [401, 401]
     assert admin.delete(path).json() == revoked
-
-
-def test_keys_with_the_same_name_are_logged(
-    sandbox: Sandbox, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A configured key with the name of a stored one, which may be revoked, causes one warning."""
-    url = f"sqlite:///{tmp_path / 'test.db'}"
-    with closing(Database(url)) as database:
-        database.prepare()
-        accounts = Accounts(database)
-        for name in ("ops", "configured"):
-            accounts.create_key(NewKey(name=name, is_admin=True))
-        accounts.revoke_key("configured")
-    with gateway(sandbox, url) as client:
-        assert client.get("/admin/keys").status_code == 200
-    warnings = [each for each in caplog.messages if "two keys have the same name" in each]
-    assert len(warnings) == 1
-    assert "rename keys.api.configured" in warnings[0]
 
 
 def test_answers_of_the_admin_api_are_stored_nowhere(admin: httpx.Client) -> None:
@@ -295,45 +262,3 @@ def test_other_sites_cannot_create_keys(sandbox: Sandbox) -> None:
         response = client.post("/admin/keys", json=body, headers={"origin": "http://evil.example"})
         assert error(response) == (403, "foreign_origin", None)
         assert client.get("/admin/keys").json()["total"] == 0
-
-
-@pytest.mark.slow
-def test_unreachable_database_is_an_error_that_passes(
-    sandbox: Sandbox, postgresql: PostgreSQLServer
-) -> None:
-    """Administration gets 503, requests with known keys go on, and everything works afterwards."""
-    with gateway(sandbox, postgresql.create()) as client:
-        secret = create(client, name="a")["secret"]
-        with stopped(postgresql):
-            for method, path in [("GET", "/admin/keys"), ("POST", "/admin/keys/a/revoke")]:
-                response = client.request(method, path)
-                assert response.status_code == 503
-                assert response.headers["retry-after"] == "1"
-                assert response.json()["error"]["code"] == "database_unavailable"
-                assert "Try again later" in response.json()["error"]["message"]
-            assert ask(client, secret) == 200
-        wait_for(lambda: client.get("/admin/keys").is_success, "the database is used again")
-        assert client.post("/admin/keys/a/revoke").json()["status"] == "revoked"
-
-
-@pytest.mark.slow
-def test_keys_cannot_be_checked_before_the_database_is_read(
-    sandbox: Sandbox, postgresql: PostgreSQLServer
-) -> None:
-    """Until then, an unknown key gets 503 with `retry-after`, because it may be valid."""
-    url = postgresql.create()
-    database = Database(url)
-    database.prepare()
-    secret = Accounts(database, KEYS).create_key(NewKey(name="a")).secret
-    database.close()
-    outage = ExitStack()
-    outage.enter_context(stopped(postgresql))
-    with outage, gateway(sandbox, url) as client:
-        assert ask(client, CLIENT) == 200
-        response = client.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "database_unavailable"
-        assert response.headers["retry-after"] == "1"
-        outage.close()
-        wait_for(lambda: ask(client, secret) == 200, "the key is known")
-        assert ask(client, new_key()) == 401

@@ -7,8 +7,6 @@ import json
 import select
 import socket
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
@@ -17,12 +15,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.apis.conversation import Conversation
 from router_service.core.errors import OverloadedError
 from router_service.core.keys import new_key
-from router_service.core.resources import Timer
 from router_service.requests.limits import Slots
-from router_service.router import Prediction
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import BODY, CHAT
@@ -30,19 +25,6 @@ from tests.fakes import FakeRouter
 from tests.serving import WAIT_S, Sandbox, scripted, served, wait_for
 
 HANG = {"x-sandbox": "hang"}
-
-
-class SlowRouter(FakeRouter):
-    """Router that takes some time for each decision."""
-
-    def __init__(self, decision_s: float) -> None:
-        super().__init__()
-        self._decision_s = decision_s
-
-    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
-        """Decide after a delay."""
-        time.sleep(self._decision_s)
-        return super().predict(conversation, timer)
 
 
 @contextmanager
@@ -108,72 +90,6 @@ def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None
         assert httpx.post(url + CHAT, json=BODY).status_code == 200
 
 
-def test_one_key_cannot_use_all_slots(sandbox: Sandbox) -> None:
-    """A key above its own limit gets 429 while another key is served."""
-    keys = {"a": new_key(), "b": new_key()}
-    settings = KeySettings(
-        api={name: SecretStr(key) for name, key in keys.items()}, admin=SecretStr(new_key())
-    )
-    admin = settings.admin.get_secret_value() if settings.admin else ""
-    first, second, metrics = ({"x-api-key": key} for key in (keys["a"], keys["b"], admin))
-    server = ServerSettings(max_requests_in_flight=10, max_requests_in_flight_per_key=2)
-    with limited(sandbox, server, keys=settings) as url, hanging(url, 2, first):
-        wait_for(lambda: in_flight(url, metrics) == 2, "two are in flight")
-        refused = httpx.post(url + CHAT, json=BODY, headers=first)
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert httpx.post(url + CHAT, json=BODY, headers=second).status_code == 200
-
-
-def test_tenfold_overload_is_answered_or_refused_in_bounded_time(sandbox: Sandbox) -> None:
-    """Answered requests wait for a bounded time, the others are refused soon; none is lost."""
-    decision_s, wait_s, total = 0.02, 0.3, 500
-    server = ServerSettings(decision_threads=1, max_queued_decisions=10, max_decision_wait_s=wait_s)
-
-    async def ask(http: httpx.AsyncClient, url: str) -> tuple[int, str | None]:
-        response = await http.post(url + CHAT, json=BODY)
-        return response.status_code, response.headers.get("retry-after")
-
-    async def storm(url: str) -> list[tuple[int, str | None]]:
-        # 500 requests a second, of which 50 can be decided.
-        # Each has its own connection: on a busy machine the gateway may close one that is idle just
-        # as it is used again.
-        limits = httpx.Limits(max_connections=500, max_keepalive_connections=0)
-        async with httpx.AsyncClient(timeout=60, limits=limits) as http:
-            asked = []
-            for _ in range(total // 10):
-                asked += [asyncio.create_task(ask(http, url)) for _ in range(10)]
-                await asyncio.sleep(0.02)
-            return await asyncio.gather(*asked)
-
-    with limited(sandbox, server, SlowRouter(decision_s)) as url:
-        answers = asyncio.run(storm(url))
-        text = httpx.get(f"{url}/metrics").text
-    counts = Counter(answers)
-    assert set(counts) == {(200, None), (503, "1")}
-    assert counts.total() == total
-    assert counts[200, None] >= 10
-    # Measured by the gateway: without a limit the last of 500 requests would wait for 10 s.
-    within_5s = f'switchcraft_decision_seconds_bucket{{le="5.0"}} {counts[200, None]:.1f}'
-    refused = 'switchcraft_requests_total{model="none",policy="none",status="503"}'
-    assert within_5s in text
-    assert f"{refused} {counts[503, '1']:.1f}" in text
-    shed = 'switchcraft_shed_requests_total{reason="decisions_queued"}'
-    assert f"{shed} {counts[503, '1']:.1f}" in text
-
-
-def test_decision_that_waits_too_long_is_refused(sandbox: Sandbox) -> None:
-    """A request that exceeds the waiting time is refused, even if the queue has room."""
-    server = ServerSettings(decision_threads=1, max_decision_wait_s=0.05)
-
-    async def two(url: str) -> list[int]:
-        async with httpx.AsyncClient(timeout=60) as http:
-            answers = await asyncio.gather(*(http.post(url + CHAT, json=BODY) for _ in range(2)))
-        return sorted(answer.status_code for answer in answers)
-
-    with limited(sandbox, server, SlowRouter(1)) as url:
-        assert asyncio.run(two(url)) == [200, 503]
-
-
 def take(slots: Slots, caller: str | None, count: int, stack: ExitStack) -> int:
     """Take up to this many slots; return how many were free."""
     for taken in range(count):
@@ -191,12 +107,6 @@ def test_busy_keys_leave_slots_to_other_keys() -> None:
         taken = [take(slots, name, 1000, stack) for name in "abc"]
     assert taken == [750, 188, 47]
     assert slots.in_flight == 0
-
-
-def test_gateway_without_keys_can_use_all_slots() -> None:
-    """A gateway without keys has one caller, which may use all slots."""
-    with ExitStack() as stack:
-        assert take(Slots(10), None, 20, stack) == 10
 
 
 def test_memory_is_limited_in_total_and_per_key() -> None:

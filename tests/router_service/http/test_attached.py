@@ -167,17 +167,6 @@ def test_attachment_of_any_size_is_found_again(text: str) -> None:
         assert without_attached(b'"%b"' % other.encode()) == b'"%b"' % other.encode()
 
 
-@pytest.mark.parametrize("client", ["messages", "responses"])
-def test_others_get_neither_the_signature_nor_long_ids(it: Peers, client: str) -> None:
-    """Providers limit ids to 64 characters or less, and do not know the fields of others."""
-    turns = history(it, client, stream=False)
-    for model in ("medium", "large"):
-        body = send(it, client, model, turns)
-        assert SIGNATURE[:40].encode() not in body
-        assert b"_switchcraft_" not in body
-        assert body.count(b'"function-call-0"') == 2
-
-
 def test_chat_clients_keep_it_themselves(it: Peers) -> None:
     """A turn of another API between does not lose it: that API does not get it."""
     message = calls_of_gemini()

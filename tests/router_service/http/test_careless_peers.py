@@ -60,42 +60,6 @@ def stream_of(sent: list[dict[str, Any]], dialect: Api) -> bytes:
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "a"}
-CLEARED = {"role": "system", "clear_at": "next_user_message"}
-MALFORMED: list[tuple[Api, list[Any], str]] = [
-    (CHAT, [{**ASK, "tool_calls": [5]}], "messages[1].tool_calls[0]"),
-    (CHAT, [{"role": "system", "content": "a", "tool_calls": [5]}], "messages[1].tool_calls[0]"),
-    (CHAT, [{"role": "assistant", "tool_calls": [5]}], "messages[1].tool_calls[0]"),
-    (CHAT, [{"role": "assistant", "tool_calls": [CALL | {"function": 5}]}],
-     "messages[1].tool_calls[0].function"),
-    (CHAT, [{"role": "assistant", "content": [5]}], "messages[1].content[0]"),
-    (CHAT, [{**ASK, "tool_calls": [5]}, {"role": "assistant", "tool_calls": [CALL]}],
-     "messages[1].tool_calls[0]"),
-    (MESSAGES, [{**CLEARED, "content": [5]}, ASK], "messages[1].content[0]"),
-    (MESSAGES, [{**CLEARED, "content": 5}, ASK], "messages[1].content"),
-    (MESSAGES, [{"role": "user", "content": [5, RESULT]}], "messages[1].content[0]"),
-    (MESSAGES, [{**CLEARED, "content": [RESULT]}, {"role": "user", "content": [RESULT]}],
-     "messages[1].content[0]"),
-    (MESSAGES, [{"role": "user", "content": [{**RESULT, "content": [5]}]}],
-     "messages[1].content[0].content[0]"),
-    (RESPONSES, [{"role": "user", "content": [5]}], "input[1].content[0]"),
-    (RESPONSES, [{"type": "reasoning", "summary": [5]}], "input[1].summary[0]"),
-    (RESPONSES, [5], "input[1]"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("client", "items", "param"), MALFORMED)
-def test_malformed_blocks_are_named(
-    gateway: Peers, client: Api, items: list[Any], param: str
-) -> None:
-    """A translated request gets 400 in the client's format, and the error names the field."""
-    target = MESSAGES if client is not MESSAGES else CHAT
-    body = json.dumps(body_of(client, MODELS[target], *items)).encode()
-    response = gateway.ask(client, body, answer_of(target))
-    assert response.status_code == 400, response.text
-    value = response.json()
-    assert (value.get("type") == "error") == (client is MESSAGES)
-    assert f"'{param}'" in value["error"]["message"]
-    assert gateway.problems == []
 
 
 def places_of_integers(client: Api, model: str) -> Iterator[tuple[dict[str, Any], str]]:
@@ -139,26 +103,6 @@ def test_integers_beyond_64_bits_reach_the_upstream_unchanged(
             assert b"%d" % WIDE in sent
             assert b"%d" % LONG in sent
         assert b"1.8446744073709552e" not in sent
-
-
-def test_rewritten_bodies_keep_integers_beyond_64_bits(gateway: Peers) -> None:
-    """A body whose foreign reasoning is removed has the same integers afterwards."""
-    thinking = {"type": "thinking", "thinking": "a", "signature": "switchcraft.chat."}
-    content = [thinking, {"type": "text", "text": "b"}]
-    body = body_of(MESSAGES, "large", {"role": "assistant", "content": content}, ASK, new=WIDE)
-    response = gateway.ask(MESSAGES, json.dumps(body).encode(), answer_of(MESSAGES))
-    assert response.status_code == 200, response.text
-    sent = json.loads(gateway.upstream.bodies[-1])
-    assert (sent["new"], len(sent["messages"][1]["content"])) == (WIDE, 1)
-
-
-def test_feedback_with_an_integer_beyond_64_bits_is_refused(gateway: Peers) -> None:
-    """The decision log would round it."""
-    calls = [{"name": "f", "arguments": {"a": WIDE}}]
-    body = {"decision_id": "d", "expected": calls}
-    response = gateway.post("/v1/feedback", json.dumps(body).encode())
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "integer_out_of_range"
 
 
 def with_call(dialect: Api, arguments: str, *, is_object: bool) -> dict[str, Any]:
@@ -293,17 +237,6 @@ def test_translated_streams_end_with_the_last_event(
         [found[0][name] for name in fields]
     ]
     assert found[1]["ending"] == "complete"
-
-
-@pytest.mark.parametrize("client", [CHAT, RESPONSES])
-def test_connections_of_translated_streams_are_used_again(gateway: Peers, client: Api) -> None:
-    """A stream that ends with its last event leaves its connection open for the next request."""
-    body = json.dumps(body_of(client, MODELS[MESSAGES], stream=True)).encode()
-    sent = stream_of(events(CASES["text"], MESSAGES), MESSAGES)
-    gateway.upstream.connections.clear()
-    for _ in range(3):
-        assert gateway.ask(client, body, sent, stream=True).status_code == 200
-    assert len(set(gateway.upstream.connections)) == 1
 
 
 def without_ids(response: Any) -> list[Any]:  # noqa: ANN401

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 import httpx
-import openai
 import pytest
 
 from router_service.serving.app import create_app
-from router_service.settings import RouterSettings, Settings, Timeouts, UpstreamSettings
-from tests.bodies import ASK, BODY, CHAT, TOOLS
+from router_service.settings import RouterSettings, Settings
+from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, scripted, served
 
@@ -51,25 +50,6 @@ def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox, b
     for spelled in (b'"model" :\t', b'"m\\u006fdel":', b'"model":'):
         expected = expected.replace(spelled + b'"switchcraft"', spelled + chosen)
     assert sandbox.last_body() == expected
-
-
-def test_credentials_do_not_reach_the_upstream(http: httpx.Client, sandbox: Sandbox) -> None:
-    """The client's keys and cookies are not forwarded; its trace and request id are."""
-    headers = {
-        "authorization": "Bearer client-key",
-        "api-key": "client-key",
-        "x-api-key": "client-key",
-        "cookie": "session=client-key",
-        "openai-organization": "client-key",
-        "openai-project": "client-key",
-        "traceparent": "00-1-2-03",
-        "x-request-id": "mine",
-    }
-    response = http.post(CHAT, json=BODY, headers=headers)
-    sent = sandbox.last_headers()
-    assert "client-key" not in " ".join(sent.values())
-    assert (sent["traceparent"], sent["x-request-id"]) == ("00-1-2-03", "mine")
-    assert response.headers["x-request-id"] == "mine"
 
 
 @pytest.mark.parametrize("content", [json.dumps(BODY), "{"])
@@ -129,16 +109,6 @@ def test_requests_without_tools_go_to_the_chat_model(
         assert httpx.post(url + CHAT, json=plain).json()["model"] == "large"
 
 
-@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
-def test_upstream_errors_are_relayed(http: httpx.Client, status: int) -> None:
-    """An upstream's error keeps its status, body and retry headers."""
-    response = http.post(CHAT, json=BODY, headers={"x-sandbox": f"status={status}"})
-    assert response.status_code == status
-    assert f"status {status}" in response.json()["error"]["message"]
-    assert response.headers["x-switchcraft-model"] == "medium"
-    assert response.headers.get("retry-after") == ("1" if status == 429 else None)
-
-
 def test_errors_in_other_formats_are_converted() -> None:
     """Such an error is converted to OpenAI's format, with the upstream's status and headers."""
     head = b"HTTP/1.1 503 Busy\r\ncontent-type: text/html\r\nretry-after: 7\r\n"
@@ -168,49 +138,6 @@ def test_unreachable_upstream_is_502() -> None:
     assert "127.0.0.1" not in response.text
 
 
-def test_silent_upstream_is_504(sandbox: Sandbox) -> None:
-    """An upstream that does not answer in time gives 504, streamed or not."""
-    upstreams = UpstreamSettings(timeouts=Timeouts(first_byte_s=0.2))
-    arms = list(FakeRouter().probabilities)
-    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=upstreams)
-    with served(create_app(settings, FakeRouter())) as url:
-        for stream in (False, True):
-            response = httpx.post(
-                url + CHAT, json=BODY | {"stream": stream}, headers={"x-sandbox": "hang"}
-            )
-            assert response.status_code == 504
-            assert response.json()["error"]["code"] == "upstream_timeout"
-
-
-def test_broken_whole_answer_is_502(http: httpx.Client) -> None:
-    """Half of a body is never relayed."""
-    response = http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
-    assert response.status_code == 502
-    assert response.json()["error"]["code"] == "upstream_unavailable"
-
-
-def test_stream_that_breaks_before_its_first_event_is_502(http: httpx.Client) -> None:
-    """Until the first byte is relayed, a failure has its own status."""
-    response = http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=0"})
-    assert response.status_code == 502
-
-
-def test_broken_stream_ends_with_an_error_event(http: httpx.Client, client: openai.OpenAI) -> None:
-    """After the first byte, the last event is an error that the OpenAI client raises."""
-    faults = {"x-sandbox": "cut_after=2"}
-    response = http.post(CHAT, json=BODY | {"stream": True}, headers=faults)
-    assert response.status_code == 200
-    *events, last, rest = response.text.split("\n\n")
-    assert (len(events), rest) == (2, "")
-    assert json.loads(last.removeprefix("data: "))["error"]["type"] == "upstream_error"
-    with pytest.raises(openai.APIError, match="broke the connection"):
-        list(
-            client.chat.completions.create(
-                model="switchcraft", messages=ASK, tools=TOOLS, stream=True, extra_headers=faults
-            )
-        )
-
-
 @pytest.mark.parametrize("fault", ["malformed", "error_in_body"])
 def test_invalid_answer_with_status_200_is_a_failure(http: httpx.Client, fault: str) -> None:
     """Invalid JSON, or an error with status 200, is a failure with its own status."""
@@ -218,11 +145,3 @@ def test_invalid_answer_with_status_200_is_a_failure(http: httpx.Client, fault: 
         response = http.post(CHAT, json=BODY | {"stream": stream}, headers={"x-sandbox": fault})
         assert response.status_code == 502
         assert '"error"' in response.text
-
-
-def test_refused_upstream_key_is_not_the_clients_error(http: httpx.Client) -> None:
-    """The error code says that the gateway's key is wrong; the client sees no part of the key."""
-    response = http.post(CHAT, json=BODY, headers={"x-sandbox": "status=401"})
-    assert response.status_code == 401
-    assert response.json()["error"]["code"] == "upstream_credentials"
-    assert "as requested" not in response.text, "the upstream's message may repeat the key"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,9 +25,9 @@ from router_service.database.engine import Database
 from router_service.database.schema import alerts, spending
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.serving.app import create_app
-from router_service.settings import DatabaseSettings, RiskSettings
+from router_service.settings import DatabaseSettings
 from tests.bodies import BODY, CHAT
-from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
+from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import metric, record_of, sandbox_settings
 from tests.serving import Sandbox, served, wait_for
 
@@ -179,15 +178,6 @@ def test_what_the_request_asks_for_counts(
             assert response.headers["x-switchcraft-model"] == "large"
 
 
-def test_a_request_without_a_budget_has_none_of_the_headers(sandbox: Sandbox) -> None:
-    """Nothing is left of something that does not exist."""
-    settings = sandbox_settings(sandbox.base_url)
-    app = create_app(settings, FakeRouter())
-    with served(app) as url, httpx.Client(base_url=url, timeout=20) as http:
-        headers = ask(http).headers
-        assert not [name for name in headers if "budget" in name or "expected" in name]
-
-
 def test_verified_policies_become_cheaper_verified_ones(sandbox: Sandbox) -> None:
     """A verified default stays verified, at a lower price of a correct answer.
 
@@ -212,37 +202,6 @@ def test_policies_that_choose_once_verify_only_if_goals_may(sandbox: Sandbox) ->
         assert ask(http).headers["x-switchcraft-budget-policy"] == "theta=0.2"
         answer = ask(http, x_switchcraft_verified_goals="true")
         assert answer.headers["x-switchcraft-budget-policy"] == "verified=0.001"
-
-
-def test_risky_tools_keep_what_they_demand(sandbox: Sandbox) -> None:
-    """A least probability holds for the cheaper policy, and a demanded policy is not replaced."""
-    tool = {"type": "function", "function": {"name": "delete_file", "parameters": {}}}
-    body = BODY | {"tools": [tool]}
-    sure = RiskSettings.model_validate({"destructive": {"min_probability": 0.8}})
-    with gateway(sandbox, 0.001, risk=sure) as http:
-        answer = http.post(CHAT, json=body)
-        assert answer.headers["x-switchcraft-policy"] == "default (theta=0.2)"
-        assert answer.headers["x-switchcraft-model"] == "large"
-        assert answer.headers["x-switchcraft-reason"] == "risk"
-    named = RiskSettings.model_validate({"destructive": {"policy": "quality"}})
-    with gateway(sandbox, 0.001, risk=named) as http:
-        answer = http.post(CHAT, json=body)
-        assert answer.headers["x-switchcraft-policy"] == "quality (theta=0.8)"
-        assert "x-switchcraft-budget-policy" not in answer.headers
-
-
-@pytest.mark.parametrize(
-    ("max_cost_usd", "policy"),
-    [(math.inf, "best (theta=1)"), (0.02, "best (theta=1)"), (0.009, "best (theta=0.5)")],
-)
-def test_unfamiliar_requests_get_the_best_model_only_if_it_fits(
-    sandbox: Sandbox, max_cost_usd: float, policy: str
-) -> None:
-    """Otherwise they get the most accurate policy that the budget allows."""
-    with gateway(sandbox, max_cost_usd, with_familiarity(FakeRouter(), 0.005)) as http:
-        response = ask(http)
-        assert response.headers["x-switchcraft-policy"] == policy
-        assert record_of(http, response)["familiarity"] == 0.005
 
 
 def test_a_key_of_the_database_with_little_money_left(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -284,12 +243,3 @@ def test_a_key_of_the_database_with_little_money_left(sandbox: Sandbox, tmp_path
         assert "x-switchcraft-budget-policy" not in ask(http, "large").headers
         wait_for(lambda: shares() == [0.8], "the alert is stored")
     database.close()
-
-
-def test_a_cheaper_policy_is_computed_without_waiting() -> None:
-    """Admission takes microseconds: it looks an allowance up, and compares numbers."""
-    allowance = Allowance("team:crew", 100.0, 20.0, math.inf, POINTS, 0.001)
-    started_s = time.perf_counter()
-    for _ in range(1000):
-        allowance.change("theta=0.5", "default")
-    assert time.perf_counter() - started_s < 0.5

@@ -104,14 +104,6 @@ def is_followed(http: httpx.Client, response: httpx.Response, ids: list[str]) ->
     return followed(http, response) == ids
 
 
-def test_sessions_are_separate(http: httpx.Client) -> None:
-    """A later turn of another session is decided by itself."""
-    send(http, ASK, "economy", "one")
-    longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
-    other = send(http, longer, "quality", "two")
-    assert other.headers["x-switchcraft-reason"] == "threshold"
-
-
 def test_conversations_are_not_followed_by_default(sandbox: Sandbox) -> None:
     """Without the setting, each request is decided by itself."""
     with gateway_client(sandbox_settings(sandbox.base_url), FakeRouter()) as http:
@@ -141,15 +133,3 @@ def test_the_arm_that_replaced_a_failed_one_stays(http: httpx.Client, sandbox: S
     after = send(http, [*ASK, *step, *step], "economy", "failing")
     assert after.headers["x-switchcraft-reason"] == "sticky"
     assert after.headers["x-switchcraft-model"] == replaced_by != "small"
-
-
-def test_requests_that_name_a_model_leave_the_conversation_as_it_is(http: httpx.Client) -> None:
-    """A request that names a model is sent to it, whatever the conversation's arm is."""
-    record_of(http, send(http, ASK, "economy", "pinned"))
-    longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
-    pinned = send(http, longer, "economy", "pinned", model="large")
-    assert pinned.headers["x-switchcraft-reason"] == "pinned"
-    assert pinned.headers["x-switchcraft-model"] == "large"
-    back = [*longer, {"role": "assistant", "content": "Clear."}, *ASK]
-    routed = send(http, back, "economy", "pinned")
-    assert record_of(http, routed)["previous_arm"] == "small"

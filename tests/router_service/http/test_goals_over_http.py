@@ -152,12 +152,3 @@ def test_header_allows_verified_answers_for_one_goal(sandbox: Sandbox) -> None:
     assert wrong.status_code == far.status_code == 400
     assert wrong.json()["error"]["param"] == "x-switchcraft-verified-goals"
     assert "x-switchcraft-verified-goals: true" in far.json()["error"]["message"]
-
-
-def test_page_explains_a_goal_that_verified_answers_reach(verifying: httpx.Client) -> None:
-    """The playground shows the verified policy, and what is chosen if it does not apply."""
-    asked = BODY | {"model": "switchcraft:accuracy=best"}
-    shown = verifying.post("/ui/api/explain", json=asked).json()
-    assert shown["verification"]["requested"] == "verified=0.001"
-    assert shown["verification"]["instead"]["policy"] == "drift=0.05"
-    assert verifying.get("/ui/api/artifact").json()["default_policy"] == "verified=0.005"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,13 +60,6 @@ def test_host_of_another_machine_is_an_error(host: str, problem: str) -> None:
         pass
     assert str(caught.value).startswith(f"the command line: --host: {problem}")
     assert str(caught.value).endswith("use an address of this machine, such as 127.0.0.1")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may listen on every port")
-def test_privileged_port_is_an_error() -> None:
-    """A port below 1024 that is not allowed is refused with the remedy."""
-    with pytest.raises(ConfigError, match="at least 1024"), open_listeners(read_settings(port=1)):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -1,78 +1,174 @@
-"""The decision log that a real gateway writes in front of a real sandbox."""
+"""The decision log, feedback and evidence: what is written, counted, kept and refused."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
-from router_service.settings import KeySettings, RouterSettings
+from router_service.core.decision_record import LoggedDecision, LoggedEvidence, LoggedFeedback
+from router_service.settings import KeySettings, RouterSettings, ServerSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS, WEATHER
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.logs import LoggingGateway, logging_gateway
-from tests.serving import Sandbox, scripted, wait_for
+from tests.serving import Sandbox, scripted, served, wait_for
 
+RESPONSES = "/v1/responses"
 RESPONSES_BODY: Any = {
     "model": "switchcraft",
     "input": ASK,
     "tools": [{"type": "function", **WEATHER["function"]}],
 }
+KEYS = KeySettings(
+    api={name: SecretStr(f"planted-key-of-{name}-9f3a") for name in ("anna", "bob", "carol")},
+    admin=SecretStr("planted-key-of-the-admin-90ab"),
+)
 
 
-def test_every_routed_request_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
+def bearer(name: str = "admin") -> dict[str, str]:
+    """Return the header with a key."""
+    key = KEYS.admin if name == "admin" else KEYS.api[name]
+    assert key is not None
+    return {"authorization": f"Bearer {key.get_secret_value()}"}
+
+
+@pytest.fixture(scope="module")
+def plain(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggingGateway]:
+    """Yield a gateway that logs no content, and looks for no evidence."""
+    with logging_gateway(sandbox.base_url, tmp_path_factory.mktemp("plain")) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggingGateway]:
+    """Yield a gateway with keys that logs content, and looks for evidence.
+
+    Its models call the weather tool with the user's text; each call has an id of its own.
+    """
+    numbers = count()
+
+    async def chat(request: Request) -> JSONResponse:
+        body = await request.json()
+        function = {"name": "get_weather", "arguments": body["user"]}
+        call = {"id": f"call_{next(numbers)}", "type": "function", "function": function}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return JSONResponse({"choices": [{"index": 0, "message": message}]})
+
+    route = Route("/v1/chat/completions", chat, methods=["POST"])
+    folder, changes = tmp_path_factory.mktemp("full"), {"keys": KEYS, "router": RouterSettings()}
+    with (
+        served(Starlette(routes=[route])) as url,
+        logging_gateway(
+            f"{url}/v1", folder, content=True, evidence=True, changes=changes
+        ) as gateway,
+    ):
+        yield gateway
+
+
+def line_of(gateway: LoggingGateway, response: httpx.Response) -> LoggedDecision:
+    """Return the logged decision of a response."""
+    name = response.headers["x-switchcraft-decision-id"]
+
+    def found() -> list[LoggedDecision]:
+        return [each for each in gateway.decisions(0) if each.id == name]
+
+    wait_for(found, "the decision is logged")
+    return found()[0]
+
+
+def decided(gateway: LoggingGateway, name: str = "", **fields: object) -> str:
+    """Return the id of a stored decision."""
+    headers = bearer(name) if name else {}
+    response = gateway.http.post(CHAT, json=BODY | {"user": "{}"} | fields, headers=headers)
+    decision: str = response.headers["x-switchcraft-decision-id"]
+    path = f"/v1/decisions/{decision}"
+    wait_for(lambda: gateway.http.get(path, headers=headers).is_success, "it is recorded")
+    return decision
+
+
+def give(gateway: LoggingGateway, decision: str, name: str = "", **said: Any) -> httpx.Response:  # noqa: ANN401 - JSON
+    """Send feedback on a decision."""
+    body = {"decision_id": decision, **said}
+    return gateway.http.post("/v1/feedback", json=body, headers=bearer(name) if name else {})
+
+
+def feedback_on(gateway: LoggingGateway, decision: str, least: int) -> list[LoggedFeedback]:
+    """Return the logged feedback on a decision, once this much is written."""
+
+    def found() -> list[LoggedFeedback]:
+        return [each for each in gateway.feedback(0) if each.decision_id == decision]
+
+    wait_for(lambda: len(found()) >= least, "the feedback is logged")
+    return found()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_routed_request_is_one_line(plain: LoggingGateway, stream: bool) -> None:
     """Both APIs, whole and streamed, are logged; requests that are not routed are not."""
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        for stream in (False, True):
-            gateway.ask(stream=stream)
-            gateway.http.post("/v1/responses", json=RESPONSES_BODY | {"stream": stream})
-        gateway.ask(model="small")
-        gateway.ask(tools=[])
-        asked = gateway.ask()
-        decisions = gateway.decisions(5)
-    assert len(decisions) == len(gateway.lines()) == 5
-    assert {(d.arm, d.model, d.reason) for d in decisions} == {("medium", "medium", "threshold")}
-    assert all(d.calls == 1 and d.calls_fit for d in decisions)
-    assert {d.stream for d in decisions} == {False, True}
-    assert decisions[-1].id == asked.headers["x-switchcraft-decision-id"]
+    before = len(plain.lines())
+    unrouted = [plain.ask(model="small"), plain.ask(tools=[])]
+    asked = [
+        plain.ask(stream=stream),
+        plain.http.post(RESPONSES, json=RESPONSES_BODY | {"stream": stream}),
+    ]
+    for response in asked:
+        line = line_of(plain, response)
+        assert (line.arm, line.model, line.reason) == ("medium", "medium", "threshold")
+        assert (line.calls, line.calls_fit, line.stream) == (1, True, stream)
+        assert (line.propensity, line.content) == (1.0, None)
+    assert len(plain.lines()) == before + 2
+    assert all(response.is_success for response in unrouted)
 
 
-def test_line_contains_decision_and_outcome(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Probabilities, costs, the artifact, tokens, times, and hashes in place of content."""
+def test_line_contains_decision_and_outcome(plain: LoggingGateway) -> None:
+    """Probabilities, costs, the artifact, tokens, times, and hashes in place of content.
+
+    Turns of a conversation have the same hash.
+    """
     body = orjson.dumps(BODY)
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        answer = gateway.http.post(CHAT, content=body)
-        (line,) = gateway.decisions(1)
-    usage = answer.json()["usage"]
+    answer = plain.http.post(CHAT, content=body)
+    line, usage = line_of(plain, answer), answer.json()["usage"]
     assert line.request_sha256 == hashlib.sha256(body).hexdigest()
     assert line.probabilities == FakeRouter().probabilities
     assert set(line.expected_cost_usd) == set(line.probabilities)
-    assert (line.propensity, line.artifact, line.release) == (1.0, "fake", "stable")
-    assert (line.prompt_tokens, line.completion_tokens) == (
-        usage["prompt_tokens"],
-        usage["completion_tokens"],
-    )
+    assert (line.artifact, line.release) == ("fake", "stable")
+    tokens = (line.prompt_tokens, line.completion_tokens)
+    assert tokens == (usage["prompt_tokens"], usage["completion_tokens"])
     assert line.actual_cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
     assert (line.status, line.ending, line.attempts) == (200, "complete", 1)
     assert line.answer_sha256 is not None
-    assert line.content is None
-
-
-def test_turns_of_a_conversation_share_one_hash(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The hash is equal at each turn and in either API, and differs for another opening."""
     later = [*ASK, {"role": "assistant", "content": "It rains."}, {"role": "user", "content": "?"}]
-    other = [{"role": "user", "content": "What is the weather in Bergen?"}]
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        for messages in (ASK, later, other):
-            gateway.ask(messages=messages)
-        gateway.http.post("/v1/responses", json=RESPONSES_BODY)
-        first, second, third, fourth = (d.conversation for d in gateway.decisions(4))
-    assert first == second == fourth != third
-    assert len(first) == 32
+    assert line_of(plain, plain.ask(messages=later)).conversation == line.conversation
+    other = plain.ask(messages=[{"role": "user", "content": "What is the weather in Bergen?"}])
+    assert line_of(plain, other).conversation != line.conversation
+
+
+@pytest.mark.parametrize(
+    ("faults", "stream", "expected"),
+    [
+        ("status=503", False, (503, "complete", None)),
+        ("cut_after=0", False, (502, "failed", None)),
+        ("cut_after=2", True, (200, "broken", None)),
+    ],
+)
+def test_failed_answer_has_no_logged_calls(
+    plain: LoggingGateway, faults: str, stream: bool, expected: tuple[Any, ...]
+) -> None:
+    """The calls of an incomplete answer would be misleading."""
+    line = line_of(plain, plain.ask(faults, stream=stream))
+    assert (line.status, line.ending, line.calls) == expected
+    assert line.answer_sha256 is None
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -82,76 +178,36 @@ def test_all_candidates_of_a_verified_answer_are_logged(
     """The line has every candidate with its cost; contents only by the opt-in."""
     router = VerifyingRouter(trust={"medium": 0.8})
     with logging_gateway(sandbox.base_url, tmp_path, router, content=content) as gateway:
-        answer = gateway.ask(model="switchcraft:verified")
-        (line,) = gateway.decisions(1)
+        line = line_of(gateway, gateway.ask(model="switchcraft:verified"))
         assert gateway.metric('verification_agreement_total{agrees="yes"}') == 1
-        feedback = {"decision_id": line.id, "correct": True}
-        assert gateway.http.post("/v1/feedback", json=feedback).is_success
+        assert give(gateway, line.id, correct=True).is_success
         assert gateway.metric('feedback_total{arm="medium",verdict="correct"}') == 1
         assert gateway.metric('calibration_decisions_total{bin="0.7"}') == 0
     assert (line.arm, line.model, line.reason) == ("medium", "medium", "verified")
-    assert (line.policy, line.is_fallback) == ("verified=0.002", False)
-    assert line.propensity is None
+    assert (line.policy, line.is_fallback, line.propensity) == ("verified=0.002", False, None)
     assert line.candidates is not None
     assert [c.arm for c in line.candidates] == ["small", "medium"]
-    costs_usd = [c.cost_usd or 0.0 for c in line.candidates]
-    assert line.actual_cost_usd == pytest.approx(sum(costs_usd))
-    assert float(answer.headers["x-switchcraft-cost-usd"]) == pytest.approx(sum(costs_usd))
+    assert line.actual_cost_usd == pytest.approx(sum(c.cost_usd or 0.0 for c in line.candidates))
     kept = [c.content for c in line.candidates if c.content is not None]
     assert len(kept) == (2 if content else 0)
     assert all([call.name for call in k.calls or ()] == ["get_weather"] for k in kept)
 
 
-KEY = "planted-key-of-a-client-9f3a"
-SAID = "Whether-planted-words-are-in-the-log"
-
-
-@pytest.mark.parametrize("content", [False, True])
-def test_content_is_logged_only_by_opt_in(sandbox: Sandbox, tmp_path: Path, content: bool) -> None:
-    """By default the log has no request, answer, tool or key; with the opt-in, all but the key."""
-    keys = KeySettings(api={"team-a": SecretStr(KEY)})
-    messages = [{"role": "user", "content": f"What is the weather in Oslo? {SAID}"}]
-    with logging_gateway(
-        sandbox.base_url, tmp_path, changes={"keys": keys}, content=content, evidence=True
-    ) as gateway:
-        headers = {"authorization": f"Bearer {KEY}"}
-        for path, body in (
-            (CHAT, BODY | {"messages": messages}),
-            ("/v1/responses", RESPONSES_BODY),
-        ):
-            assert gateway.http.post(path, json=body, headers=headers).status_code == 200
-        lines = gateway.decisions(2)
-    text = gateway.text()
-    assert KEY not in text
-    assert {line.key for line in lines} == {"team-a"}
-    for word in (SAID, "get_weather", "Oslo", '"city"'):
-        assert (word in text) is content
-    if content:
-        kept = [line.content for line in lines if line.content is not None]
-        assert kept[0].request["messages"] == messages
-        assert [k.request["tools"][0]["function"]["name"] for k in kept] == ["get_weather"] * 2
-        assert kept[1].request["messages"] == ASK
-        assert [call.name for k in kept for call in k.calls or ()] == ["get_weather"] * 2
-
-
-@pytest.mark.parametrize(
-    ("faults", "stream", "expected"),
-    [
-        ("status=503", False, (503, "complete", None)),
-        ("cut_after=0", False, (502, "failed", None)),
-        ("cut_after=2", True, (200, "broken", None)),
-        ("", True, (200, "complete", 1)),
-    ],
-)
-def test_failed_answer_has_no_logged_calls(
-    sandbox: Sandbox, tmp_path: Path, faults: str, stream: bool, expected: tuple[Any, ...]
-) -> None:
-    """The calls of an incomplete answer would be misleading."""
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        gateway.ask(faults, stream=stream)
-        (line,) = gateway.decisions(1)
-    assert (line.status, line.ending, line.calls) == expected
-    assert (line.answer_sha256 is None) == (line.calls is None)
+def test_content_is_logged_only_by_opt_in(plain: LoggingGateway, full: LoggingGateway) -> None:
+    """By default the log has no request, answer or tool; with the opt-in, all but the key."""
+    messages = [{"role": "user", "content": "What is the weather in Planted-Oslo?"}]
+    plain.ask(messages=messages)
+    line_of(plain, plain.http.post(RESPONSES, json=RESPONSES_BODY))
+    for word in ("Planted", "get_weather", '"city"'):
+        assert word not in plain.text()
+    body = BODY | {"messages": messages, "user": '{"city": "Oslo"}'}
+    line = line_of(full, full.http.post(CHAT, json=body, headers=bearer("anna")))
+    assert line.key == "anna"
+    assert "planted-key" not in full.text()
+    assert line.content is not None
+    assert line.content.request["messages"] == messages
+    assert line.content.request["tools"][0]["function"]["name"] == "get_weather"
+    assert [call.name for call in line.content.calls or ()] == ["get_weather"]
 
 
 def answer_with(name: str, arguments: str) -> bytes:
@@ -170,7 +226,6 @@ def answer_with(name: str, arguments: str) -> bytes:
     [
         ("get_weather", '{"city": "Oslo"}', "yes", True),
         ("get_weather", '{"town": "Oslo"}', "no", False),
-        ("get_weather", "{", "no", False),
         ("send_mail", "{}", "unknown_tool", False),
     ],
 )
@@ -181,99 +236,212 @@ def test_calls_are_checked_against_their_schemas(
     series = f'tool_calls_total{{fits="{fits}",model="medium"}}'
     with scripted(answer_with(name, arguments)) as upstream:
         with logging_gateway(upstream, tmp_path / "log") as gateway:
-            gateway.ask()
-            (line,) = gateway.decisions(1)
-            assert line.calls_fit is calls_fit
+            assert line_of(gateway, gateway.ask()).calls_fit is calls_fit
             assert gateway.metric(series) == 1
         with logging_gateway(upstream, tmp_path, path=None) as gateway:
             gateway.ask()
             wait_for(lambda: gateway.metric(series) == 1, "the call is counted")
         with logging_gateway(upstream, tmp_path / "unchecked", check_calls=False) as gateway:
-            gateway.ask()
-            assert gateway.decisions(1)[0].calls_fit is None
+            assert line_of(gateway, gateway.ask()).calls_fit is None
             assert gateway.metric(series) == 0
     assert list(tmp_path.glob("*.jsonl")) == []
 
 
-def test_unwritable_content_loses_only_its_line(tmp_path: Path) -> None:
+def test_unwritable_content_loses_only_its_line(full: LoggingGateway) -> None:
     """Answers may be nested deeper than log lines. The lost line is counted; the log continues."""
+    lost = 'decision_log_dropped_total{reason="failed"}'
     deep = '{"a":' * 400 + "1" + "}" * 400
-    with (
-        scripted(answer_with("get_weather", deep)) as upstream,
-        logging_gateway(upstream, tmp_path, content=True, evidence=True) as gateway,
-    ):
-        name = gateway.ask().headers["x-switchcraft-decision-id"]
-        lost = 'decision_log_dropped_total{reason="failed"}'
-        wait_for(lambda: gateway.metric(lost) == 1, "the line is lost")
-        feedback = {"decision_id": name, "correct": True}
-        assert gateway.http.post("/v1/feedback", json=feedback).status_code == 200
-        assert [line.decision_id for line in gateway.feedback(1)] == [name]
-        assert gateway.metric(lost) == 1
-        assert gateway.metric("decision_log_up") == 1
-
-
-def test_schema_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
-    """The call counts as neither valid nor invalid."""
-    function = WEATHER["function"] | {"parameters": {"$ref": "https://127.0.0.1:9/schema"}}
-    with (
-        scripted(answer_with("get_weather", "{}")) as upstream,
-        logging_gateway(upstream, tmp_path) as gateway,
-    ):
-        gateway.ask(tools=[{"type": "function", "function": function}])
-        assert gateway.decisions(1)[0].calls_fit is None
-        assert gateway.metric('tool_calls_total{fits="unchecked",model="medium"}') == 1
-
-
-def test_requests_continue_without_the_log(sandbox: Sandbox, tmp_path: Path) -> None:
-    """If the folder is replaced by a file, requests succeed, and a metric reports the loss."""
-    folder = tmp_path / "log"
-    with logging_gateway(sandbox.base_url, folder) as gateway:
-        assert gateway.metric("decision_log_up") == 1
-        shutil.rmtree(folder)
-        folder.touch()
-        assert {gateway.ask().status_code for _ in range(5)} == {200}
-        lost = 'decision_log_dropped_total{reason="failed"}'
-        wait_for(lambda: gateway.metric(lost) == 5, "the lost lines are counted")
-        assert gateway.metric("decision_log_up") == 0
-
-
-def test_queued_lines_are_written_before_shutdown(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A gateway that stops writes the queued lines."""
-    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        for _ in range(20):
-            gateway.ask()
-    assert len(gateway.lines()) == 20
-
-
-def explored(gateway: LoggingGateway, requests: int) -> list[tuple[str, str, float | None]]:
-    """Send requests; return the logged choice of each."""
-    for _ in range(requests):
-        gateway.ask()
-    return [(d.arm, d.reason, d.propensity) for d in gateway.decisions(requests)]
+    decision = decided(full, "anna", user=deep)
+    wait_for(lambda: full.metric(lost, bearer()) == 1, "the line is lost")
+    assert give(full, decision, "anna", correct=True).status_code == 200
+    assert feedback_on(full, decision, 1)
+    assert full.metric("decision_log_up", bearer()) == 1
 
 
 def test_exploration_draws_arms_and_logs_their_propensity(sandbox: Sandbox, tmp_path: Path) -> None:
     """With a share of 1, each of three arms has propensity 1/3; pinned requests do not explore."""
     everything = {"router": RouterSettings(exploration_share=1)}
     with logging_gateway(sandbox.base_url, tmp_path, changes=everything) as gateway:
-        seen = explored(gateway, 40)
-        decided = gateway.ask()
-        record_path = f"/v1/decisions/{decided.headers['x-switchcraft-decision-id']}"
-        wait_for(lambda: gateway.http.get(record_path).status_code == 200, "it is recorded")
-        assert gateway.http.get(record_path).json()["propensity"] == pytest.approx(1 / 3)
+        for _ in range(40):
+            gateway.ask()
+        seen = gateway.decisions(40)
         pinned = gateway.ask(model="large")
         unread = gateway.ask(tools=[*TOOLS, {"type": "function"}])
     # The probability that 40 draws miss one of three arms is below 3 * (2/3)**40.
-    assert {arm for arm, _, _ in seen} == {"small", "medium", "large"}
-    assert all(
-        reason == ("threshold" if arm == "medium" else "explored") for arm, reason, _ in seen
-    )
-    assert all(propensity == pytest.approx(1 / 3) for *_, propensity in seen)
+    assert {each.arm for each in seen} == {"small", "medium", "large"}
+    for each in seen:
+        assert each.reason == ("threshold" if each.arm == "medium" else "explored")
+        assert each.propensity == pytest.approx(1 / 3)
     assert pinned.headers["x-switchcraft-reason"] == "pinned"
     assert unread.headers["x-switchcraft-reason"] == "unread"
 
 
-def test_without_exploration_every_propensity_is_one(sandbox: Sandbox, tmp_path: Path) -> None:
-    """By default, only the policy decides."""
+def test_feedback_is_logged_each_time_and_counted_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Each first verdict is counted by the predicted probability of the chosen arm.
+
+    Feedback on requests that were not routed counts for no arm.
+    """
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        assert set(explored(gateway, 5)) == {("medium", "threshold", 1.0)}
+        assert gateway.metric('calibration_decisions_total{bin="0.9"}') == 0
+        names = [decided(gateway) for _ in range(3)]
+        for name, correct in zip(names, (True, True, False), strict=True):
+            verdict = "correct" if correct else "wrong"
+            answer = give(gateway, name, correct=correct)
+            assert answer.json() == {"decision_id": name, "verdict": verdict}
+        give(gateway, names[0], correct=False)
+        assert [line.correct for line in feedback_on(gateway, names[0], 2)] == [True, False]
+        give(gateway, decided(gateway, model="small"), correct=True)
+        counted = {
+            'feedback_total{arm="medium",verdict="correct"}': 2,
+            'feedback_total{arm="medium",verdict="wrong"}': 1,
+            'feedback_total{arm="none",verdict="correct"}': 1,
+            'release_feedback_total{release="stable",verdict="correct"}': 2,
+            'calibration_decisions_total{bin="0.7"}': 3,
+            'calibration_predicted_total{bin="0.7"}': pytest.approx(3 * 0.7),
+            'calibration_correct_total{bin="0.7"}': 2,
+        }
+        assert {name: gateway.metric(name) for name in counted} == counted
+
+
+def test_expected_calls_need_content_logging(plain: LoggingGateway, full: LoggingGateway) -> None:
+    """They are logged as they were sent; an empty list means an answer without calls.
+
+    Without content logging, the error says what to configure.
+    """
+    calls = [{"name": "get_weather", "arguments": {"city": "Oslo", "unit": None}}]
+    name = decided(full, "anna")
+    assert give(full, name, "anna", expected=calls).json()["verdict"] == "expected"
+    give(full, name, "anna", expected=[])
+    first, second = feedback_on(full, name, 2)
+    assert [call.model_dump() for call in first.expected or ()] == calls
+    assert (second.expected, second.correct) == ((), None)
+    refused = give(plain, decided(plain), expected=calls)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "content_not_kept")
+    assert error["param"] == "expected"
+    assert "decision_log.content" in error["message"]
+
+
+def test_keys_can_access_only_their_own_decisions(full: LoggingGateway) -> None:
+    """Another key's decisions are unknown to view and to judge; the admin key has access to all."""
+    decision = decided(full, "anna")
+    statuses = []
+    for name in ("bob", "anna", "admin"):
+        posted = give(full, decision, name, correct=True)
+        got = full.http.get(f"/v1/decisions/{decision}", headers=bearer(name))
+        statuses.append((posted.status_code, got.status_code))
+    assert statuses == [(404, 404), (200, 200), (200, 200)]
+    assert give(full, "dec_unknown", "anna", correct=True).json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "correct"),
+        ({"correct": True, "expected": []}, "correct"),
+        ({"correct": 1}, "correct"),
+        ({"correct": True, "because": "x"}, "because"),
+        ({"expected": [{"name": "f"}]}, "expected.0.arguments"),
+        ({"expected": [{"name": "f", "arguments": {}}] * 129}, "expected"),
+        ({"correct": True, "decision_id": "x" * 101}, "decision_id"),
+    ],
+)
+def test_invalid_feedback_is_refused(http: httpx.Client, body: dict[str, Any], param: str) -> None:
+    """The error names the invalid field."""
+    answer = http.post("/v1/feedback", json={"decision_id": "dec_1", **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_feedback_gets_an_error_if_the_store_is_unavailable(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Only feedback waits for the store, and only for a short time."""
+    server = {"server": ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))}
+    with logging_gateway(sandbox.base_url, tmp_path, changes=server) as gateway:
+        assert gateway.ask().is_success
+        answer = give(gateway, "dec_1", correct=True)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+
+
+class Talk:
+    """One conversation that is sent turn by turn."""
+
+    def __init__(self, gateway: LoggingGateway, opening: str, name: str = "anna") -> None:
+        self.gateway = gateway
+        self.messages: list[Any] = [{"role": "user", "content": opening}]
+        self.decisions: list[str] = []
+        self.headers = bearer(name)
+
+    def turn(self, arguments: str, result: str | None = None, **fields: object) -> None:
+        """Add a result for the last call, and let the next answer call with these arguments."""
+        if result is not None:
+            call_id = self.messages[-1]["tool_calls"][0]["id"]
+            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
+        body = BODY | {"messages": self.messages, "user": arguments} | fields
+        response = self.gateway.http.post(CHAT, json=body, headers=self.headers)
+        self.messages.append(response.json()["choices"][0]["message"])
+        self.decisions.append(response.headers["x-switchcraft-decision-id"])
+
+    def evidence(self) -> list[tuple[str, str]]:
+        """Return the decisions with evidence against them and its kind, once all is written."""
+        quiet = "decision_log_queued"
+        wait_for(lambda: self.gateway.metric(quiet, bearer()) == 0, "all is written")
+        found: list[LoggedEvidence] = self.gateway.evidence(0)
+        return [
+            (each.decision_id, each.kind) for each in found if each.decision_id in self.decisions
+        ]
+
+
+OSLO, BERGEN = '{"city": "Oslo"}', '{"city": "Bergen"}'
+ERROR = "Error: no such city"
+
+
+def test_errors_and_repeated_calls_are_evidence(full: LoggingGateway) -> None:
+    """An error counts once, however often it is repeated, and a repeated call if it differs.
+
+    Pinned calls get no evidence, but their turn may be evidence against earlier calls.
+    """
+    series = 'weak_evidence_total{arm="medium",kind="tool_error"}'
+    before = full.metric(series, bearer())
+    talk = Talk(full, "Errors")
+    for arguments, result in ((OSLO, None), (OSLO, ERROR), (OSLO, "7 degrees"), (OSLO, "8")):
+        talk.turn(arguments, result)
+    assert talk.evidence() == [(talk.decisions[0], "tool_error")]
+    assert full.metric(series, bearer()) == before + 1
+    talk = Talk(full, "Repetitions")
+    for arguments, result in ((OSLO, None), ('{ "city":"Oslo" }', "7"), (BERGEN, "7")):
+        talk.turn(arguments, result)
+    assert talk.evidence() == [(talk.decisions[1], "repeated_call")]
+    talk = Talk(full, "Pinned")
+    talk.turn(OSLO, model="small")
+    talk.turn(OSLO, ERROR)
+    talk.turn(OSLO, ERROR, model="small")
+    assert talk.evidence() == [(talk.decisions[1], "tool_error")]
+
+
+def test_other_keys_cannot_give_evidence(full: LoggingGateway) -> None:
+    """A call id of another client or another conversation counts as unknown."""
+    mine, theirs, other = Talk(full, "Mine"), Talk(full, "Mine", "bob"), Talk(full, "Another")
+    mine.turn(OSLO)
+    theirs.messages = [*mine.messages]
+    theirs.turn(OSLO, ERROR)
+    other.messages = [*other.messages, *mine.messages[1:]]
+    other.turn(OSLO, ERROR)
+    assert mine.evidence() == []
+    mine.turn(OSLO, ERROR)
+    wait_for(lambda: mine.evidence() == [(mine.decisions[0], "tool_error")], "it is found")
+
+
+def test_usage_counts_calls_that_were_probably_wrong(full: LoggingGateway) -> None:
+    """Errors, repeated calls and calls that violate their schema count for the calls' answers."""
+    talk = Talk(full, "Usage", "carol")
+    for arguments, result in (('{"city": 7}', None), (OSLO, ERROR), (BERGEN, "7 degrees")):
+        talk.turn(arguments, result)
+    wanted = {"requests": 3, "invalid_calls": 1, "tool_errors": 1, "repeated_calls": 1}
+    query = {"by": "key", "key": "carol"}
+
+    def found() -> dict[str, int]:
+        rows = full.http.get("/admin/usage", params=query, headers=bearer()).json()["rows"]
+        return {name: rows[0][name] for name in wanted} if rows else {}
+
+    wait_for(lambda: found() == wanted, "all are written")

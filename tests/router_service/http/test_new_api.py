@@ -9,11 +9,6 @@ import httpx
 import orjson
 import pytest
 
-from router_service.apis.answer_translation import AnswerTranslator
-from router_service.apis.answers import ParsedAnswer, WrittenCall
-from router_service.apis.parts import Request
-from router_service.apis.registry import parse_answer, read_usage
-from router_service.apis.usage import Usage
 from router_service.serving.app import create_app
 from router_service.settings import Settings
 from router_service.settings.litellm import ModelInfo
@@ -124,37 +119,6 @@ def test_what_only_the_api_can_express_is_refused(http: httpx.Client) -> None:
     response = http.post("/v1/lines", json={**BODY, "rhyme": True})
     assert response.status_code == 400
     assert "the field 'rhyme' of the Lines API" in response.json()["text"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_upstream_may_speak_the_api(stream: bool) -> None:
-    """What the API's writer has written is read again, and recorded without a translation."""
-    case = {"id": "lines-1", "model": "m", "why": "calls", "tokens": {"read": 3, "written": 2}}
-    call = {"id": "c", "name": "get_weather", "arguments": '{"city":"Oslo"}'}
-    answer = ParsedAnswer(
-        (WrittenCall(call["id"], call["name"], call["arguments"]),), "Let me see."
-    )
-    translator = AnswerTranslator(LINES, apis.CHAT, Request("m", ()), model="m", created_s=1)
-    if not stream:
-        value = {"kind": "lines", **case, "lines": [{"text": "Let me see."}, {"call": call}]}
-        assert (parse_answer(value), read_usage(value)) == (answer, Usage(3, 2))
-        assert parse_answer(orjson.loads(translator.whole(value))) == answer
-        return
-    record = LINES.record()
-    sent: list[dict[str, Any]] = [
-        {"kind": "begin", "id": "lines-1", "model": "m"},
-        {"kind": "text", "text": "Let me "},
-        {"kind": "text", "text": "see."},
-        {"kind": "call", "call": {"id": "c", "name": "get_weather"}},
-        {"kind": "arguments", "add": '{"city":"Oslo"}'},
-        {"kind": "end", "why": "calls", "tokens": case["tokens"]},
-    ]
-    for event in sent:
-        record.feed(event)
-        translator.feed(event)
-    for found in (record, translator.record):
-        assert (found.answer(), found.usage, found.is_done) == (answer, Usage(3, 2), True)
-        assert found.identity.id == "lines-1"
 
 
 def test_the_configuration_and_the_description_know_the_api() -> None:

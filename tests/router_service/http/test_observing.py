@@ -1,115 +1,94 @@
-"""Introspection: models, health, metrics, logs and decisions."""
+"""What can be observed of requests: metrics, costs, log lines, and what stays in memory."""
 
 from __future__ import annotations
 
-import socket
-import time
-from collections.abc import Mapping
+import json
+import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from pydantic import SecretStr
 
-from router_service.core.errors import ConfigError
-from router_service.policies.costs import Price
-from router_service.requests.pool import Pool
 from router_service.serving.app import create_app
 from router_service.serving.serve import sandbox_for
-from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
+from router_service.settings import KeySettings, RouterSettings, ServerSettings, Settings
+from router_service.telemetry.logs import FIELDS, JsonFormatter
 from tests.bodies import BODY, CHAT
-from tests.fakes import FakeRouter, manifest
+from tests.fakes import FakeRouter
+from tests.gateways import gateway_client, metric, sandbox_settings
+from tests.router_service.http.scripted import DONE, Script, data, stream, whole
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
 
-PATH = "/v1/decisions/"
-REQUESTS = "switchcraft_requests_total{"
+
+def series_of(http: httpx.Client, requests: int) -> Mapping[str, float]:
+    """Return all series once this many requests are counted, right after their answers."""
+    counted = "switchcraft_requests_total{"
+    wait_for(lambda: metric(http, counted) == requests, "all requests are counted")
+    lines = http.get("/metrics").text.splitlines()
+    pairs = (line.rpartition(" ") for line in lines if line[0] != "#")
+    return {name.removeprefix("switchcraft_"): float(value) for name, _, value in pairs}
 
 
-def decision(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
-    """Return the record of a response's decision once it is written."""
-    path = PATH + response.headers["x-switchcraft-decision-id"]
-    wait_for(lambda: http.get(path).status_code == 200, "the decision is recorded")
-    record: dict[str, Any] = http.get(path).json()
-    return record
+def test_metrics_count_requests_and_failures(sandbox: Sandbox) -> None:
+    """Requests, decisions, tokens, cost and failures are counted; clients cannot define labels.
 
-
-def test_models_are_listed_in_openai_format(client: openai.OpenAI, http: httpx.Client) -> None:
-    """The list has the router's name, its policies and the pool's models."""
-    names = [model.id for model in client.models.list()]
-    policies = ["switchcraft:economy", "switchcraft:quality"]
-    assert names == ["switchcraft", *policies, "small", "medium", "large"]
-    assert client.models.retrieve("small").object == "model"
-    assert http.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
-
-
-def test_gateway_with_artifact_is_healthy_and_ready(http: httpx.Client) -> None:
-    """Liveness and readiness probes succeed."""
-    assert http.get("/healthz").json() == {"status": "ok"}
-    assert http.get("/readyz").json() == {
-        "status": "ready",
-        "artifact": "fake",
-        "graph": "model.onnx",
-        "provider": "CPUExecutionProvider",
-        "store": "ok",
-    }
-
-
-def test_routed_decision_is_recorded(http: httpx.Client) -> None:
-    """The record contains the decision, its inputs and its outcome."""
-    response = http.post(CHAT, json=BODY)
-    record = decision(http, response)
-    usage = response.json()["usage"]
+    The fake router chooses the arm with 0.7, while the best one has 0.9. Savings are the difference
+    to the same tokens at the baseline's price, of which `large` has five times that of `medium`.
+    """
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY, baseline_model="large")
+    with gateway_client(settings, FakeRouter()) as http:
+        usage = http.post(CHAT, json=BODY).json()["usage"]
+        http.post(CHAT, json=BODY | {"stream": True})
+        http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=2"})
+        http.post(CHAT, json=BODY, headers={"x-sandbox": "status=429"})
+        http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
+        http.post(CHAT, json=BODY | {"model": "by-the-client"})
+        http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "theta=0.123"})
+        http.post(CHAT, json=BODY | {"model": "large"})
+        series = series_of(http, 8)
+    medium, regret = 'model="medium"', "expected_regret"
+    arm = 'chosen_probability_bucket{arm="medium",le='
+    usd, tokens = 'cost_usd_total{model="medium",source=', usage["total_tokens"]
     expected = {
-        "model": "medium",
-        "arm": "medium",
-        "reason": "threshold",
-        "policy": "theta=0.5",
-        "probabilities": {"small": 0.3, "medium": 0.7, "large": 0.9},
-        "packed_tokens": 7,
-        "stream": False,
-        "status": 200,
-        "ending": "complete",
-        "prompt_tokens": usage["prompt_tokens"],
-        "completion_tokens": usage["completion_tokens"],
+        f'requests_total{{{medium},policy="theta",status="200"}}': 3,
+        f'requests_total{{{medium},policy="theta",status="429"}}': 1,
+        f'requests_total{{{medium},policy="theta",status="502"}}': 1,
+        'requests_total{model="small",policy="theta",status="200"}': 1,
+        'requests_total{model="none",policy="none",status="404"}': 1,
+        'decisions_total{arm="medium",reason="threshold"}': 5,
+        f"broken_streams_total{{{medium}}}": 1,
+        f'tokens_total{{kind="prompt",{medium},source="upstream"}}': usage["prompt_tokens"],
+        usd + '"upstream"}': pytest.approx(tokens * 2 / 1e6),
+        "decision_seconds_count": 7,
+        f"upstream_seconds_count{{{medium}}}": 5,
+        f"time_to_first_token_seconds_count{{{medium}}}": 2,  # only of streams
+        arm + '"0.6"}': 0,
+        arm + '"0.7"}': 5,
+        f"{regret}_sum": pytest.approx(5 * 0.2 + 0.6),
+        f"{regret}_count": 6,
+        "packed_tokens_sum": 6 * 7,
+        'stage_seconds_count{stage="body"}': 7,
+        'stage_seconds_count{stage="queue"}': 6,  # a named model waits for no thread
+        "request_bytes_count": 6,
     }
-    assert {name: record[name] for name in expected} == expected
-    assert record["cost_usd"]["small"] == pytest.approx(110 / 1e6)
-    assert record["actual_cost_usd"] == pytest.approx(usage["total_tokens"] * 2 / 1e6)
-    assert 0 < record["first_byte_s"] < record["latency_s"] < 10
-
-
-@pytest.mark.parametrize(
-    ("changes", "faults", "expected"),
-    [
-        ({"model": "small"}, "", {"reason": "pinned", "arm": None, "probabilities": None}),
-        ({"tools": []}, "", {"reason": "chat", "model": "small", "policy": None}),
-        (
-            {"stream": True, "stream_options": {"include_usage": True}},
-            "",
-            {"stream": True, "ending": "complete", "status": 200},
-        ),
-        ({}, "usage=none", {"status": 200, "usage_is_estimated": True}),
-        ({"stream": True}, "cut_after=2", {"ending": "broken", "status": 200}),
-        ({}, "cut_after=0", {"ending": "failed", "status": 502}),
-        ({}, "status=503", {"ending": "complete", "status": 503}),
-    ],
-)
-def test_every_outcome_is_recorded(
-    http: httpx.Client, changes: dict[str, Any], faults: str, expected: dict[str, Any]
-) -> None:
-    """Pinned, chat, streamed, broken and failed requests have records, too."""
-    headers = {"x-sandbox": faults} if faults else {}
-    record = decision(http, http.post(CHAT, json=BODY | changes, headers=headers))
-    assert {name: record[name] for name in expected} == expected
-
-
-def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
-    """Tokens that a stream reports in its last event are priced like any others."""
-    body = BODY | {"stream": True, "stream_options": {"include_usage": True}}
-    record = decision(http, http.post(CHAT, json=body))
-    tokens = record["prompt_tokens"] + record["completion_tokens"]
-    assert record["actual_cost_usd"] == pytest.approx(tokens * 2 / 1e6)
+    assert {name: series[name] for name in expected} == expected
+    routed, baseline = (series[f"{x}_cost_usd_total{{{medium}}}"] for x in ("routed", "baseline"))
+    assert baseline == pytest.approx(5 * routed) != 0
+    assert series[usd + '"gateway"}'] > 0
+    attempts = {
+        outcome: sum(
+            value
+            for name, value in series.items()
+            if "attempts_total{" in name and f'outcome="{outcome}"' in name
+        )
+        for outcome in ("answered", "status", "broken")
+    }
+    assert attempts == {"answered": 5, "status": 1, "broken": 1}
+    text = str(series.keys())
+    assert "by-the-client" not in text
+    assert "0.123" not in text
 
 
 def test_memory_that_outlives_requests_is_shown(http: httpx.Client) -> None:
@@ -123,179 +102,13 @@ def test_memory_that_outlives_requests_is_shown(http: httpx.Client) -> None:
     assert all(f'switchcraft_held_bytes{{what="{name}"}}' in series for name in held)
 
 
-def test_unknown_decision_gets_404(http: httpx.Client) -> None:
-    """The error for an unknown id is in OpenAI's format."""
-    response = http.get(PATH + "dec_none")
-    assert response.status_code == 404
-    assert response.json()["error"]["code"] == "not_found"
-
-
-def _requests_counted(http: httpx.Client) -> float:
-    lines = http.get("/metrics").text.splitlines()
-    return sum(float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(REQUESTS))
-
-
-def tries(series: Mapping[str, str], outcome: str) -> float:
-    """Return the number of a deployment's attempts with this outcome."""
-    counted = {name: float(value) for name, value in series.items() if "attempts_total{" in name}
-    return sum(value for name, value in counted.items() if f'outcome="{outcome}"' in name)
-
-
-def test_metrics_count_requests_and_failures(sandbox: Sandbox) -> None:
-    """Requests, decisions, tokens, cost and failures are counted; clients cannot define labels."""
-    arms = list(FakeRouter().probabilities)
-    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=ONE_TRY)
-    with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
-        usage = http.post(CHAT, json=BODY).json()["usage"]
-        http.post(CHAT, json=BODY | {"stream": True})
-        http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=2"})
-        http.post(CHAT, json=BODY, headers={"x-sandbox": "status=429"})
-        http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
-        http.post(CHAT, json=BODY | {"model": "by-the-client"})
-        http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "theta=0.123"})
-        # A request is counted right after its last byte, which the client may already have.
-        wait_for(lambda: _requests_counted(http) == 7, "all requests are counted")
-        text = http.get("/metrics").text
-    series = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
-    requests = 'switchcraft_requests_total{model="medium",policy="theta",status='
-    small = 'switchcraft_requests_total{model="small",policy="theta",status="200"}'
-    assert float(series[requests + '"200"}']) == 3
-    assert float(series[requests + '"429"}']) == 1
-    assert float(series[requests + '"502"}']) == 1
-    assert float(series[small]) == 1
-    assert float(series['switchcraft_requests_total{model="none",policy="none",status="404"}']) == 1
-    assert float(series['switchcraft_decisions_total{arm="medium",reason="threshold"}']) == 5
-    assert float(series['switchcraft_broken_streams_total{model="medium"}']) == 1
-    attempts = {outcome: tries(series, outcome) for outcome in ("answered", "status", "broken")}
-    assert attempts == {"answered": 4, "status": 1, "broken": 1}
-    prompt = series['switchcraft_tokens_total{kind="prompt",model="medium",source="upstream"}']
-    assert float(prompt) == usage["prompt_tokens"]
-    cost_usd = float(series['switchcraft_cost_usd_total{model="medium",source="upstream"}'])
-    assert cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
-    assert float(series['switchcraft_cost_usd_total{model="medium",source="gateway"}']) > 0
-    assert float(series["switchcraft_decision_seconds_count"]) == 6
-    assert float(series['switchcraft_upstream_seconds_count{model="medium"}']) == 5
-    assert 'switchcraft_artifact_info{commit="0000000",encoder="none",name="fake"}' in series
-    assert 'switchcraft_graph_info{graph="model.onnx",provider="CPUExecutionProvider"}' in series
-    assert "by-the-client" not in text
-    assert "0.123" not in text
-
-
-def with_redis(sandbox: Sandbox, url: str) -> Settings:
-    """Return settings of a gateway that shares its state in Redis."""
-    server = ServerSettings(redis_url=SecretStr(url))
-    return Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities), server=server)
-
-
-def test_replicas_share_decisions(sandbox: Sandbox, redis_url: str) -> None:
-    """A replica can show the decisions of another one."""
-    settings = with_redis(sandbox, redis_url)
-    with (
-        served(create_app(settings, FakeRouter())) as first,
-        served(create_app(settings, FakeRouter())) as second,
-        httpx.Client(base_url=second) as http,
-    ):
-        response = httpx.post(first + CHAT, json=BODY)
-        assert decision(http, response)["model"] == "medium"
-
-
-@pytest.mark.parametrize("answers", ["never", "no"])
-def test_gateway_without_redis_is_degraded_but_serves(sandbox: Sandbox, answers: str) -> None:
-    """If Redis is gone or silent, requests succeed as fast as before; the failures are counted."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1] if answers == "never" else 9
-        settings = with_redis(sandbox, f"redis://127.0.0.1:{port}/0")
-        with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
-            http.post(CHAT, json=BODY)
-            started_s = time.perf_counter()
-            for _ in range(10):
-                response = http.post(CHAT, json=BODY)
-                assert response.status_code == 200
-            # Ten waits for the timeout of Redis would take 2 s.
-            assert time.perf_counter() - started_s < 1.5
-            wait_for(lambda: http.get("/readyz").json()["store"] == "away", "it is noticed")
-            assert http.get("/readyz").status_code == 200
-            lookup = http.get(PATH + response.headers["x-switchcraft-decision-id"])
-            counts = http.get("/metrics").text
-    assert lookup.status_code == 503
-    assert lookup.json()["error"]["code"] == "store_unavailable"
-    assert 'switchcraft_store_errors_total{operation="put"}' in counts
-
-
-def settings_with(models: dict[str, Price | None], **router: object) -> Settings:
-    """Return settings with these models and a router section."""
-    made = tuple(
-        Model(
-            name=name,
-            deployments=(Deployment(upstream_model=name, base_url="http://h/v1"),),
-            price=price,
-        )
-        for name, price in models.items()
-    )
-    return Settings(models=made, router=RouterSettings.model_validate(router), source="config.yaml")
-
-
-def test_arms_are_mapped_to_models() -> None:
-    """An arm uses the model of its name unless it is mapped; prices in the file have priority."""
-    price = Price(input_usd_per_mtok=0.5, output_usd_per_mtok=0.5)
-    settings = settings_with(
-        {"small": None, "b": price, "extra": None},
-        arms={"medium": "b", "large": "b"},
-        unknown_prices="allow",
-    )
-    pool = Pool.build(settings, manifest())
-    assert {arm: model.name for arm, model in pool.by_arm.items()} == {
-        "small": "small",
-        "medium": "b",
-        "large": "b",
-    }
-    profiled = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
-    prices = {name: model.price for name, model in pool.models.items()}
-    assert prices == {"small": profiled, "b": price, "extra": None}
-    assert pool.prices == {"small": profiled, "medium": price, "large": price}
-    assert pool.chat_models[0].name == "b"  # cheapest at the file's price
-
-
-@pytest.mark.parametrize(
-    ("router", "wanted"),
-    [
-        ({"arms": {"medium": "x", "large": "small"}}, r"router.arms.medium: there is no model 'x'"),
-        ({"arms": {"tiny": "small"}}, r"router.arms.tiny: the artifact has no such arm"),
-        (
-            {"arms": {"medium": "small", "large": "small"}, "chat_model": "x"},
-            r"router.chat_model: there is no model 'x'",
-        ),
-        (
-            {"arms": {"medium": "small", "large": "small"}, "default_policy": "theta=7"},
-            r"router.default_policy: 7 is outside",
-        ),
-    ],
-)
-def test_file_that_does_not_fit_the_artifact_prevents_startup(
-    router: dict[str, Any], wanted: str
-) -> None:
-    """The error names the file, the place in it, and the remedy."""
-    with pytest.raises(ConfigError, match=wanted) as caught:
-        create_app(settings_with({"small": None}, **router), FakeRouter())
-    assert caught.value.source == "config.yaml"
-
-
-def test_pool_may_have_fewer_models_than_the_artifact_has_arms() -> None:
-    """Arms without a model are left out, and the cheapest remaining one answers plain chat."""
-    pool = Pool.build(settings_with({"medium": None, "large": None}), manifest())
-    assert set(pool.by_arm) == {"medium", "large"}
-    assert [model.name for model in pool.chat_models] == ["medium", "large"]
-
-
 def test_default_policy_and_model_name_can_be_configured(sandbox: Sandbox) -> None:
     """The operator's default policy and model name replace those of the artifact and of ours."""
-    base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
-    section = RouterSettings(default_policy="quality", model_name="auto")
-    settings = base.model_copy(update={"router": section})
-    with served(create_app(settings, FakeRouter())) as url:
-        response = httpx.post(url + CHAT, json=BODY | {"model": "auto"})
+    settings = sandbox_settings(sandbox.base_url, default_policy="quality", model_name="auto")
+    with gateway_client(settings, FakeRouter()) as http:
+        response = http.post(CHAT, json=BODY | {"model": "auto"})
         assert response.headers["x-switchcraft-policy"] == "quality (theta=0.8)"
-        assert httpx.post(url + CHAT, json=BODY).status_code == 404
+        assert http.post(CHAT, json=BODY).status_code == 404
 
 
 def test_settings_without_models_use_a_sandbox(caplog: pytest.LogCaptureFixture) -> None:
@@ -305,3 +118,161 @@ def test_settings_without_models_use_a_sandbox(caplog: pytest.LogCaptureFixture)
     assert "no upstream is configured" in caplog.text
     with sandbox_for(Settings.sandbox("http://h/v1", ("a", "b"))) as none:
         assert none is None
+
+
+USAGE = {
+    "prompt_tokens": 1_000,
+    "completion_tokens": 100,
+    "prompt_tokens_details": {"cached_tokens": 600},
+    "completion_tokens_details": {"reasoning_tokens": 40},
+}
+COST_USD = (400 * 10 + 600 * 1 + 60 * 100 + 40 * 200) / 1e6
+COST_HEADER = "x-switchcraft-cost-usd"
+END = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
+ANSWER = {"id": "c", "choices": [], "usage": USAGE}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_each_token_is_counted_once_at_its_own_price(script: Script, is_stream: bool) -> None:
+    """Cached and reasoning tokens have own prices. An unknown price is never shown as zero."""
+    whole_answer = whole(json.dumps(ANSWER).encode())
+    script.play(stream(data(END, ANSWER) + DONE) if is_stream else whole_answer)
+    before_usd = metric(script.http, 'switchcraft_cost_usd_total{model="priced"')
+    response = script.ask(model="priced", stream=is_stream)
+    assert script.record(response)["actual_cost_usd"] == pytest.approx(COST_USD)
+    counted_usd = metric(script.http, 'switchcraft_cost_usd_total{model="priced"') - before_usd
+    assert counted_usd == pytest.approx(COST_USD)
+    if not is_stream:
+        assert float(response.headers[COST_HEADER]) == pytest.approx(COST_USD)
+
+    unpriced = 'switchcraft_unpriced_answers_total{missing="price",model="chat"}'
+    before = metric(script.http, unpriced)
+    response = script.ask(stream=is_stream)
+    assert COST_HEADER not in response.headers
+    assert script.record(response)["actual_cost_usd"] is None
+    assert metric(script.http, unpriced) == before + 1
+    assert metric(script.http, 'switchcraft_cost_usd_total{model="chat"') == 0
+
+
+def test_time_is_recorded_at_the_cost_that_the_client_saw(script: Script) -> None:
+    """At a price by time, sending the answer adds nothing to what its header says."""
+    script.play(whole(json.dumps(ANSWER).encode()))
+    response = script.ask(model="timed", stream=False)
+    recorded = script.record(response)["actual_cost_usd"]
+    assert float(response.headers[COST_HEADER]) == pytest.approx(recorded, abs=1e-9)
+
+
+KEY, ADMIN = "planted-client-key-Kx81QzPw", "planted-admin-key-Jw72RtVs"
+
+
+@pytest.fixture(scope="module")
+def keyed(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client with the admin key of a gateway that serves each key's requests one by one."""
+    server = ServerSettings(max_requests_in_flight_per_key=1)
+    arms = list(FakeRouter().probabilities)
+    settings = Settings.sandbox(sandbox.base_url, arms, server=server, upstreams=ONE_TRY)
+    keys = KeySettings(api={"team-a": SecretStr(KEY)}, admin=SecretStr(ADMIN))
+    changes = {"keys": keys, "router": RouterSettings()}
+    app = create_app(settings.model_copy(update=changes), FakeRouter())
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    with served(app) as url, httpx.Client(base_url=url, timeout=10, headers=headers) as client:
+        yield client
+
+
+def lines(caplog: pytest.LogCaptureFixture, request_id: str = "mine") -> list[dict[str, Any]]:
+    """Return the fields of the log lines of requests with an id."""
+    found = [record for record in caplog.records if record.name == "switchcraft.request"]
+    fields: list[dict[str, Any]] = [
+        getattr(each, FIELDS) | {"level": each.levelno} for each in found
+    ]
+    return [each for each in fields if each["request_id"] == request_id]
+
+
+INFO, WARNING = logging.INFO, logging.WARNING
+
+
+@pytest.mark.parametrize(
+    ("request_line", "changes", "expected"),
+    [
+        (f"POST {CHAT}", {}, {"status": 200, "model": "medium", "key": "admin", "level": INFO}),
+        (f"POST {CHAT}", {"authorization": "Bearer no"}, {"status": 401, "level": INFO}),
+        (f"POST {CHAT}", {"x-switchcraft-policy": "x"}, {"status": 400, "cause": "invalid_policy"}),
+        (f"POST {CHAT}", {"x-sandbox": "status=400"}, {"status": 400, "level": INFO}),
+        (
+            f"POST {CHAT}",
+            {"x-sandbox": "status=500"},
+            {"status": 500, "level": WARNING, "cause": "answered with status 500"},
+        ),
+        (
+            f"POST {CHAT}",
+            {"x-sandbox": "malformed"},
+            {"status": 502, "level": WARNING, "cause": "sent an answer that is not valid JSON"},
+        ),
+        (f"POST {CHAT}", {"x-sandbox": "cut_after=0"}, {"status": 502, "ending": "failed"}),
+        ("GET /nowhere", {}, {"status": 404, "method": "GET", "path": "/nowhere"}),
+        ("GET /v1/models", {}, {"status": 200, "path": "/v1/models", "key": "admin"}),
+        ("GET /admin/status", {"authorization": f"Bearer {KEY}"}, {"status": 403}),
+        ("PUT /v1/models", {}, {"status": 405}),
+        ("POST /admin/reload", {}, {"status": 409, "path": "/admin/reload"}),
+        ("GET /readyz", {}, {"level": logging.DEBUG}),
+        ("GET /metrics", {}, {"level": logging.DEBUG}),
+        ("GET /metrics", {"authorization": "Bearer no"}, {"status": 401, "level": INFO}),
+    ],
+)
+def test_every_request_has_one_log_line(
+    keyed: httpx.Client,
+    caplog: pytest.LogCaptureFixture,
+    request_line: str,
+    changes: dict[str, str],
+    expected: dict[str, object],
+) -> None:
+    """Routed, relayed, refused or unknown: one line, with the client's id and the outcome.
+
+    An upstream's failure is a warning, and a client's mistake is not.
+    """
+    method, path = request_line.split()
+    body = BODY if path == CHAT else None
+    with caplog.at_level(logging.DEBUG, "switchcraft.request"):
+        headers = {"x-request-id": "mine", **changes}
+        answer = keyed.request(method, path, json=body, headers=headers)
+        wait_for(lambda: lines(caplog), "the line is written")
+        keyed.get("/v1/models", headers={"x-request-id": "next"})
+        wait_for(lambda: lines(caplog, "next"), "the next one is written")
+    (line,) = lines(caplog)
+    assert line | expected == line
+    assert line["status"] == answer.status_code
+    assert line["id"].startswith("dec_")
+    assert answer.headers["x-request-id"] == "mine"
+
+
+def test_refused_request_without_slot_has_a_log_line(
+    keyed: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests that are refused for overload are logged with the key that had used its share."""
+    mine = {"x-request-id": "mine"}
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        slow = {"x-sandbox": "chunk_delay_s=60"} | mine
+        with keyed.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow):
+            assert keyed.post(CHAT, json=BODY, headers=mine).status_code == 429
+            wait_for(lambda: lines(caplog), "the line is written")
+        wait_for(lambda: len(lines(caplog)) == 2, "the client that left has one too")
+    shed, left = lines(caplog)
+    assert (shed["status"], shed["key"], left["ending"]) == (429, "admin", "client_left")
+
+
+def test_client_data_cannot_forge_a_log_line(
+    keyed: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids and paths are JSON strings of bounded length in one line, whatever they contain."""
+    forged = 'a","level":"error\\n\xe9' + "x" * 300
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        headers = [(b"x-request-id", forged.encode("latin-1"))]
+        keyed.get(f"/nowhere%0a%22{'y' * 300}", headers=headers)
+        wait_for(lambda: lines(caplog, forged[:200]), "the line is written")
+    record = [x for x in caplog.records if x.name == "switchcraft.request"][-1]
+    text = JsonFormatter().format(record)
+    line = json.loads(text)
+    assert "\n" not in text
+    assert (line["level"], line["request_id"]) == ("info", forged[:200])
+    assert line["path"].startswith('/nowhere\n"yy')
+    assert len(line["path"]) == 200

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import redis
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,7 +19,6 @@ from starlette.routing import Route
 
 from router_service.core.keys import new_key
 from router_service.policies.costs import Price
-from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.serving.app import create_app
 from router_service.settings import (
     Deployment,
@@ -30,11 +28,8 @@ from router_service.settings import (
     ServerSettings,
     Settings,
 )
-from router_service.store.records import UpstreamObject
 from tests.fakes import FakeRouter
-from tests.keyed_gateways import keyed_gateway
-from tests.serving import Sandbox, served, wait_for
-from tests.stored_keys import bearer
+from tests.serving import served
 
 KEYS = {name: new_key() for name in ("team-a", "team-b", "admin")}
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -185,84 +180,129 @@ def response_body(**fields: object) -> dict[str, object]:
     return {"model": "medium", "input": "Hi", **fields}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_only_the_creating_key_can_continue_a_response(two_keys: World, stream: bool) -> None:
-    """Other keys get the same 404 as for an unknown response; the admin key may continue it."""
-    first = two_keys.a.ask("POST", "/responses", response_body(stream=stream))
-    told = json.loads(first.text.split("data: ")[-1])["response"] if stream else first.json()
-    for model in ("medium", "switchcraft", "large"):
-        body = response_body(previous_response_id=told["id"], model=model)
-        assert two_keys.a.status("POST", "/responses", body) == 200
-        assert two_keys.admin.status("POST", "/responses", body) == 200
-        with two_keys.asks_nothing():
-            refused = two_keys.b.ask("POST", "/responses", body)
-            unknown = two_keys.b.ask(
-                "POST", "/responses", body | {"previous_response_id": "resp_0"}
-            )
+COLLECTIONS = [
+    *("/files", "/batches", "/vector_stores", "/conversations", "/fine_tuning/jobs", "/uploads"),
+    *("/threads", "/containers", "/evals"),
+]
+FILE = {"role": "user", "content": [{"type": "input_file", "file_id": "ID"}]}
+IN_CHAT = {"role": "user", "content": [{"type": "file", "file": {"file_id": "ID"}}]}
+SEARCH = [{"type": "file_search", "vector_store_ids": ["vs_0A", "ID"]}]
+CONTAINER = [{"type": "x", "container": {"type": "auto", "file_ids": ["ID"]}}]
+UPLOADED: dict[str, object] = {"thread": {"tool_resources": {"x": {"vector_store_ids": ["ID"]}}}}
+OWNED: list[tuple[str, str, str, Any]] = [
+    *(
+        ("/responses", method, path, None)
+        for method, path in (
+            *(("GET", "/responses/ID"), ("DELETE", "/responses/ID"), ("GET", "/%72esponses/ID")),
+            *(("POST", "/responses/ID/cancel"), ("GET", "/responses/ID/input_items")),
+        )
+    ),
+    *(
+        ("/responses", "POST", "/responses", response_body(previous_response_id="ID", **fields))
+        for fields in ({}, {"model": "switchcraft"}, {"model": "large", "stream": True})
+    ),
+    ("/conversations", "POST", "/responses", response_body(conversation="ID")),
+    ("/conversations", "POST", "/responses", response_body(conversation={"id": "ID"})),
+    *((collection, "GET", f"{collection}/ID", None) for collection in COLLECTIONS),
+    ("/files", "GET", "/files/ID/content", None),
+    ("/files", "DELETE", "/files/ID", None),
+    ("/batches", "POST", "/batches/ID/cancel", {"model": "small"}),
+    ("/vector_stores", "GET", "/vector_stores/ID/files/x1", None),
+    ("/files", "POST", "/chat/completions", {"model": "small", "messages": [IN_CHAT]}),
+    ("/files", "POST", "/responses", response_body(input=[FILE], model="switchcraft")),
+    ("/vector_stores", "POST", "/responses", response_body(tools=SEARCH)),
+    ("/files", "POST", "/responses", response_body(tools=CONTAINER)),
+    *(
+        ("/files", "POST", path, {"model": model, **body} if model else body)
+        for path in ("/batches", "/responses/unknown")
+        for model in ("", "small")
+        for body in (
+            *({"input_file_id": "ID"}, {"file_ids": ["ID"]}, {"conversation": {"id": "ID"}}),
+            *({"deep": [[[{"file_id": "ID"}]]]}, UPLOADED),
+        )
+    ),
+]
+"""The collection of an object, and a request that names the object."""
+
+
+@pytest.mark.parametrize(("collection", "method", "path", "body"), OWNED)
+def test_object_belongs_to_the_key_that_created_it(
+    two_keys: World, collection: str, method: str, path: str, body: dict[str, object] | None
+) -> None:
+    """Other keys get the same 404 as for an unknown object, and the upstream is not asked.
+
+    The admin key may use it.
+    """
+    made = two_keys.a.create(collection, response_body() if collection == "/responses" else {})
+
+    def ask(client: Client, name: str) -> httpx.Response:
+        sent = json.loads(json.dumps(body).replace("ID", name))
+        return client.ask(method, path.replace("ID", name), sent)
+
+    with two_keys.asks_nothing():
+        refused = ask(two_keys.b, made)
         assert refused.status_code == 404
-        assert refused.text.replace(told["id"], "resp_0") == unknown.text
-        assert refused.json()["error"]["code"] == "previous_response_not_found"
+        if "ID" in path:
+            assert ask(two_keys.b, made.replace("-", "%2D")).status_code == 404
+            unknown = ask(two_keys.b, "unknown-0A")
+            assert refused.text.replace(made, "unknown-0A") == unknown.text
+    assert ask(two_keys.a, made).status_code == 200
+    assert ask(two_keys.admin, made).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
+    ("path", "content"),
+    [
+        ("/responses", '{"model":"small","input":"a","Previous_Response_Id":"<response>"}'),
+        (
+            "/responses",
+            '{"model":"small","input":"a","previou\u017f_re\u017fponse_id":"<response>"}',
+        ),
+        (
+            "/responses",
+            '{"model":"small","input":[{"role":"user","content":[{"f\\u0069le_id":"<file>"}]}]}',
+        ),
+        ("/batches", '{"input_file_id":" <file> "}'),
+        ("/batches", '{"FILE_IDS":["<file>"]}'),
+        ("/batches", '\ufeff \n{"input_file_id":"<file>"}'),
+        ("/chat/completions", '{"model":"small","File_Id":"<file>"}'),
+        ("/batches?file_id=<file>", ""),
+        ("/batches?a=1;file%5Fid=<file>", ""),
+        ("/batches?x=<file>", ""),
+    ],
 )
-def test_stored_response_belongs_to_its_key(two_keys: World, method: str, end: str) -> None:
-    """Other keys cannot read, delete or cancel it, nor list its input, in any spelling."""
-    made = two_keys.a.create("/responses", response_body())
-    with two_keys.asks_nothing():
-        for spelling in (made, made.replace("-", "%2D"), f"%72{made[1:]}"):
-            refused = two_keys.b.ask(method, f"/responses/{spelling}{end}")
-            assert refused.status_code == 404
-            assert refused.json()["error"]["code"] == "response_not_found"
-            assert two_keys.b.status(method, f"/%72esponses/{spelling}{end}") == 404
-        assert two_keys.b.status(method, f"/responses/resp_0{end}") == 404
-    assert two_keys.a.status(method, f"/responses/{made}{end}") == 200
-    assert two_keys.admin.status(method, f"/responses/{made}{end}") == 200
-    assert two_keys.admin.status(method, f"/responses/resp_0{end}") == 200, "the upstream says"
-
-
-COLLECTIONS = [
-    "/files", "/batches", "/vector_stores", "/conversations", "/fine_tuning/jobs", "/uploads",
-    "/threads", "/containers", "/evals",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("collection", COLLECTIONS)
-@pytest.mark.parametrize("body", [{}, {"model": "small"}])
-def test_created_object_belongs_to_its_key(
-    two_keys: World, collection: str, body: dict[str, str]
+def test_unusual_spellings_reach_no_object_of_another_key(
+    two_keys: World, path: str, content: str
 ) -> None:
-    """Only the creating key and the admin key reach it, whatever upstream answered the request."""
-    made = two_keys.a.create(collection, body)
-    requests = [
-        (method, f"{collection}/{made}{end}", sent)
-        for end in ("", "/content", "/files/x1", "/cancel")
-        for method in METHODS
-        for sent in (None, {"model": "small"})
-        if sent is None or method == "POST"
-    ]
-    for method, path, sent in requests:
-        with two_keys.asks_nothing():
-            refused = two_keys.b.ask(method, path, sent)
-            unknown = two_keys.b.ask(method, path.replace(made, "unknown-0A"), sent)
-        assert refused.status_code == 404, path
-        assert refused.text.replace(made, "unknown-0A") == unknown.text
-        assert two_keys.a.status(method, path, sent) == 200, path
-        assert two_keys.admin.status(method, path, sent) == 200
+    """Another case, blanks, escapes, a query or an untyped body are all refused."""
+    made = {
+        "<response>": two_keys.a.create("/responses", response_body()),
+        "<file>": two_keys.a.create("/files"),
+    }
+    for name, identifier in made.items():
+        path, content = path.replace(name, identifier), content.replace(name, identifier)
     with two_keys.asks_nothing():
-        for path in (
-            f"{collection}/%{ord(made[0]):x}{made[1:]}",
-            f"/{collection[1:].upper()}/{made}",
-        ):
-            assert two_keys.b.status("GET", path) == 404
+        for kind in ("application/json", "text/plain"):
+            headers = {"content-type": kind}
+            answer = two_keys.b.http.post(f"/v1{path}", content=content.encode(), headers=headers)
+            assert answer.status_code in {400, 404}
 
 
-def test_own_object_in_the_path_opens_no_other_object(two_keys: World) -> None:
-    """Another key's object gets 404, even below the client's own object in the path."""
+def test_own_object_opens_no_other_object(two_keys: World) -> None:
+    """Another key's object gets 404, even below or beside the client's own one.
+
+    One without a known owner is the operator's.
+    """
     own, others = two_keys.b.create("/vector_stores"), two_keys.a.create("/files")
     assert two_keys.b.status("GET", f"/vector_stores/{own}/files/{others}") == 404
     assert two_keys.b.status("GET", f"/vector_stores/{own}/files/file-0A") == 200
+    mine, conversation = (
+        two_keys.b.create("/responses", response_body()),
+        two_keys.a.create("/conversations"),
+    )
+    body = response_body(previous_response_id=mine, conversation=conversation)
+    with two_keys.asks_nothing():
+        assert two_keys.b.status("POST", "/responses", body) in {400, 404}
 
 
 @pytest.mark.parametrize(
@@ -281,114 +321,6 @@ def test_lists_need_the_admin_key(two_keys: World, method: str, path: str) -> No
     assert refused.json()["error"]["code"] == "admin_key_needed"
     assert "router.pass_through_shared" in refused.json()["error"]["message"]
     assert two_keys.admin.status(method, path) == 200
-
-
-def test_requests_that_create_are_relayed(two_keys: World) -> None:
-    """Inference and creation need no existing object."""
-    for path in (*COLLECTIONS, "/images/generations", "/audio/speech", "/realtime/client_secrets"):
-        assert two_keys.b.status("POST", path, {"prompt": "x"}) == 200
-
-
-CONTENT: list[dict[str, object]] = [
-    {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "ID"}}]}]},
-    {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "ID"}]}]},
-    {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": ["vs_0A", "ID"]}]},
-    {"input": "x", "tools": [{"type": "code_interpreter", "container": "ID"}]},
-    {"input": "x", "tools": [{"type": "x", "container": {"type": "auto", "file_ids": ["ID"]}}]},
-]
-
-
-@pytest.mark.parametrize("content", CONTENT)
-@pytest.mark.parametrize("model", ["small", "switchcraft"])
-def test_body_may_name_only_own_objects(
-    two_keys: World, content: dict[str, object], model: str
-) -> None:
-    """A model reads no file of another key; a file without a known owner is the operator's."""
-    path = "/chat/completions" if "messages" in content else "/responses"
-    made = two_keys.a.create("/files")
-
-    def send(client: Client, identifier: str, *, escaped: bool = False) -> int:
-        text = json.dumps({"model": model, **content}).replace('"ID"', f'"{identifier}"')
-        if escaped:
-            text = text.replace("file_id", "f\\u0069le_id").replace("container", "c\\u006fntainer")
-            text = text.replace("vector_store", "v\\u0065ctor_store")
-        headers = {"content-type": "application/json"}
-        return client.http.post(f"/v1{path}", content=text, headers=headers).status_code
-
-    with two_keys.asks_nothing():
-        assert send(two_keys.b, made) == send(two_keys.b, made, escaped=True) == 404
-    assert [send(client, made) for client in (two_keys.a, two_keys.admin)] == [200, 200]
-    assert send(two_keys.b, "file-0A") == 200
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"input_file_id": "ID"}, {"training_file": "ID"}, {"file_ids": ["ID"]},
-        {"thread": {"tool_resources": {"x": {"vector_store_ids": ["ID"]}}}},
-        {"assistant_id": "ID"}, {"conversation": "ID"}, {"conversation": {"id": "ID"}},
-        {"previous_response_id": "ID"}, {"deep": [[[{"file_id": "ID"}]]]},
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("model", [None, "small"])
-def test_relayed_request_may_name_only_own_objects(
-    two_keys: World, body: dict[str, object], model: str | None
-) -> None:
-    """A batch of one key cannot read another key's file, whichever upstream is called."""
-    made = two_keys.a.create("/files")
-    sent = json.loads(json.dumps(body | ({"model": model} if model else {})).replace("ID", made))
-    for method, path in (("POST", "/batches"), ("POST", "/responses/unknown")):
-        with two_keys.asks_nothing():
-            assert two_keys.b.status(method, path, sent) == 404
-        assert two_keys.a.status(method, path, sent) == 200
-
-
-def test_unusual_spellings_do_not_continue_another_keys_response(two_keys: World) -> None:
-    """A second reference, another case, blanks, a query or an untyped body are all refused."""
-    response, own = (
-        client.create("/responses", response_body()) for client in (two_keys.a, two_keys.b)
-    )
-    conversation, file = two_keys.a.create("/conversations"), two_keys.a.create("/files")
-    with two_keys.asks_nothing():
-        for fields in (
-            {"previous_response_id": own, "conversation": conversation},
-            {"previous_response_id": own, "Previous_Response_ID": response},
-            {"Previous_Response_Id": response}, {"CONVERSATION": {"id": conversation}},
-            {"previou\u017f_re\u017fponse_id": response},
-        ):  # fmt: skip
-            for client in (two_keys.b, two_keys.a):
-                status = client.status("POST", "/responses", response_body(**fields))
-                if len(fields) > 1 or client is two_keys.b:
-                    assert status in {400, 404}, fields
-                    break
-        for body in ({"input_file_id": f" {file} "}, {"FILE_IDS": [file]}, {"File_Id": file}):
-            assert two_keys.b.status("POST", "/batches", body) == 404
-            assert two_keys.b.status("POST", "/chat/completions", {"model": "small", **body}) in {
-                400,
-                404,
-            }
-        for query in (f"file_id={file}", f"a=1;file_id={file}", f"file%5Fid={file}", f"x={file}"):
-            assert two_keys.b.status("POST", f"/batches?{query}") == 404
-        headers = {"content-type": "text/plain"}
-        for start in (b"", b" \n", b"\xef\xbb\xbf"):
-            content = start + json.dumps({"input_file_id": file}).encode()
-            answer = two_keys.b.http.post("/v1/batches", content=content, headers=headers)
-            assert answer.status_code in {400, 404}
-    assert two_keys.b.status("POST", "/batches?" + "&".join(f"a{n}=1" for n in range(200))) == 400
-
-
-def test_only_the_creating_key_can_continue_a_conversation(two_keys: World) -> None:
-    """A conversation is named by its id, or by an object that contains the id."""
-    made = two_keys.a.create("/conversations")
-    for conversation in (made, {"id": made}):
-        body = response_body(conversation=conversation)
-        with two_keys.asks_nothing():
-            refused = two_keys.b.ask("POST", "/responses", body)
-        assert refused.status_code == 404
-        assert refused.json()["error"]["code"] == "conversation_not_found"
-        assert two_keys.a.status("POST", "/responses", body) == 200
-    with two_keys.asks_nothing():
-        assert two_keys.b.status("POST", "/responses", response_body(conversation="conv_0A")) == 404
 
 
 def test_results_belong_to_the_creator_of_the_job(two_keys: World) -> None:
@@ -415,13 +347,6 @@ def test_answers_do_not_change_owners(two_keys: World, path: str) -> None:
     assert two_keys.a.status("GET", f"/files/{others}") == 200
 
 
-def test_long_answer_is_relayed_unchanged(two_keys: World) -> None:
-    """An answer that is too long to parse is relayed, and the objects in it have no owner."""
-    answer = two_keys.a.ask("POST", "/files", answering({"text": "x" * MAX_NOTED_BYTES})).json()
-    assert len(answer["text"]) == MAX_NOTED_BYTES
-    assert two_keys.a.status("GET", f"/files/{answer['id']}") == 404
-
-
 def test_too_many_object_names_are_refused(two_keys: World) -> None:
     """The number of names that a body makes the gateway look up is limited."""
     refused = two_keys.a.ask("POST", "/batches", {"file_ids": [f"file-{n}" for n in range(2001)]})
@@ -442,64 +367,3 @@ def test_single_key_or_shared_mode_relays_everything(provider: Provider, shared:
             assert client.status("POST", "/batches", {"input_file_id": "file-0A"}) == 200
         response = made.a.create("/responses", response_body())
         assert made.b.status("GET", f"/responses/{response}") == (404 if shared else 401)
-
-
-def test_replicas_agree_on_owners(provider: Provider, redis_url: str) -> None:
-    """A key can use its objects at every replica, and other keys cannot use them at any."""
-    server = ServerSettings(redis_url=SecretStr(redis_url))
-    with world(provider, server=server) as one, world(provider, server=server) as other:
-        file, response = one.a.create("/files"), one.a.create("/responses", response_body())
-        body = response_body(previous_response_id=response)
-        wait_for(lambda: other.admin.status("GET", f"/files/{file}") == 200, "it is written")
-        assert other.b.status("GET", f"/files/{file}") == 404
-        assert other.b.status("POST", "/batches", {"input_file_id": file}) == 404
-        assert other.b.status("POST", "/responses", body) == 404
-        assert other.b.status("GET", f"/responses/{response}") == 404
-        assert other.a.status("GET", f"/files/{file}") == 200
-        assert other.a.status("POST", "/responses", body) == 200
-
-
-def test_records_without_owner_belong_to_the_admin_key(provider: Provider, redis_url: str) -> None:
-    """Records of older versions have no owner, and are hidden if there are several client keys."""
-    deployment_id = Deployment(upstream_model="m", base_url=provider.url).id
-    old = UpstreamObject(id="resp_old", model="medium", deployment_id=deployment_id)
-    with redis.Redis.from_url(redis_url) as client:
-        client.set("switchcraft:response:resp_old", old.model_dump_json(exclude={"owner"}))
-    server = ServerSettings(redis_url=SecretStr(redis_url))
-    body = response_body(previous_response_id="resp_old")
-    with world(provider, server=server) as made:
-        for client, status in ((made.a, 404), (made.b, 404), (made.admin, 200)):
-            assert client.status("GET", "/responses/resp_old") == status
-            assert client.status("POST", "/responses", body) == status
-
-
-def test_own_objects_are_available_without_redis(provider: Provider) -> None:
-    """Known owners are used while Redis is unavailable; requests for other objects get 503."""
-    server = ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))
-    with world(provider, server=server) as made:
-        file = made.a.create("/files")
-        assert made.a.status("GET", f"/files/{file}") == 200
-        assert made.b.status("GET", f"/files/{file}") == 404
-        assert made.b.status("GET", "/files/file-0A") == 503
-
-
-def test_keys_of_the_database_cannot_use_each_others_files(
-    sandbox: Sandbox, provider: Provider
-) -> None:
-    """A file is private to its key also if the configuration has no client key."""
-    deployment = Deployment(upstream_model="m", base_url=provider.url)
-    price = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
-    models = tuple(
-        Model(name=arm, deployments=(deployment,), price=price)
-        for arm in FakeRouter().probabilities
-    )
-    settings = Settings(models=models, router=RouterSettings(pass_through="large"))
-    with keyed_gateway(sandbox, settings) as gateway:
-        owner, other = gateway.add_key("owner"), gateway.add_key("other")
-        made = gateway.post(owner, "/v1/files", {}).json()["id"]
-        content = [{"type": "input_file", "file_id": made}]
-        body = {"model": "large", "input": [{"role": "user", "content": content}]}
-        assert gateway.post(owner, "/v1/responses", body).status_code == 200
-        assert gateway.post(other, "/v1/responses", body).status_code == 404
-        read = gateway.http.get(f"/v1/files/{made}", headers=bearer(other))
-        assert read.status_code == 404

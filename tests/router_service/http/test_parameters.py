@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
 from router_service.serving.app import create_app
 from router_service.settings import load_settings
-from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.bodies import ASK, TOOLS
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
 
@@ -100,10 +99,3 @@ def test_client_overrides_the_effort(client: openai.OpenAI, sandbox: Sandbox) ->
         model=HIGH, input="Weather in Oslo?", tools=FLAT, reasoning={"effort": "minimal"}
     )
     assert json.loads(sandbox.last_body())["reasoning"] == {"effort": "minimal"}
-
-
-def test_nothing_is_added_without_parameters(url: str, sandbox: Sandbox) -> None:
-    """A model without parameters gets the client's bytes with its own name."""
-    body = json.dumps(BODY | {"model": "plain"}, indent=1).encode()
-    httpx.post(url + CHAT, content=body).raise_for_status()
-    assert sandbox.last_body() == body.replace(b'"plain"', b'"gpt-5"')

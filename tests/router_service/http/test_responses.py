@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import socket
-from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from pydantic import SecretStr
 
 from router_service.policies.costs import Price
 from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
-from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
+from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, CHAT, TOOLS
 from tests.fakes import FakeRouter
-from tests.gateways import record_of
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import Sandbox, served
 
 RESPONSES = "/v1/responses"
 FREE = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
@@ -39,90 +33,11 @@ def test_both_apis_get_the_same_decision(http: httpx.Client, router: FakeRouter)
         assert response.headers[f"x-switchcraft-{name}"] == chat.headers[f"x-switchcraft-{name}"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "model", "reason"),
-    [
-        ({"model": "switchcraft:quality"}, "large", "threshold"),
-        ({"model": "large"}, "large", "pinned"),
-        ({"tools": []}, "small", "chat"),
-        ({"tools": [{"type": "web_search"}]}, "medium", "threshold"),
-    ],
-)
-def test_model_names_and_tools_work_as_in_chat(
-    http: httpx.Client, fields: dict[str, Any], model: str, reason: str
-) -> None:
-    """Policies, pool models and requests without tools are handled as in chat."""
-    response = http.post(RESPONSES, json=BODY | fields)
-    assert response.status_code == 200, response.text
-    assert (response.headers["x-switchcraft-model"], response.json()["model"]) == (model, model)
-    assert response.headers["x-switchcraft-reason"] == reason
-
-
 def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox) -> None:
     """Everything except the value of `model` reaches the upstream unchanged."""
     body = b'{ "input":"\\u00e9", "new":{"model":1e3},\n "model" : "large" ,"seed":0.10}'
     assert http.post(RESPONSES, content=body).status_code == 200
     assert sandbox.last_body() == body
-
-
-def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
-    """The stored decision contains the usage of a streamed response."""
-    response = http.post(RESPONSES, json=BODY | {"stream": True})
-    used = json.loads(response.text.split("data: ")[-1])["response"]["usage"]
-    record = record_of(http, response)
-    assert record["prompt_tokens"] == used["input_tokens"]
-    assert record["completion_tokens"] == used["output_tokens"]
-
-
-def test_broken_stream_ends_with_an_error_event(http: httpx.Client, client: openai.OpenAI) -> None:
-    """After the first byte, a failure is an error event of this API, which the client raises."""
-    faults = {"x-sandbox": "cut_after=3"}
-    text = http.post(RESPONSES, json=BODY | {"stream": True}, headers=faults).text
-    name, data = text.split("\n\n")[-2].split("\n")
-    event = json.loads(data.removeprefix("data: "))
-    assert (name, event["type"], event["sequence_number"]) == ("event: error", "error", 3)
-    assert event["message"] == event["error"]["message"]
-    stream = client.responses.create(
-        model="switchcraft",
-        input=ASK[0]["content"],
-        tools=FLAT,
-        stream=True,
-        extra_headers=faults,
-    )
-    with pytest.raises(openai.APIError, match="broke the connection") as caught:
-        list(stream)
-    assert caught.value.code == "upstream_unavailable"
-
-
-@pytest.mark.parametrize(
-    "body", [{"model": "switchcraft"}, {"input": "x"}, {"model": "none", "input": "x"}]
-)
-def test_invalid_requests_are_refused(http: httpx.Client, body: dict[str, Any]) -> None:
-    """Errors are in OpenAI's format."""
-    response = http.post(RESPONSES, json=body)
-    assert response.status_code in {400, 404}
-    assert response.json()["error"]["param"] in {"input", "model"}
-
-
-def test_continuation_goes_to_the_holder_of_the_response(
-    client: openai.OpenAI, http: httpx.Client
-) -> None:
-    """A request that continues a response goes to its deployment, whole or streamed."""
-    for stream in (False, True):
-        first = http.post(RESPONSES, json=BODY | {"model": "switchcraft:quality", "stream": stream})
-        shown = first.json() if not stream else json.loads(first.text.split("data: ")[-1])
-        response = shown.get("response", shown)
-        call = response["output"][0]
-        output: Any = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
-        raw = client.responses.with_raw_response.create(
-            model="switchcraft",
-            previous_response_id=response["id"],
-            input=[output],
-            tools=FLAT,
-        )
-        assert raw.headers["x-switchcraft-model"] == "large"
-        assert raw.headers["x-switchcraft-reason"] == "continued"
-        assert "Oslo" in raw.parse().output_text
 
 
 def test_unknown_response_is_404(client: openai.OpenAI) -> None:
@@ -211,41 +126,6 @@ def test_unknown_response_is_requested_from_the_pass_through_upstream() -> None:
     assert (known.status_code, known.headers["x-switchcraft-model"]) == (200, "large")
     assert fetched.json() == made
     assert (unknown.status_code, unknown.headers["x-sandbox"]) == (404, "true")
-
-
-def is_answered(url: str, body: dict[str, Any]) -> bool:
-    """Return whether a request succeeds."""
-    return httpx.post(url, json=body).is_success
-
-
-def test_replicas_share_the_holders_of_responses(redis_url: str) -> None:
-    """Through Redis, one replica can continue a response that another one relayed."""
-    with run_in_thread() as first, run_in_thread() as second, ExitStack() as stack:
-        server = ServerSettings(redis_url=SecretStr(redis_url))
-        settings = served_at(first, second).model_copy(update={"server": server})
-        one, other = (
-            stack.enter_context(served(create_app(settings, FakeRouter()))) for _ in range(2)
-        )
-        for _ in range(5):
-            made = httpx.post(one + RESPONSES, json=BODY).json()
-            body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
-            wait_for(partial(is_answered, other + RESPONSES, body), "the other replica knows")
-
-
-def test_without_redis_only_local_responses_can_be_continued() -> None:
-    """Responses of this replica continue at once; any other gets 503 without a long wait."""
-    with run_in_thread() as base_url, socket.create_server(("127.0.0.1", 0)) as silent:
-        away = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
-        server = ServerSettings(redis_url=SecretStr(away))
-        settings = served_at(base_url).model_copy(update={"server": server})
-        with served(create_app(settings, FakeRouter())) as url:
-            made = httpx.post(url + RESPONSES, json=BODY).json()
-            body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
-            known = httpx.post(url + RESPONSES, json=body)
-            unknown = httpx.post(url + RESPONSES, json=body | {"previous_response_id": "resp_x"})
-    assert known.status_code == 200
-    assert unknown.status_code == 503
-    assert unknown.json()["error"]["code"] == "store_unavailable"
 
 
 def test_continuation_has_no_fallback() -> None:

@@ -127,12 +127,3 @@ def test_conversation_may_switch_between_apis(http: httpx.Client, sandbox: Sandb
     last = answer(http, "large", *turns)
     assert last.status_code == 200, last.text
     assert sent_types(sandbox)[:2] == ["thinking", "tool_use"]
-
-
-def test_other_refusals_are_not_repeated(http: httpx.Client, sandbox: Sandbox) -> None:
-    """A request without thinking blocks is sent once, even if the error speaks of thinking."""
-    asked = sandbox.stats()["requests"]
-    body = THINKS | {"model": "large", "messages": [{"role": "user", "content": "thinking"}]}
-    response = http.post(MESSAGES, json=body, headers={"x-sandbox": "status=422"})
-    assert response.status_code == 422
-    assert sandbox.stats()["requests"] == asked + 1

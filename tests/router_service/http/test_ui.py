@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-import yaml
 from pydantic import SecretStr
 
 from router_service.artifact import SHIPPED
@@ -16,7 +15,6 @@ from router_service.core.keys import new_key
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
-from router_service.ui.pages import FOLDER
 from router_service.ui.verified_steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
@@ -58,26 +56,10 @@ def test_page_files_have_restrictive_headers(http: httpx.Client) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_no_file_refers_to_another_host() -> None:
-    """Nothing is loaded from other hosts, and no document contains what its policy forbids."""
-    for path in FOLDER.rglob("*"):
-        if path.suffix not in {".html", ".css", ".js"}:
-            continue
-        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
-        foreign = r"https?://|@import(?! \{)|innerHTML|eval\(| style=| on\w+=\""  # JSDoc: @import {
-        assert not re.search(foreign, text), path
-
-
 def test_paths_cannot_leave_the_static_folder(http: httpx.Client) -> None:
     """No path reads a file outside of the folder."""
     for path in ("..%2fui.py", "%2e%2e/index.html", "../../api/ui.py", "", "absent.js"):
         assert http.get(f"/ui/static/{path}").status_code in {404, 405}
-
-
-def test_trailing_slash_redirects_relatively(http: httpx.Client) -> None:
-    """The redirect is relative, so that it works below any prefix."""
-    response = http.get("/ui/")
-    assert (response.status_code, response.headers["location"]) == (308, "../ui")
 
 
 def test_docs_lead_to_the_page(http: httpx.Client) -> None:
@@ -116,20 +98,6 @@ def test_explanation_matches_the_gateways_decision(real: httpx.Client, shipped: 
     assert costs == sorted(costs)
 
 
-def test_explanation_has_choice_per_measured_policy(real: httpx.Client) -> None:
-    """Each choice is what a request with that policy gets."""
-    explained = real.post(EXPLAIN, json=BODY).json()
-    frontier = real.get("/ui/api/artifact").json()["frontier"]
-    policies = [point["policy"] for point in frontier]
-    assert [choice["policy"] for choice in explained["choices"]] == policies
-    for choice in explained["choices"][::12]:
-        asked = real.post(EXPLAIN, json=BODY, params={"policy": choice["policy"]}).json()
-        assert asked["chosen"] == choice
-        sentence = explained["explanations"][explained["choices"].index(choice)]
-        assert asked["explanation"] == sentence
-        assert sentence.startswith(f"{choice['arm']}: ")
-
-
 def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> None:
     """With two of eight arms, the card has only these arms and their figures, and goals work."""
     arms = shipped.arms[:2]
@@ -159,89 +127,6 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
             assert answer.headers["x-switchcraft-policy"] in {f"{goal} ({rule})" for rule in rules}
 
 
-def test_training_configuration_has_the_rules_of_the_named_policies(
-    sandbox: Sandbox, shipped: Router
-) -> None:
-    """Where the configuration has a goal, the rule that it has here follows as a comment."""
-    arms = shipped.arms[:3]
-    settings = Settings.sandbox(sandbox.base_url, arms)
-    router = Router(shipped.artifact, arms=arms, relatives=[shipped])
-    with served(create_app(settings, router)) as url:
-        card = httpx.get(f"{url}/ui/api/artifact").json()
-        session = httpx.get(f"{url}/ui/api/traffic/session").json()
-    config = card["provenance"]["config"]
-    goals = yaml.safe_load(config)["policies"]
-    assert goals["fast"] == "accuracy=best-2.5"
-    assert f"  fast: accuracy=best-2.5  # here {card['policies']['fast']}\n" in config
-    own = shipped.artifact.manifest
-    assert card["policies"]["fast"] != own.policies["fast"]
-    for name, rule in own.policies.items():
-        assert goals[name] == own.policy_goals.get(name, rule)
-    without_policies = re.sub(r"^policies:\n(  .*\n)+", "", config, flags=re.MULTILINE)
-    assert set(without_policies.splitlines()) < set(own.provenance.config.splitlines())
-    assert session["policy_names"][card["policies"]["fast"]] == "fast"
-    assert session["policy_names"][card["default_policy"]] == "balanced"
-
-
-def test_advice_compares_the_configured_models(sandbox: Sandbox, shipped: Router) -> None:
-    """It compares pools of the mapped arms, or of all arms if asked, and is computed once."""
-    arms = ("claude-sonnet-4.5", "grok-4.1-fast")
-    settings = Settings.sandbox(sandbox.base_url, arms)
-    router = Router(shipped.artifact, arms=arms, relatives=[shipped])
-    with served(create_app(settings, router)) as url, httpx.Client(base_url=url) as client:
-        advice = client.get("/ui/api/advice", timeout=120).json()
-        assert set(advice["arms"]) == set(arms)
-        assert {len(each["arms"]) for each in advice["efficient"]} == {1, 2}
-        assert advice["best_single"] == "claude-sonnet-4.5"
-        assert {each["kind"] for each in advice["recommended"]} == {"once", "verified"}
-        assert client.get("/ui/api/advice", timeout=120).json() == advice
-        card = client.get("/ui/api/artifact").json()
-        assert (card["known_arms"], card["has_held_out"]) == (len(shipped.arms), True)
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ({**BODY, "tools": []}, "chat"),
-        ({**BODY, "model": "gpt-5.2"}, "pinned"),
-        ({**BODY, "tools": [*BODY["tools"], {"type": "function"}]}, "unread"),
-    ],
-)
-def test_explanation_of_unrouted_requests_has_reason(
-    real: httpx.Client, body: dict[str, object], reason: str
-) -> None:
-    """The gateway's reason is returned with the arm that the router would have chosen."""
-    explained = real.post(EXPLAIN, json=body).json()
-    assert explained["reason"] == reason
-    assert explained["chosen"]["arm"]
-    assert bool(explained["unread"]) == (reason == "unread")
-
-
-@pytest.mark.parametrize(
-    ("api", "body"),
-    [
-        ("responses", {"input": "hello", "tools": [{"type": "web_search"}]}),
-        ("messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}),
-    ],
-)
-def test_explain_accepts_bodies_of_other_apis(
-    real: httpx.Client, api: str, body: dict[str, object]
-) -> None:
-    """The query parameter names the API of the body."""
-    params = {"api": api}
-    explained = real.post(EXPLAIN, json={"model": "switchcraft", **body}, params=params).json()
-    assert "hello" in {piece["text"] for piece in explained["view"]["pieces"]}
-
-
-def test_explanation_names_the_baseline_of_savings(real: httpx.Client, shipped: Router) -> None:
-    """Without `router.baseline_model`, the baseline is the best single model."""
-    best = real.post(EXPLAIN, json=BODY).json()["baseline"]
-    arms = {arm["arm"]: arm for arm in real.get("/ui/api/artifact").json()["arms"]}
-    accuracy = shipped.artifact.manifest.metrics["best_single_accuracy"].value
-    assert arms[best]["accuracy"]["value"] == pytest.approx(accuracy)
-    assert max(arm["accuracy"]["value"] for arm in arms.values()) == pytest.approx(accuracy)
-
-
 @pytest.mark.parametrize(
     ("content", "params", "status", "code"),
     [
@@ -261,15 +146,6 @@ def test_explain_refuses_invalid_bodies_like_the_api(
     assert response.status_code == status
     assert error["message"]
     assert code in {None, error["code"]}
-
-
-def test_explain_refuses_unknown_policy(real: httpx.Client) -> None:
-    """The error is that of an unknown policy in the header."""
-    response = real.post(EXPLAIN, json=BODY, params={"policy": "theta=7"})
-    assert (response.status_code, response.json()["error"]["param"]) == (
-        400,
-        "x-switchcraft-policy",
-    )
 
 
 def test_listed_requests_contain_no_content(real: httpx.Client) -> None:
@@ -302,21 +178,6 @@ def test_listed_requests_support_etag(real: httpx.Client) -> None:
     )
 
 
-def test_unknown_decision_gets_404(http: httpx.Client) -> None:
-    """The 404 has an error body."""
-    response = http.get(f"{REQUESTS}/dec_unknown")
-    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
-
-
-def test_ask_is_routed_like_an_api_request(real: httpx.Client) -> None:
-    """The answer is routed, has the decision headers, and is recorded."""
-    headers = {"x-switchcraft-policy": "theta=0.99"}
-    answer = real.post("/ui/api/ask/chat", json=BODY, headers=headers)
-    assert answer.json()["choices"]
-    assert answer.headers["x-switchcraft-policy"] == "theta=0.99"
-    assert answer.headers["x-switchcraft-decision-id"].startswith("dec_")
-
-
 API, ADMIN = new_key(), new_key()
 KEYS = KeySettings(api={"team-a": SecretStr(API)}, admin=SecretStr(ADMIN))
 
@@ -333,12 +194,6 @@ def keyed(sandbox: Sandbox) -> Iterator[str]:
 def bearer(key: str) -> dict[str, str]:
     """Return the header that the page sends for a key."""
     return {"x-api-key": key}
-
-
-@pytest.mark.parametrize("path", ["/ui", "/ui/", "/ui/static/app.js", "/ui/none"])
-def test_page_without_data_is_public(keyed: str, path: str) -> None:
-    """The page asks for the key itself, so its files need none."""
-    assert httpx.get(keyed + path).status_code in {200, 308, 404}
 
 
 @pytest.mark.parametrize("path", ["artifact", "traffic/session", "traffic/requests", "none"])
@@ -424,16 +279,6 @@ def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
     wait_for(lambda: verifying.get(path).is_success, "the decision is there")
     assert listed_requests(verifying)[0]["candidates"] == 3
     assert "get_weather" not in verifying.get(path).text + verifying.get(REQUESTS).text
-
-
-def test_recorded_candidates_say_why_they_were_asked(verifying: httpx.Client) -> None:
-    """A record has each candidate's first estimate, and what asking it was expected to gain."""
-    answer = ask_verified(verifying, CHAT, BODY)
-    path = f"/ui/api/traffic/requests/{answer.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: verifying.get(path).is_success, "the decision is there")
-    small, medium, large = verifying.get(path).json()["decision"]["candidates"]
-    assert [each["first_p_correct"] for each in (small, medium, large)] == [0.2, 0.4, 0.9]
-    assert [each["expected_gain"] for each in (small, medium, large)] == [None, 0.1, 0.1]
 
 
 @pytest.mark.parametrize("text", ["x" * 3_000, "\N{SNOWMAN}\x7f\r\n" * 1_000])

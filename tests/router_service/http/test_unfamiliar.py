@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.settings import RiskSettings, Settings
+from router_service.settings import Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
@@ -65,26 +65,6 @@ def test_default_policy_applies_not_far_below_the_limit(sandbox: Sandbox) -> Non
         assert ask(http).headers["x-switchcraft-policy"] == "best (theta=1)"
 
 
-def test_familiar_requests_are_routed_as_before(sandbox: Sandbox) -> None:
-    """At the limit, the default policy chooses."""
-    with gateway(sandbox, with_familiarity(FakeRouter(), 0.05)) as http:
-        response = ask(http)
-        assert response.headers["x-switchcraft-reason"] == "threshold"
-        assert response.headers["x-switchcraft-policy"] == "theta=0.5"
-        assert response.headers["x-switchcraft-familiarity"] == "0.0500"
-        assert "unlike" not in response.headers["x-switchcraft-why"]
-
-
-def test_artifact_without_familiarity_behaves_as_before(sandbox: Sandbox) -> None:
-    """No header, an empty field of the record, and no count."""
-    with gateway(sandbox, FakeRouter()) as http:
-        response = ask(http)
-        assert response.headers["x-switchcraft-policy"] == "theta=0.5"
-        assert "x-switchcraft-familiarity" not in response.headers
-        assert record_of(http, response)["familiarity"] is None
-        assert metric(http, "switchcraft_familiarity_count") == 0
-
-
 @pytest.mark.parametrize(
     ("unfamiliar", "model", "header", "used"),
     [
@@ -109,22 +89,6 @@ def test_only_the_default_policy_is_replaced(
         assert "is unlike" in response.headers["x-switchcraft-why"]
 
 
-def test_policy_of_risky_tools_stays(sandbox: Sandbox) -> None:
-    """What the operator demands for a tool's risk goes before `router.unfamiliar`."""
-    risk = RiskSettings.model_validate({"writing": {"policy": "quality", "tools": ["get_*"]}})
-    with gateway(sandbox, with_familiarity(FakeRouter(), FAR), risk=risk) as http:
-        assert ask(http).headers["x-switchcraft-policy"] == "quality (theta=0.8)"
-
-
-def test_demanded_probability_goes_before_the_most_accurate_model(sandbox: Sandbox) -> None:
-    """If risky tools demand a probability, the arms that reach it are tried first."""
-    risk = RiskSettings.model_validate({"writing": {"min_probability": 0.8, "tools": ["get_*"]}})
-    with gateway(sandbox, with_familiarity(FakeRouter(), FAR), risk=risk) as http:
-        response = ask(http)
-        assert response.headers["x-switchcraft-model"] == "large"
-        assert response.headers["x-switchcraft-reason"] == "risk"
-
-
 def test_unfamiliar_requests_can_be_verified(sandbox: Sandbox) -> None:
     """With `verified`, candidates are asked; with `best`, no default policy verifies."""
     for unfamiliar, policy, reason in (
@@ -138,19 +102,6 @@ def test_unfamiliar_requests_can_be_verified(sandbox: Sandbox) -> None:
             assert response.headers["x-switchcraft-policy"] == policy
             assert response.headers["x-switchcraft-reason"] == reason
             assert "x-switchcraft-unverified" not in response.headers
-
-
-def test_failed_router_is_not_unfamiliar(sandbox: Sandbox) -> None:
-    """If the router fails, the most expensive arm answers, and nothing is said of familiarity."""
-
-    class BrokenRouter(FakeRouter):
-        def predict(self, *_: object) -> None:  # pyrefly: ignore[bad-override]
-            raise RuntimeError("a defect of the router")
-
-    with gateway(sandbox, with_familiarity(BrokenRouter(), FAR)) as http:
-        response = ask(http)
-        assert response.headers["x-switchcraft-reason"] == "undecided"
-        assert "x-switchcraft-familiarity" not in response.headers
 
 
 def test_playground_explains_unfamiliar_requests(sandbox: Sandbox) -> None:

@@ -13,8 +13,6 @@ from tests.bodies import CHAT
 from tests.gateways import gateway_client, record_of
 from tests.serving import Sandbox, scripted
 
-LONG = 12345678901234567890123
-"""More than 64 bits."""
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 DELETE = {"name": "delete_file", "description": "Delete a file.", "parameters": PATH}
@@ -84,42 +82,3 @@ def test_identifying_number_is_the_one_that_was_said(
         assert f"Asking {record['stop']['arm']} was expected to" in why
         assert why.endswith("but the limit on models was reached (max_candidates).")
         assert record["explanation"] == why
-
-
-@pytest.mark.parametrize("written", [LONG, LONG + 1])
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
-def test_long_number_in_an_object_is_read_exactly(path: str, written: int) -> None:
-    """Messages has objects as arguments, and so do some servers of Chat Completions."""
-    arguments = {"id": written}
-    if path == "/v1/messages":
-        block = {"type": "tool_use", "id": "c", "name": "delete_order", "input": arguments}
-        made = {"id": "a", "type": "message", "role": "assistant", "model": "m"}
-        made |= {"content": [block], "stop_reason": "tool_use", "usage": {"input_tokens": 1}}
-        tool: dict[str, object] = {"name": "delete_order", "input_schema": ORDER}
-    else:
-        function = {"name": "delete_order", "arguments": arguments}
-        calls = [{"id": "c", "type": "function", "function": function}]
-        message = {"role": "assistant", "content": None, "tool_calls": calls}
-        choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
-        made = {"id": "a", "object": "chat.completion", "choices": [choice]}
-        tool = {
-            "type": "function",
-            "function": {"name": "delete_order", "parameters": ORDER},
-        }
-    answer = json.dumps(made).encode()
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    router = Router.load(SHIPPED)
-    body = {
-        "model": "switchcraft:verified",
-        "max_tokens": 100,
-        "messages": [{"role": "user", "content": f"Delete order {LONG}"}],
-        "tools": [tool],
-    }
-    with (
-        scripted(head % len(answer) + answer) as url,
-        gateway_client(Settings.sandbox(url, router.artifact.manifest.arms), router) as http,
-    ):
-        response = http.post(path, json=body, headers={"x-switchcraft-max-candidates": "1"})
-    assert (response.status_code, response.content) == (200, answer)
-    named = None if written == LONG else "delete_order.id"
-    assert response.headers.get("x-switchcraft-ungrounded") == named

@@ -60,13 +60,6 @@ def test_gateway_that_knows_no_model_refuses_to_choose(
     assert "Name a model instead: qwen." in error["message"]
 
 
-def test_gateway_that_knows_no_model_serves_by_name(strangers: httpx.Client) -> None:
-    """Requests that name a model are answered, and the router is not offered as a model."""
-    answer = strangers.post(CHAT, json=BODY | {"model": "qwen"})
-    assert (answer.status_code, answer.headers["x-switchcraft-reason"]) == (200, "pinned")
-    assert [card["id"] for card in strangers.get("/v1/models").json()["data"]] == ["qwen"]
-
-
 def test_gateway_that_knows_no_model_says_so(strangers: httpx.Client) -> None:
     """The readiness probe, the metrics, the page's card and the playground say it."""
     assert strangers.get("/readyz").json()["routing"] == "none"

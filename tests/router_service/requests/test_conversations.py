@@ -15,7 +15,6 @@ from router_service.policies.caching import ConversationState, NextRequest
 from router_service.policies.registry import choose_once
 from router_service.requests.conversations import Conversations
 from router_service.requests.parsing import (
-    Endpoint,
     ParsedRequest,
     parse_request,
     read_session,
@@ -26,17 +25,16 @@ from router_service.requests.pool import Pool
 from router_service.requests.turns import conversation_key, has_stalled, is_in_tool_loop
 from router_service.runtime.engine import make_planner
 from router_service.settings import ConversationSettings, RiskSettings, Settings
-from router_service.store.backends import Retention, StoreLimits
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
-from router_service.store.redis import RedisBackend
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import ASK, BODY, WEATHER
-from tests.endpoints import CHAT, MESSAGES, RESPONSES
+from tests.endpoints import CHAT
 from tests.fakes import FakeRouter
 
+pytestmark = pytest.mark.anyio
+
 ROUTER = FakeRouter()  # small: 0.3, medium: 0.7, large: 0.9; large costs 10 times what small does
-KEY = "k"
 RICH = ConversationSettings(enabled=True, budget_usd=100, correct_answer_usd=100)
 POOR = ConversationSettings(enabled=True)
 
@@ -186,17 +184,6 @@ def test_requests_without_state_are_decided_as_without_conversations() -> None:
             assert decide(messages, None, policy=policy).decision == alone
 
 
-def test_the_first_request_can_be_decided_by_its_length() -> None:
-    """With a price per token, a long prompt makes an arm that is a little better too expensive."""
-    weighing = POOR.model_copy(update={"weigh_first": True})
-    long = [{"role": "user", "content": "word " * 20_000}]
-    for settings, arm in ((POOR, "large"), (weighing, "medium")):
-        decision = decide(long, None, settings, "utility=0.1").decision
-        assert decision is not None
-        assert (decision.arm, decision.reason) == (arm, Reason.UTILITY)
-        assert (decision.cost_usd["medium"] > 0.04) is settings.weigh_first
-
-
 def test_missing_arms_and_arms_below_a_demand_are_not_kept() -> None:
     """The policy decides if the arm cannot serve the request, or must not."""
     gone = decide(LOOP, "removed").decision
@@ -222,14 +209,6 @@ def test_a_request_that_is_not_longer_begins_a_conversation_anew() -> None:
     assert asyncio.run(states.begin(request, None, None)).state.arm is None
 
 
-def test_tool_loops_are_explored_only_at_their_beginning() -> None:
-    """A random arm in the middle of a loop would be the change that conversations avoid."""
-    for messages, propensity in ((LOOP, 1.0), (NEXT, 1 / 3)):
-        decision = decide(messages, "small", exploration_share=1.0).decision
-        assert decision is not None
-        assert decision.propensity == pytest.approx(propensity)
-
-
 @pytest.mark.parametrize(
     ("messages", "is_in_loop", "has_no_progress"),
     [
@@ -253,59 +232,6 @@ def test_a_tool_loop_stalls_by_errors_or_by_repetition(
     assert has_stalled(conversation) is has_no_progress
 
 
-RESPONSES_LOOP: dict[str, Any] = {
-    "model": "switchcraft",
-    "input": [
-        {"role": "user", "content": "Weather?"},
-        {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c", "output": "clear"},
-    ],
-    "tools": [{"type": "function", **WEATHER["function"]}],
-    "prompt_cache_key": "thread",
-}
-MESSAGES_LOOP: dict[str, Any] = {
-    "model": "switchcraft",
-    "max_tokens": 100,
-    "messages": [
-        {"role": "user", "content": "Weather?"},
-        {
-            "role": "assistant",
-            "content": [{"type": "tool_use", "id": "c", "name": "get_weather", "input": {}}],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "c", "content": "clear"},
-                {
-                    "type": "text",
-                    "text": "<system-reminder>Be brief.</system-reminder>",
-                    "cache_control": {"type": "ephemeral"},
-                },
-            ],
-        },
-    ],
-    "tools": [{"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}],
-    "metadata": {"user_id": "user_1_session_thread"},
-}
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "body", "session", "has_markers"),
-    [
-        (RESPONSES, RESPONSES_LOOP, "thread", False),
-        (MESSAGES, MESSAGES_LOOP, "user_1_session_thread", True),
-    ],
-)
-def test_conversations_are_followed_in_every_api(
-    endpoint: Endpoint, body: dict[str, Any], session: str, *, has_markers: bool
-) -> None:
-    """Sessions, tool loops and cache markers are found in Responses and Messages too."""
-    request = parse_request(endpoint, orjson.dumps(body))
-    assert request.session == session
-    assert request.has_cache_markers is has_markers
-    assert is_in_tool_loop(request.conversation)
-
-
 def test_a_stalled_tool_loop_changes_its_arm_if_that_is_enabled() -> None:
     """It is off by default; if it is on, the policy chooses among the other arms."""
     stalled = [*ASK, call(), result("Error: no"), call(), result("Error: no")]
@@ -316,24 +242,6 @@ def test_a_stalled_tool_loop_changes_its_arm_if_that_is_enabled() -> None:
     changed = decide(stalled, "large", changing).decision
     assert changed is not None
     assert (changed.arm, changed.reason) == ("medium", Reason.SWITCHED)
-
-
-def test_replicas_share_conversations_through_redis(redis_url: str) -> None:
-    """A conversation's next request may arrive at another replica."""
-
-    async def check() -> None:
-        backend = RedisBackend(redis_url, StoreLimits(Retention(60, 1)))
-        one, other = (backend.records(ConversationState) for _ in range(2))
-        request = request_of(NEXT)
-        state = state_of("small", request)
-        await one.put(state)
-        shared = GuardedStore(other, lambda _: None)
-        states = Conversations(memory(), shared, Metrics(), max_wait_s=10)
-        assert (await states.begin(request, None, None)).state == state
-        await states.aclose()
-        await one.aclose()
-
-    asyncio.run(check())
 
 
 class SlowStore(MemoryStore[ConversationState]):
@@ -349,19 +257,15 @@ class SlowStore(MemoryStore[ConversationState]):
         return self.find(record_id)
 
 
-def test_a_slow_shared_store_does_not_delay_a_request() -> None:
+async def test_a_slow_shared_store_does_not_delay_a_request() -> None:
     """The request is decided without state, and the state serves the next request."""
-
-    async def check() -> None:
-        shared, request = SlowStore(), request_of(NEXT)
-        shared.keep(state_of("small", request))
-        states = Conversations(memory(), GuardedStore(shared, lambda _: None), Metrics())
-        async with asyncio.timeout(5):
-            first = await states.begin(request, None, None)
-            assert first.state.arm is None
-            shared.answers.set()
-            second = await states.begin(request, None, None)
-            assert second.state.arm == "small"
-        await states.aclose()
-
-    asyncio.run(check())
+    shared, request = SlowStore(), request_of(NEXT)
+    shared.keep(state_of("small", request))
+    states = Conversations(memory(), GuardedStore(shared, lambda _: None), Metrics())
+    async with asyncio.timeout(5):
+        first = await states.begin(request, None, None)
+        assert first.state.arm is None
+        shared.answers.set()
+        second = await states.begin(request, None, None)
+        assert second.state.arm == "small"
+    await states.aclose()

@@ -14,6 +14,8 @@ from router_service.core.resources import AbandonedError, stop_if_abandoned
 from router_service.requests.limits import LARGE_BYTES, DecisionQueue
 from tests.serving import wait_for_async
 
+pytestmark = pytest.mark.anyio
+
 
 class Work:
     """Functions that run in threads until a test ends them; `started` has their names."""
@@ -64,225 +66,131 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_callers_share_processor_time() -> None:
+async def test_callers_share_processor_time() -> None:
     """A caller with long decisions gets as much time as one with short ones, not as many turns."""
+    work = Work()
+    queue = DecisionQueue(1, 100, 10.0, lambda: work.used_s)
+    names = [*(f"long{i}" for i in range(4)), *(f"short{i}" for i in range(6))]
 
-    async def test() -> None:
-        work = Work()
-        queue = DecisionQueue(1, 100, 10.0, lambda: work.used_s)
-        names = [*(f"long{i}" for i in range(4)), *(f"short{i}" for i in range(6))]
+    def decide(name: str) -> str:
+        work.used_s += 3.0 if name.startswith("long") else 1.0
+        return name
 
-        def decide(name: str) -> str:
-            work.used_s += 3.0 if name.startswith("long") else 1.0
-            return name
+    running = asyncio.create_task(queue.run("long", 0, work.named("first")))
+    await work.has_started(1)
+    ended: list[str] = []
 
-        running = asyncio.create_task(queue.run("long", 0, work.named("first")))
-        await work.has_started(1)
-        ended: list[str] = []
+    async def run(name: str) -> None:
+        ended.append(await queue.run(name[:-1], 0, decide, name))
 
-        async def run(name: str) -> None:
-            ended.append(await queue.run(name[:-1], 0, decide, name))
-
-        tasks = [asyncio.create_task(run(name)) for name in names]
-        await until(lambda: queue.waiting == len(names))
-        work.end("first")
-        await asyncio.gather(running, *tasks)
-        assert ended[0] == "long0"  # both have used as much so far
-        assert ended[1:5] == ["short0", "short1", "short2", "long1"]
-        assert ended[5:9] == ["short3", "short4", "short5", "long2"]
-        queue.close()
-
-    run(test)
+    tasks = [asyncio.create_task(run(name)) for name in names]
+    await until(lambda: queue.waiting == len(names))
+    work.end("first")
+    await asyncio.gather(running, *tasks)
+    assert ended[0] == "long0"  # both have used as much so far
+    assert ended[1:5] == ["short0", "short1", "short2", "long1"]
+    assert ended[5:9] == ["short3", "short4", "short5", "long2"]
+    queue.close()
 
 
-def test_a_caller_saves_up_no_time() -> None:
-    """A caller that paused for long does not make the others wait for as long afterwards."""
-
-    async def test() -> None:
-        work = Work()
-        queue = DecisionQueue(1, 100, 10.0, lambda: work.used_s)
-        ended: list[str] = []
-
-        async def use(name: str, used_s: float) -> None:
-            def decide() -> None:
-                work.used_s += used_s
-
-            await queue.run(name, 0, decide)
-            ended.append(name)
-
-        for _ in range(10):
-            await use("steady", 5.0)
-        running = asyncio.create_task(queue.run("steady", 0, work.named("first")))
-        await work.has_started(1)
-        names = ["back"] * 4 + ["steady"] * 4
-        tasks = [asyncio.create_task(use(name, 1.0)) for name in names]
-        await until(lambda: queue.waiting == len(names))
-        ended.clear()
-        work.end("first")
-        await asyncio.gather(running, *tasks)
-        assert ended == ["back", "steady"] * 4
-        queue.close()
-
-    run(test)
-
-
-def test_abandoned_decision_stops() -> None:
+async def test_abandoned_decision_stops() -> None:
     """If a client leaves, its decision ends between two stages, and its thread is free again."""
+    queue, begun, stopped = DecisionQueue(1, 10, 10.0), threading.Event(), threading.Event()
 
-    async def test() -> None:
-        queue, begun, stopped = DecisionQueue(1, 10, 10.0), threading.Event(), threading.Event()
+    def decide() -> None:
+        begun.set()
+        try:
+            while True:
+                stop_if_abandoned()
+                time.sleep(0.001)
+        except AbandonedError:
+            stopped.set()
+            raise
 
-        def decide() -> None:
-            begun.set()
-            try:
-                while True:
-                    stop_if_abandoned()
-                    time.sleep(0.001)
-            except AbandonedError:
-                stopped.set()
-                raise
-
-        left = asyncio.create_task(queue.run("a", 0, decide))
-        await asyncio.to_thread(begun.wait, 10)
-        left.cancel()
-        assert await queue.run("b", 0, divmod, 7, 2) == (3, 1)
-        assert stopped.is_set()
-        queue.close()
-
-    run(test)
+    left = asyncio.create_task(queue.run("a", 0, decide))
+    await asyncio.to_thread(begun.wait, 10)
+    left.cancel()
+    assert await queue.run("b", 0, divmod, 7, 2) == (3, 1)
+    assert stopped.is_set()
+    queue.close()
 
 
-def test_large_bodies_do_not_occupy_all_threads() -> None:
+async def test_large_bodies_do_not_occupy_all_threads() -> None:
     """They are read one after the other, while small ones have their own threads."""
-
-    async def test() -> None:
-        queue, work = DecisionQueue(1, 10, 10.0), Work()
-        sizes = {"large0": LARGE_BYTES + 1, "large1": LARGE_BYTES + 1, "small": LARGE_BYTES}
-        tasks = [asyncio.create_task(queue.run("a", sizes[n], work.named(n))) for n in sizes]
-        await work.has_started(2)
-        assert work.started == ["large0", "small"]
-        work.end(*sizes)
-        assert await asyncio.gather(*tasks) == list(sizes)
-        queue.close()
-
-    run(test)
+    queue, work = DecisionQueue(1, 10, 10.0), Work()
+    sizes = {"large0": LARGE_BYTES + 1, "large1": LARGE_BYTES + 1, "small": LARGE_BYTES}
+    tasks = [asyncio.create_task(queue.run("a", sizes[n], work.named(n))) for n in sizes]
+    await work.has_started(2)
+    assert work.started == ["large0", "small"]
+    work.end(*sizes)
+    assert await asyncio.gather(*tasks) == list(sizes)
+    queue.close()
 
 
-def test_place_is_freed_when_its_client_disconnects() -> None:
+async def test_place_is_freed_when_its_client_disconnects() -> None:
     """The client's decision leaves the queue, and later decisions do not wait for it."""
-
-    async def test() -> None:
-        queue, work = DecisionQueue(1, 2, 10.0), Work()
-        running = asyncio.create_task(queue.run("a", 0, work.named("running")))
-        await work.has_started(1)
-        leaving = [asyncio.create_task(queue.run("a", 0, work.named(f"left{i}"))) for i in range(2)]
-        await until(lambda: queue.waiting == 2)
-        for task in leaving:
-            task.cancel()
-        await asyncio.wait(leaving)
-        assert queue.waiting == 0
-        last = asyncio.create_task(queue.run("a", 0, work.named("last")))
-        work.end("running", "last")
-        assert [await running, await last] == ["running", "last"]
-        assert work.started == ["running", "last"]
-        queue.close()
-
-    run(test)
+    queue, work = DecisionQueue(1, 2, 10.0), Work()
+    running = asyncio.create_task(queue.run("a", 0, work.named("running")))
+    await work.has_started(1)
+    leaving = [asyncio.create_task(queue.run("a", 0, work.named(f"left{i}"))) for i in range(2)]
+    await until(lambda: queue.waiting == 2)
+    for task in leaving:
+        task.cancel()
+    await asyncio.wait(leaving)
+    assert queue.waiting == 0
+    last = asyncio.create_task(queue.run("a", 0, work.named("last")))
+    work.end("running", "last")
+    assert [await running, await last] == ["running", "last"]
+    assert work.started == ["running", "last"]
+    queue.close()
 
 
-def test_thread_is_freed_when_its_function_returns() -> None:
-    """A disconnect does not free the thread: there are never more threads than allowed."""
-
-    async def test() -> None:
-        queue, work = DecisionQueue(1, 10, 10.0), Work()
-        left = asyncio.create_task(queue.run("a", 0, work.named("left")))
-        await work.has_started(1)
-        left.cancel()
-        done, _ = await asyncio.wait([left], timeout=30)
-        assert done == {left}  # the function still runs
-        following = asyncio.create_task(queue.run("a", 0, work.named("following")))
-        await until(lambda: queue.waiting == 1)
-        assert work.started == ["left"]
-        work.end("left", "following")
-        assert await following == "following"
-        assert await queue.run("a", 0, work.named("following")) == "following"
-        queue.close()
-
-    run(test)
-
-
-def test_thread_is_passed_on_if_its_client_disconnects_simultaneously() -> None:
+async def test_thread_is_passed_on_if_its_client_disconnects_simultaneously() -> None:
     """Whether the place or the cancellation comes first, no thread is lost."""
-
-    async def test() -> None:
-        queue, work = DecisionQueue(1, 100, 10.0), Work()
-        for _ in range(20):
-            work.started.clear()
-            running = asyncio.create_task(queue.run("a", 0, work.named("running")))
-            waiting = [asyncio.create_task(queue.run("a", 0, work.named("w"))) for _ in range(3)]
-            await work.has_started(1)
-            work.end("running", "w")
-            await running  # the next one has its thread now, or gets it at this moment
-            waiting[0].cancel()
-            await asyncio.wait(waiting)
-            assert queue.waiting == 0
-        assert await queue.run("a", 0, work.named("w")) == "w"
-        queue.close()
-
-    run(test)
-
-
-def test_full_queue_has_room_for_callers_with_few_decisions() -> None:
-    """The caller with most decisions loses its latest; one that would exceed it is refused."""
-
-    async def test() -> None:
-        queue, work = DecisionQueue(1, 4, 10.0), Work()
+    queue, work = DecisionQueue(1, 100, 10.0), Work()
+    for _ in range(20):
+        work.started.clear()
         running = asyncio.create_task(queue.run("a", 0, work.named("running")))
+        waiting = [asyncio.create_task(queue.run("a", 0, work.named("w"))) for _ in range(3)]
         await work.has_started(1)
-        flood = [asyncio.create_task(queue.run("a", 0, work.named("flood"))) for _ in range(4)]
-        await until(lambda: queue.waiting == 4)
-        with pytest.raises(OverloadedError):
-            await queue.run("a", 0, work.named("flood"))
-        others = [asyncio.create_task(queue.run("b", 0, work.named("other"))) for _ in range(2)]
-        await until(lambda: sum(task.done() for task in flood) == 2)
-        assert [task.done() for task in flood] == [False, False, True, True]
-        assert all(isinstance(task.exception(), OverloadedError) for task in flood[2:])
-        with pytest.raises(OverloadedError):
-            await queue.run("b", 0, work.named("other"))
-        work.end("running", "flood", "other")
-        assert await asyncio.gather(running, *flood[:2], *others)
-        queue.close()
-
-    run(test)
-
-
-def test_waiting_time_is_limited() -> None:
-    """A decision that does not start in time is refused, and leaves the queue."""
-
-    async def test() -> None:
-        queue, work = DecisionQueue(1, 4, 0.05), Work()
-        running = asyncio.create_task(queue.run(None, 0, work.named("running")))
-        await work.has_started(1)
-        with pytest.raises(OverloadedError) as caught:
-            await queue.run(None, 0, work.named("late"))
-        assert caught.value.reason == "decisions_queued"
+        work.end("running", "w")
+        await running  # the next one has its thread now, or gets it at this moment
+        waiting[0].cancel()
+        await asyncio.wait(waiting)
         assert queue.waiting == 0
-        work.end("running")
-        assert await running == "running"
-        queue.close()
-
-    run(test)
+    assert await queue.run("a", 0, work.named("w")) == "w"
+    queue.close()
 
 
-def test_failure_frees_the_thread() -> None:
-    """The caller handles the error."""
+async def test_full_queue_has_room_for_callers_with_few_decisions() -> None:
+    """The caller with most decisions loses its latest; one that would exceed it is refused."""
+    queue, work = DecisionQueue(1, 4, 10.0), Work()
+    running = asyncio.create_task(queue.run("a", 0, work.named("running")))
+    await work.has_started(1)
+    flood = [asyncio.create_task(queue.run("a", 0, work.named("flood"))) for _ in range(4)]
+    await until(lambda: queue.waiting == 4)
+    with pytest.raises(OverloadedError):
+        await queue.run("a", 0, work.named("flood"))
+    others = [asyncio.create_task(queue.run("b", 0, work.named("other"))) for _ in range(2)]
+    await until(lambda: sum(task.done() for task in flood) == 2)
+    assert [task.done() for task in flood] == [False, False, True, True]
+    assert all(isinstance(task.exception(), OverloadedError) for task in flood[2:])
+    with pytest.raises(OverloadedError):
+        await queue.run("b", 0, work.named("other"))
+    work.end("running", "flood", "other")
+    assert await asyncio.gather(running, *flood[:2], *others)
+    queue.close()
 
-    async def test() -> None:
-        queue = DecisionQueue(1, 4, 1.0)
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError):
-                await queue.run("a", 0, divmod, 1, 0)
-        assert await queue.run("a", 0, divmod, 7, 2) == (3, 1)
-        queue.close()
 
-    run(test)
+async def test_waiting_time_is_limited() -> None:
+    """A decision that does not start in time is refused, and leaves the queue."""
+    queue, work = DecisionQueue(1, 4, 0.05), Work()
+    running = asyncio.create_task(queue.run(None, 0, work.named("running")))
+    await work.has_started(1)
+    with pytest.raises(OverloadedError) as caught:
+        await queue.run(None, 0, work.named("late"))
+    assert caught.value.reason == "decisions_queued"
+    assert queue.waiting == 0
+    work.end("running")
+    assert await running == "running"
+    queue.close()

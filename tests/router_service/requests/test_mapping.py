@@ -232,13 +232,6 @@ def test_artifact_without_ids_maps_by_name(tmp_path: Path) -> None:
     assert "if it is one of the arms medium, map it in router.arms" in found.unrouted[0].remedy
 
 
-def test_sandbox_answers_for_every_arm() -> None:
-    """No id is needed where no real model is called."""
-    ours = frontier()
-    found = map_models(Settings.sandbox("http://h", ours.arms), ours)
-    assert found.models == dict(zip(ours.arms, ours.arms, strict=True))
-
-
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

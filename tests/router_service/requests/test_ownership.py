@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from router_service.core.decision_record import Storable
 from router_service.core.errors import StoreError
 from router_service.requests.ownership import (
-    MAX_ID_CHARACTERS,
     ObjectAccess,
     UpstreamObjectIndex,
 )
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore, UpstreamObject
+
+pytestmark = pytest.mark.anyio
 
 HELD = UpstreamObject(id="resp_1", model="m", deployment_id="d")
 
@@ -58,80 +57,32 @@ def replica(shared: Shared) -> UpstreamObjectIndex:
     return UpstreamObjectIndex(memory(), GuardedStore(shared, lambda _: None))
 
 
-def test_known_objects_are_not_looked_up() -> None:
-    """A response that this replica relayed is found without the shared store."""
-
-    async def check() -> None:
-        shared = Shared()
-        held = replica(shared)
-        held.remember(HELD)
-        assert held.find("resp_1") == HELD
-        assert await held.fetch("resp_1") == HELD
-        assert shared.asked == []
-
-    asyncio.run(check())
-
-
-def test_objects_of_another_replica_are_fetched_once() -> None:
+async def test_objects_of_another_replica_are_fetched_once() -> None:
     """They are read from the shared store and then kept in memory."""
-
-    async def check() -> None:
-        shared = Shared()
-        one, other = replica(shared), replica(shared)
-        one.remember(HELD)
-        await one.aclose()
-        assert other.find("resp_1") is None
-        assert await other.fetch("resp_1") == HELD
-        assert other.find("resp_1") == HELD
-        assert await other.fetch("resp_1") == HELD
-        assert shared.asked == ["resp_1"]
-
-    asyncio.run(check())
+    shared = Shared()
+    one, other = replica(shared), replica(shared)
+    one.remember(HELD)
+    await one.aclose()
+    assert other.find("resp_1") is None
+    assert await other.fetch("resp_1") == HELD
+    assert other.find("resp_1") == HELD
+    assert await other.fetch("resp_1") == HELD
+    assert shared.asked == ["resp_1"]
 
 
-def test_unknown_objects_are_none() -> None:
-    """An id that is too long is not looked up."""
-
-    async def check() -> None:
-        shared = Shared()
-        held = replica(shared)
-        assert await held.fetch("resp_none") is None
-        assert await held.fetch("x" * (MAX_ID_CHARACTERS + 1)) is None
-        assert shared.asked == ["resp_none"]
-        assert await UpstreamObjectIndex(memory()).fetch("resp_none") is None
-
-    asyncio.run(check())
-
-
-def test_an_unreachable_store_is_an_error() -> None:
-    """It is distinguished from an unknown object."""
-
-    async def check() -> None:
-        shared = Shared()
-        shared.is_away = True
-        with pytest.raises(StoreError):
-            await replica(shared).fetch("resp_1")
-
-    asyncio.run(check())
-
-
-def test_the_first_creator_stays_the_owner() -> None:
+async def test_the_first_creator_stays_the_owner() -> None:
     """An upstream that returns an id to another key changes nothing in either store."""
-
-    async def check() -> None:
-        shared = Shared()
-        one, other = replica(shared), replica(shared)
-        mine = HELD.model_copy(update={"owner": "team-a"})
-        theirs = HELD.model_copy(update={"owner": "team-b"})
-        one.remember(mine)
-        one.remember(theirs)
-        assert one.find("resp_1") == mine
-        await one.aclose()
-        other.remember(theirs)
-        await other.aclose()
-        assert await replica(shared).fetch("resp_1") == mine
-
-    asyncio.run(check())
+    shared = Shared()
+    one, other = replica(shared), replica(shared)
+    mine = HELD.model_copy(update={"owner": "team-a"})
+    theirs = HELD.model_copy(update={"owner": "team-b"})
+    one.remember(mine)
+    one.remember(theirs)
+    assert one.find("resp_1") == mine
+    await one.aclose()
+    other.remember(theirs)
+    await other.aclose()
+    assert await replica(shared).fetch("resp_1") == mine
 
 
 @pytest.mark.parametrize("identifier", ["", "x" * 201, "x" * 900_000, "a\nb", "\ud800", "\0"])

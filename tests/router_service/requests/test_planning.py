@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import pytest
 
 from router_service.apis.capabilities import Capabilities
-from router_service.artifact import SHIPPED, Artifact
-from router_service.core.errors import InvalidRequestError, OverloadedError
-from router_service.core.reasons import Reason
-from router_service.core.resources import Timer
 from router_service.policies.costs import Price
-from router_service.requests.deciding import AT_ONCE_BYTES, plan_request
-from router_service.requests.limits import DecisionQueue
 from router_service.requests.parsing import Endpoint, parse_request, unrouted
-from router_service.requests.planning import Plan, Planner
+from router_service.requests.planning import Planner
 from router_service.requests.pool import Pool
-from router_service.router import Router
 from router_service.runtime.engine import make_planner
-from router_service.runtime.gateway import Gateway
 from router_service.settings import Settings
 from tests.bodies import ASK, BODY
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
@@ -33,113 +22,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class CountingQueue(DecisionQueue):
-    """Queue that runs thread work at once, and counts it."""
-
-    def __init__(self) -> None:
-        super().__init__(threads=1, max_waiting=0, max_wait_s=0)
-        self.hops = 0
-        self.is_full = False
-
-    async def run(
-        self,
-        caller: str | None,
-        size_bytes: int,
-        decide: Callable[P, T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run the function here, or refuse it."""
-        del caller, size_bytes
-        if self.is_full:
-            raise OverloadedError("decisions_queued", "Too many requests wait for a decision.")
-        self.hops += 1
-        return decide(*args, **kwargs)
-
-
-def counting_gateway(router: Router) -> tuple[Gateway, CountingQueue]:
-    """Return a gateway, and the queue with which it plans."""
-    arms = router.artifact.manifest.arms
-    gateway = Gateway(Settings.sandbox("http://127.0.0.1:9/v1", arms), router)
-    gateway.decisions = queue = CountingQueue()
-    return gateway, queue
-
-
-def planned(router: Router, *bodies: bytes) -> tuple[int, list[tuple[Plan, list[str]]]]:
-    """Plan these bodies in order, each with its stages, and return how many hops that took."""
-
-    async def plan() -> tuple[int, list[tuple[Plan, list[str]]]]:
-        gateway, queue = counting_gateway(router)
-        plans: list[tuple[Plan, list[str]]] = []
-        for each in bodies:
-            timer = Timer(time.perf_counter)
-            plan = await plan_request(gateway, gateway.engine, CHAT, each, timer=timer)
-            plans.append((plan, [str(stage.name) for stage in timer.stages]))
-        return queue.hops, plans
-
-    return asyncio.run(plan())
-
-
 def body(**fields: object) -> bytes:
     """Return a chat request with these fields."""
     return json.dumps({**BODY, **fields}).encode()
-
-
-def large(small: bytes) -> bytes:
-    """Return the same request, too large to be parsed on the event loop."""
-    return small + b" " * AT_ONCE_BYTES
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [({"model": "small"}, Reason.PINNED), ({"tools": []}, Reason.CHAT)],
-)
-def test_unrouted_requests_need_no_thread(fields: dict[str, object], reason: Reason) -> None:
-    """Named models and chat without tools need no thread, unless the body is large."""
-    hops, ((plan, stages),) = planned(FakeRouter(), body(**fields))
-    assert (plan.reason, hops, stages) == (reason, 0, ["parse"])
-    hops, ((plan, stages),) = planned(FakeRouter(), large(body(**fields)))
-    assert (plan.reason, hops, stages) == (reason, 1, ["queue", "parse"])
-
-
-def test_prediction_runs_once_and_in_a_thread() -> None:
-    """A repeated request gets the same decision without a thread, also as a large body."""
-    small = body()
-    hops, plans = planned(Router(Artifact.load(SHIPPED)), small, small, large(small))
-    (first, stages), (again, later_stages), (large_one, large_stages) = plans
-    assert hops == 2
-    assert stages == ["parse", "queue", "pack", "classify", "select"]
-    assert later_stages == ["parse", "select"]
-    assert large_stages == ["queue", "parse", "select"]
-    assert first.decision is not None
-    for plan in (again, large_one):
-        assert plan.decision == first.decision
-        assert plan.candidates == first.candidates
-
-
-def test_large_body_is_parsed_and_predicted_in_one_hop() -> None:
-    """A large body that the model has not seen takes one hop to a thread, not two."""
-    hops, ((_, stages),) = planned(Router(Artifact.load(SHIPPED)), large(body()))
-    assert hops == 1
-    assert stages == ["queue", "parse", "pack", "classify", "select"]
-
-
-def test_invalid_and_overloaded_requests_are_refused() -> None:
-    """An invalid request is refused at once; a full queue refuses only what needs the model."""
-
-    async def check() -> None:
-        gateway, queue = counting_gateway(FakeRouter())
-        for refused in (b"{", body(model="switchcraft:none")):
-            with pytest.raises(InvalidRequestError):
-                await plan_request(gateway, gateway.engine, CHAT, refused)
-        assert queue.hops == 0
-        queue.is_full = True
-        with pytest.raises(OverloadedError):
-            await plan_request(gateway, gateway.engine, CHAT, body())
-        plan = await plan_request(gateway, gateway.engine, CHAT, body(model="small"))
-        assert plan.candidates
-
-    asyncio.run(check())
 
 
 PROMPT = {"model": "small", "messages": ASK}

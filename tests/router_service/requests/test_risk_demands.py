@@ -7,9 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.core.errors import ConfigError
 from router_service.core.reasons import Reason
-from router_service.policies.risk import Risk
 from router_service.requests.parsing import parse_request
 from router_service.requests.planning import Plan, PolicyHeaders
 from router_service.requests.pool import Pool
@@ -90,14 +88,6 @@ def test_destructive_tools_have_a_policy_unless_the_request_names_one() -> None:
         assert str(plan(settings, tool, policy).policy) == used
 
 
-def test_risk_is_only_determined_if_a_level_demands_something() -> None:
-    """Without demands no time is spent on the tools."""
-    assert plan(RiskSettings(), "delete_rows").risk is None
-    assert plan(RiskSettings.model_validate(level(policy="quality")), "get_a").risk is (
-        Risk.READ_ONLY
-    )
-
-
 def test_requests_with_a_demand_are_not_explored() -> None:
     """A random arm would break the demand."""
     settings = RiskSettings.model_validate(level(min_probability=0.8))
@@ -105,9 +95,3 @@ def test_requests_with_a_demand_are_not_explored() -> None:
         decision = plan(settings, "delete_rows", exploration_share=1.0).decision
         assert decision is not None
         assert (decision.arm, decision.propensity) == ("large", 1.0)
-
-
-def test_unknown_policy_of_a_level_is_a_configuration_error() -> None:
-    """The error names the setting."""
-    with pytest.raises(ConfigError, match=r"router\.risk\.destructive\.policy"):
-        plan(RiskSettings.model_validate(level(policy="theta=2")), "get_rows")

@@ -10,7 +10,6 @@ import pytest
 from router_service.access.key import Key
 from router_service.artifact import SHIPPED
 from router_service.core.errors import (
-    ConfigError,
     ModelNotAllowedError,
     ModelNotFoundError,
     UnpricedModelError,
@@ -42,8 +41,6 @@ router_settings:
   model_group_alias: {fable: anthropic/claude-sonnet-4-5}
   fallbacks: [{"anthropic/*": [gpt-5.2, openai/gpt-4o]}]
 """
-
-Load = Callable[[str], Pool]
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +108,6 @@ def test_a_clients_marker_is_no_part_of_a_name(plan_with: PlanWith) -> None:
     assert planner.unalias("gpt-5.2[1m]") == "gpt-5.2[1m]"
 
 
-def test_text_of_each_star_is_inserted_in_order(plan_with: PlanWith) -> None:
-    """LiteLLM's example: the texts replace the stars of the upstream's model."""
-    pool, _ = plan_with(LITELLM + "router: {unknown_prices: allow}")
-    [deployment] = pool.models["fo::hi::static::there"].deployments
-    assert deployment.upstream_model == "fo::hi::static::there"
-    assert pool.models["fo::hi::static::there"].price is None
-
-
 def test_names_that_no_wildcard_can_serve_do_not_exist(plan_with: PlanWith) -> None:
     """A name without a provider, the router's own name and a pattern are no wildcard's models."""
     pool, planner = plan_with(LITELLM)
@@ -172,25 +161,6 @@ def test_keys_may_be_restricted_to_wildcards(plan_with: PlanWith) -> None:
     assert planner.models_for("openai/gpt-4o", one)
     with pytest.raises(ModelNotAllowedError):
         planner.models_for("openai/gpt-4o-mini", one)
-
-
-def test_settings_may_name_a_wildcards_model(plan_with: PlanWith) -> None:
-    """Requests without tools may go to a model that only a wildcard serves."""
-    pool, _ = plan_with(LITELLM + "router: {chat_model: openai/gpt-4o-mini}")
-    assert [model.name for model in pool.chat_models][:1] == ["openai/gpt-4o-mini"]
-    with pytest.raises(
-        ConfigError, match=r"router\.chat_model: the price of 'openai/x' is unknown"
-    ):
-        plan_with(LITELLM + "router: {chat_model: openai/x}")
-
-
-def test_file_with_only_wildcards_is_served(plan_with: PlanWith) -> None:
-    """The gateway forwards by name; the router has no model to choose."""
-    pool, planner = plan_with(
-        'model_list: [{model_name: "openai/*", litellm_params: {model: "openai/*"}}]'
-    )
-    assert planner.names == ()
-    assert pool.models["openai/gpt-5-mini"].deployments[0].upstream_model == "gpt-5-mini"
 
 
 def test_wildcard_of_a_platform_has_the_platforms_addresses(plan_with: PlanWith) -> None:

@@ -12,8 +12,6 @@ import httpx
 import pytest
 import trustme
 import uvloop
-from hypothesis import given
-from hypothesis import strategies as st
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
@@ -21,9 +19,7 @@ from router_service.upstream.connection import (
     MAX_FRAMING_BYTES,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
-    MAX_INFORMATIONAL,
     MAX_PASSED_BYTES,
-    MAX_UNREAD_BYTES,
     Connection,
     HttpRequest,
     Proxy,
@@ -32,6 +28,8 @@ from router_service.upstream.connection import (
     transport_to,
 )
 from tests.attacks import CHUNK_SIZES, LENGTHS
+
+pytestmark = pytest.mark.anyio
 
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -74,20 +72,13 @@ def exchange(data: bytes, packet_bytes: int) -> tuple[int, bytes, int]:
 
 TOO_MUCH = {
     "trailers": CHUNKED + b"0\r\n" + b"a:b\r\n" * 200_000,
-    "trailers after content": CHUNKED + b"1\r\nx\r\n0\r\n" + b"a:b\r\n" * 200_000,
     "a trailer's value": CHUNKED + b"0\r\na:" + b"x" * 1_000_000,
-    "a trailer's name": CHUNKED + b"0\r\n" + b"x" * 1_000_000,
     "a chunk extension": CHUNKED + b"1;" + b"x" * 1_000_000,
-    "chunk extensions": CHUNKED + (b"1;" + b"x" * 1000 + b"\r\ny\r\n") * 1000,
-    "zeros of a chunk size": CHUNKED + b"0" * 1_000_000,
     "headers": HEAD + b"a:b\r\n" * 200_000,
     "headers of a whole answer": HEAD + b"a:b\r\n" * MAX_HEADERS + b"content-length: 0\r\n\r\n",
     "a value of a whole answer": (
         HEAD + b"a:" + b"x" * MAX_HEAD_BYTES + b"\r\ncontent-length: 0\r\n\r\n"
     ),
-    "a header's value": HEAD + b"a:" + b"x" * 1_000_000,
-    "a header's name": HEAD + b"x" * 1_000_000,
-    "a reason": b"HTTP/1.1 200 " + b"x" * 1_000_000,
     "informational answers": b"HTTP/1.1 102 P\r\n\r\n" * 50_000 + OK,
     "headers of informational answers": b"HTTP/1.1 103 P\r\n" + b"a:b\r\n" * 200_000 + b"\r\n" + OK,
 }
@@ -107,9 +98,7 @@ def test_only_bodies_are_unlimited(what: str, packet_bytes: int) -> None:
     "answer",
     [
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n" + OK,
-        b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + OK,
         b"HTTP/1.1 103 Early Hints\r\ncontent-length: 5\r\n\r\nhello" + OK,
-        b"HTTP/1.1 103 Early Hints\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n" + OK,
     ],
 )
 def test_informational_responses_have_neither_body_nor_upgrade(
@@ -134,40 +123,6 @@ def test_body_after_status_204_is_dropped(framing: bytes, packet_bytes: int) -> 
     assert exchange(answer, packet_bytes)[:2] == (204, b"")
 
 
-@pytest.mark.parametrize("packet_bytes", [1, 250_000])
-def test_responses_within_the_limits_are_read(packet_bytes: int) -> None:
-    """Many headers, hints, tiny chunks and large trailers are accepted."""
-    answer = (
-        b"HTTP/1.1 102 Processing\r\n\r\n" * MAX_INFORMATIONAL
-        + HEAD
-        + b"x-header: y\r\n" * (MAX_HEADERS - 1)
-        + b"transfer-encoding: chunked\r\n\r\n"
-        + b"00000001;sha=0\r\nx\r\n" * 100
-        + b"0\r\ntrailer: "
-        + b"y" * (MAX_FRAMING_BYTES - 1000)
-        + b"\r\n\r\n"
-    )
-    assert exchange(answer, packet_bytes)[:2] == (200, b"x" * 100)
-
-
-def test_large_body_is_read_in_parts() -> None:
-    """A read returns at most 64 KB, so that other requests are served in between."""
-    size = 250_000
-
-    async def run() -> list[int]:
-        connection = Connection()
-        await connection.send("m", b"", b"", None)
-        connection.data_received(HEAD + b"content-length: %d\r\n\r\n" % size + bytes(size))
-        await connection.read_head()
-        sizes = []
-        while part := await connection.read():
-            sizes.append(len(part))
-        return sizes
-
-    sizes = asyncio.run(run())
-    assert (sum(sizes), max(sizes)) == (size, 64 * 1024)
-
-
 def chunk(part: bytes) -> bytes:
     """Return a part of a body as a chunk."""
     return b"%x\r\n%b\r\n" % (len(part), part)
@@ -188,78 +143,49 @@ async def begun() -> Connection:
     return connection
 
 
-def test_parts_are_passed_on_while_a_read_waits() -> None:
+async def test_parts_are_passed_on_while_a_read_waits() -> None:
     """The read returns what is not taken, what is long, and what arrives with the end."""
+    connection, taken = await begun(), list[bytes]()
 
-    async def run() -> None:
-        connection, taken = await begun(), list[bytes]()
+    def take(part: bytes) -> bool:
+        if part == b"refused":
+            return False
+        taken.append(part)
+        return True
 
-        def take(part: bytes) -> bool:
-            if part == b"refused":
-                return False
-            taken.append(part)
-            return True
-
-        connection.on_part = take
-        connection.data_received(chunk(b"early"))
-        assert await connection.read() == b"early"
-        reading = await waiting(connection)
-        for part in (b"one", b"two", b"refused", b"later"):
-            connection.data_received(chunk(part))
-        assert (await reading, taken) == (b"refusedlater", [b"one", b"two"])
-        reading = await waiting(connection)
-        connection.data_received(chunk(bytes(MAX_PASSED_BYTES + 1)))
-        assert len(await reading) == MAX_PASSED_BYTES + 1
-        reading = await waiting(connection)
-        connection.data_received(chunk(b"last") + b"0\r\n\r\n")
-        assert (await reading, await connection.read()) == (b"last", b"")
-        assert (taken, connection.is_at_end) == ([b"one", b"two"], True)
-
-    asyncio.run(run())
+    connection.on_part = take
+    connection.data_received(chunk(b"early"))
+    assert await connection.read() == b"early"
+    reading = await waiting(connection)
+    for part in (b"one", b"two", b"refused", b"later"):
+        connection.data_received(chunk(part))
+    assert (await reading, taken) == (b"refusedlater", [b"one", b"two"])
+    reading = await waiting(connection)
+    connection.data_received(chunk(bytes(MAX_PASSED_BYTES + 1)))
+    assert len(await reading) == MAX_PASSED_BYTES + 1
+    reading = await waiting(connection)
+    connection.data_received(chunk(b"last") + b"0\r\n\r\n")
+    assert (await reading, await connection.read()) == (b"last", b"")
+    assert (taken, connection.is_at_end) == ([b"one", b"two"], True)
 
 
 @pytest.mark.parametrize("is_raised", [True, False])
-def test_a_read_raises_the_errors_of_parts_that_were_passed_on(is_raised: bool) -> None:
+async def test_a_read_raises_the_errors_of_parts_that_were_passed_on(is_raised: bool) -> None:
     """Otherwise, nobody would learn that an answer cannot be used, or that the gateway failed."""
+    connection = await begun()
 
-    async def run() -> None:
-        connection = await begun()
+    def take(_: bytes) -> bool:
+        if is_raised:
+            raise LookupError
+        connection.stop_reading(LookupError())
+        return True
 
-        def take(_: bytes) -> bool:
-            if is_raised:
-                raise LookupError
-            connection.stop_reading(LookupError())
-            return True
-
-        connection.on_part = take
-        reading = await waiting(connection)
-        connection.data_received(chunk(b"one"))
-        with pytest.raises(LookupError):
-            await reading
-        assert not connection.is_reusable
-
-    asyncio.run(run())
-
-
-@given(
-    st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 20)), max_size=20),
-    st.lists(st.integers(1, 40), min_size=1),
-)
-def test_packet_boundaries_do_not_matter(chunks: list[tuple[bytes, int]], cuts: list[int]) -> None:
-    """A chunked body is the same however it is split."""
-    framed = b"".join(b"%x;e%s\r\n%s\r\n" % (len(c), b"e" * n, c) for c, n in chunks)
-    data = CHUNKED + framed + b"0\r\na: b\r\n\r\n"
-
-    async def run() -> tuple[int, bytes]:
-        connection, start = Connection(), 0
-        await connection.send("m", b"", b"", None)
-        while start < len(data):
-            for cut in cuts:
-                connection.data_received(data[start : start + cut])
-                start += cut
-        return await read(connection)
-
-    assert asyncio.run(run()) == (200, b"".join(chunk for chunk, _ in chunks))
+    connection.on_part = take
+    reading = await waiting(connection)
+    connection.data_received(chunk(b"one"))
+    with pytest.raises(LookupError):
+        await reading
+    assert not connection.is_reusable
 
 
 @asynccontextmanager
@@ -334,7 +260,6 @@ async def asked(*answers: bytes) -> tuple[int, bytes]:
     [
         OK,
         b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + OK,
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n" + OK,
         CHUNKED + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\ntrailer: 1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n\r\n{}",
         b"HTTP/1.0 200 OK\r\n\r\n{}",
@@ -365,27 +290,6 @@ def test_incomplete_or_invalid_http_is_an_error(answer: bytes) -> None:
     """Neither an answer that ends too early nor one that is not HTTP counts as a good one."""
     with pytest.raises(UpstreamError, match="broke the connection"):
         asyncio.run(asked(answer))
-
-
-def test_defect_of_the_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """An error of our own while a response is read ends the exchange, and can be found."""
-
-    class Defective(Connection):
-        """Connection with a defect."""
-
-        def on_body(self, data: bytes) -> None:
-            raise KeyError(data, "a defect")
-
-    async def run() -> None:
-        connection = Defective()
-        await connection.send("m", b"", b"", None)
-        connection.data_received(OK)
-        await read(connection)
-
-    with pytest.raises(UpstreamError, match="does not speak HTTP"):
-        asyncio.run(run())
-    assert "a defect" in caplog.text
-    assert "on_body" in caplog.text  # the traceback
 
 
 def test_connection_is_reused_after_a_whole_answer() -> None:
@@ -432,20 +336,6 @@ def test_a_request_may_need_a_new_connection() -> None:
     assert connections == [2, 1, 2]
 
 
-@pytest.mark.parametrize("late", [b"", OK])
-def test_stale_connections_are_not_reused(late: bytes) -> None:
-    """A connection that was closed, or that received unexpected bytes, serves no other request."""
-
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await answering(OK + late)(reader, writer)
-
-    async def exchange() -> list[bytes]:
-        async with upstream(play) as url, transport_of(url) as transport:
-            return [await whole(transport, await transport.send(outbound(url))) for _ in range(3)]
-
-    assert asyncio.run(exchange()) == [b"{}"] * 3
-
-
 def test_waits_for_connections_and_writes_time_out() -> None:
     """Timeouts apply if all connections are in use, or if the upstream stops reading a body."""
 
@@ -484,33 +374,6 @@ def test_early_answer_to_a_large_request_is_read() -> None:
             return answer.status, await whole(transport, answer)
 
     assert asyncio.run(exchange()) == (413, b"{}")
-
-
-@pytest.mark.slow
-def test_unread_answer_stays_at_the_upstream() -> None:
-    """A large body is received only as it is read, and then completely."""
-    size, written = 50_000_000, 0
-
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal written
-        await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
-        while written < size:
-            writer.write(b"x" * 100_000)
-            await writer.drain()
-            written += 100_000
-
-    async def exchange() -> tuple[int, int]:
-        async with upstream(play) as url, transport_of(url) as transport:
-            answer = await transport.send(outbound(url))
-            at_rest = -1
-            while at_rest != written:
-                at_rest = written
-                await asyncio.sleep(0.05)
-            return at_rest, len(await whole(transport, answer))
-
-    at_rest, read = asyncio.run(exchange())
-    assert (read, at_rest < size - MAX_UNREAD_BYTES) == (size, True)
 
 
 def test_header_with_a_line_break_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -618,20 +481,6 @@ def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> No
     assert b"proxy-authorization: Basic bWU6c2VjcmV0\r\n" in head
 
 
-def test_answers_through_a_proxy_have_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Endless informational responses are refused, even from a proxy."""
-    answer = b"HTTP/1.1 102 Processing\r\n\r\n" * 1000 + OK
-
-    async def exchange() -> None:
-        async with upstream(answering(answer)) as proxy:
-            monkeypatch.setenv("http_proxy", str(proxy))
-            transport = transport_to("http://upstream.example", httpx.create_ssl_context(), 1)
-            with pytest.raises(UpstreamError, match="informational"):
-                await transport.send(outbound(httpx.URL("http://upstream.example/v1/x")))
-
-    asyncio.run(exchange())
-
-
 def tunnelling(heads: list[bytes]) -> Play:
     """Return a proxy that opens tunnels and records the requests for them."""
 
@@ -697,9 +546,6 @@ def test_https_goes_through_a_tunnel(
     "answer",
     [
         b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n",
-        b"HTTP/1.1 102 Processing\r\n\r\n" * 200,
-        b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 100_000,
-        b"SSH-2.0-OpenSSH_9\r\n",
         b"",
     ],
 )
@@ -721,11 +567,3 @@ def test_refused_tunnel_is_a_proxy_error(answer: bytes) -> None:
                     await transport.send(outbound(origin))
 
     asyncio.run(exchange())
-
-
-def test_socks_proxies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SOCKS proxy in the environment is a proxy error, not a crash."""
-    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1")
-    transport = transport_to("https://upstream.example", httpx.create_ssl_context(), 1)
-    with pytest.raises(UpstreamError, match="'socks5'"):
-        asyncio.run(transport.send(outbound(httpx.URL("https://upstream.example"))))

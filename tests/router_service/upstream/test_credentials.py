@@ -137,19 +137,6 @@ def test_failed_renewal_keeps_the_old_credentials_until_they_expire(
     assert asyncio.run(source.wait()).value == "token-number-00005"
 
 
-def test_refused_credentials_are_renewed(
-    source: CredentialSource[str], vendor: Vendor, clock: Clock
-) -> None:
-    """An upstream's refusal causes one renewal, and not one for each request."""
-    asyncio.run(source.wait())
-    clock.now_s += RETRY_S
-    for _ in range(5):
-        source.refuse()
-    wait_for(lambda: getattr(source.current(), "value", "") == "token-number-00002", "renewed")
-    source.refuse()
-    assert vendor.calls == 2
-
-
 def test_waiting_request_can_leave(source: CredentialSource[str], vendor: Vendor) -> None:
     """A request that is cancelled does not cancel the fetch that others wait for."""
     gate = threading.Event()
@@ -166,13 +153,3 @@ def test_waiting_request_can_leave(source: CredentialSource[str], vendor: Vendor
         return await staying
 
     assert asyncio.run(ask()).value == "token-number-00001"
-
-
-def test_secrets_are_the_configured_and_the_current_ones(
-    source: CredentialSource[str],
-) -> None:
-    """Both are removed from what an upstream answers."""
-    asyncio.run(source.wait())
-    assert source.secrets is not None
-    text = f"{SECRET} and token-number-00001".encode()
-    assert source.secrets.redacted(text) == b"[redacted] and [redacted]"

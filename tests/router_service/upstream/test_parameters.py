@@ -91,14 +91,6 @@ def test_effort_joins_the_clients_reasoning_options(body: bytes, expected: bytes
     assert add_parameters(body, EFFORT, RESPONSES, "m") == expected
 
 
-def test_equal_names_deeper_in_the_body_do_not_count() -> None:
-    """A tool may have a parameter called `temperature`."""
-    body = b'{"tools":[{"temperature":1}],"messages":[{"content":"\\"temperature\\":1"}]}'
-    assert (
-        add_parameters(body, {"temperature": 0.5}, CHAT, "m") == b'{"temperature":0.5,' + body[1:]
-    )
-
-
 def test_a_name_that_is_too_frequent_to_search_is_not_added() -> None:
     """The request is sent as it is, instead of failing."""
     body = b'{"a":[' + b",".join([b'{"seed":1}'] * (MAX_KEYS + 1)) + b"]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,11 @@ import anthropic
 import httpx
 import openai
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from router_service.apis.parts import Text, ToolUse
 from router_service.check import Status, check
 from router_service.serving.app import create_app
 from router_service.settings import load_settings
-from router_service.upstream.bodies import may_be_repeated
 from router_service.upstream.platforms.registry import client_of
 from tests.clouds import azure, google
 from tests.clouds.aws import (
@@ -36,7 +31,6 @@ from tests.clouds.aws import (
     Aws,
     AwsError,
     event_message,
-    exception_message,
 )
 from tests.clouds.azure import Azure, served_over_tls
 from tests.clouds.google import Google, service_account
@@ -225,9 +219,7 @@ def test_nova_is_asked_with_converse(tmp_path: Path, aws: Aws) -> None:
 @pytest.mark.parametrize(
     ("params", "refusal"),
     [
-        ((f"aws_access_key_id: {KEY[0]}", "aws_secret_access_key: wrong-wrong-wrong"), "Signature"),
         (("aws_access_key_id: AKIANOBODY", f"aws_secret_access_key: {KEY[1]}"), "Unrecognized"),
-        ((*SIGNED, "aws_session_token: wrong-session-token"), "Unrecognized"),
         ((*SIGNED, "api_key: wrong-api-key-0123456789"), "Missing"),
     ],
 )
@@ -243,25 +235,6 @@ def test_refused_signature_is_the_gateways_problem(
     assert "the gateway's own credentials" in response.json()["error"]["message"]
     assert KEY[1] not in response.text
     assert refusal in aws.refused[0]
-
-
-def test_signature_is_for_the_region(tmp_path: Path, aws: Aws) -> None:
-    """A request that was signed for another region is refused."""
-    with served(aws) as endpoint:
-        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
-        text = text.replace(REGION, "eu-central-1")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            assert asked(url).status_code == 401
-    assert "InvalidSignature" in aws.refused[0]
-
-
-def test_bedrock_api_keys_need_no_signature(tmp_path: Path, aws: Aws) -> None:
-    """A key of Bedrock is sent as a bearer token."""
-    with served(aws) as endpoint:
-        text = bedrock_file(f"api_key: {API_KEY}", f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            assert asked(url).status_code == 200
-    assert aws.asked[0].key_id == API_KEY
 
 
 @pytest.mark.parametrize("is_web", [False, True])
@@ -292,30 +265,6 @@ def test_assumed_roles_are_renewed(tmp_path: Path, aws: Aws, is_web: bool) -> No
     assert call["RoleArn"] == "arn:aws:iam::123456789012:role/gateway"
     assert call["RoleSessionName"] == "my-session"
     assert call["Action"] == ("AssumeRoleWithWebIdentity" if is_web else "AssumeRole")
-
-
-def test_containers_credentials_are_found(
-    tmp_path: Path, aws: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without credentials in the file, AWS's chain finds those of the container."""
-    with served(aws) as endpoint:
-        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{endpoint}/container")
-        text = bedrock_file(f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            assert asked(url).status_code == 200
-            assert asked(url).status_code == 200
-    assert aws.container_calls == 1
-
-
-def test_profiles_credentials_are_found(tmp_path: Path, aws: Aws) -> None:
-    """A profile of AWS's files signs."""
-    (tmp_path / "aws-credentials").write_text(
-        f"[work]\naws_access_key_id = {KEY[0]}\naws_secret_access_key = {KEY[1]}\n"
-    )
-    with served(aws) as endpoint:
-        text = bedrock_file("aws_profile_name: work", f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            assert asked(url).status_code == 200
 
 
 def test_missing_credentials_fall_back(
@@ -350,16 +299,9 @@ router_settings:
     ("error", "status", "text"),
     [
         (AwsError(429, "ThrottlingException", "Too many tokens"), 429, "Too many tokens"),
-        (AwsError(400, "ValidationException", "bad field"), 400, "bad field"),
         (AwsError(400, "ServiceQuotaExceededException", "quota"), 429, "quota"),
         (AwsError(424, "ModelErrorException", "the model failed"), 500, "the model failed"),
         (AwsError(403, "AccessDeniedException", "no access"), 401, "own credentials"),
-        (AwsError(404, "ResourceNotFoundException", "no model"), 404, "no model"),
-        (
-            AwsError(400, "ValidationException", "Input is too long for requested model."),
-            400,
-            "Input is too long",
-        ),
     ],
 )
 def test_bedrocks_errors_keep_their_meaning(
@@ -376,41 +318,6 @@ def test_bedrocks_errors_keep_their_meaning(
     assert text in response.json()["error"]["message"]
 
 
-def test_exception_within_a_stream(tmp_path: Path, aws: Aws) -> None:
-    """Before the output, another attempt answers; after it, the stream ends with an error."""
-    throttled = exception_message("throttlingException", "Slow down")
-    plays = iter([0, -1, 3, -1])
-
-    def spoil(messages: list[bytes]) -> list[bytes]:
-        after = next(plays)
-        return messages if after < 0 else [*messages[:after], throttled]
-
-    aws.events = spoil
-    with served(aws) as endpoint:
-        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            first = asked(url, stream=True)
-            second = asked(url, stream=True)
-    assert "Hello" in first.text
-    assert "error" not in first.text
-    assert len(aws.asked) == 3
-    assert "Slow down" in second.text
-
-
-def test_broken_event_stream_is_a_failure(tmp_path: Path, aws: Aws) -> None:
-    """A stream that ends within a message, or whose checksum is wrong, ends with an error."""
-    last: Iterator[Callable[[bytes], bytes]]
-    last = iter([lambda message: message[:20], lambda message: message[:-1] + b"?"])
-    aws.events = lambda messages: [*messages[:3], next(last)(messages[3])]
-    with served(aws) as endpoint:
-        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            for _ in range(2):
-                response = asked(url, stream=True)
-                assert '"error"' in response.text
-                assert "[DONE]" not in response.text
-
-
 def inner(data: str) -> bytes:
     """Return the payload of a chunk of InvokeModel."""
     return json.dumps({"bytes": base64.b64encode(data.encode()).decode()}).encode()
@@ -423,28 +330,15 @@ def unreadable(event_type: str) -> dict[str, bytes]:
         ":message-type": "exception",
         ":exception-type": "throttlingException",
     }
-    payloads = [b"null", b"[]", b"5", b'"text"', b'{"bytes":5}', b"{}", b"\xff{", b""]
-    inners = ["null", "[1]", '"message_stop"', "5", "{}", '{"type":["a"]}', '{"type":"a\\nb"}', "{"]
     return {
-        **{f"payload {payload!r}": event_message(event, payload) for payload in payloads},
-        **{f"inner {data}": event_message(event, inner(data)) for data in inners},
+        **{f"payload {payload!r}": event_message(event, payload) for payload in (b"[]", b"\xff{")},
+        **{f"inner {data}": event_message(event, inner(data)) for data in ("5", '{"type":["a"]}')},
         "event type that is no text": event_message({**event, ":event-type": 7}, b"{}"),
-        "no event type": event_message({":message-type": "event"}, b"{}"),
         "no head": event_message({}, b"{}"),
-        "message type that is no text": event_message({":message-type": 1}, b"{}"),
-        "exception type that is no text": event_message({**exception, ":exception-type": 3}, b"{}"),
         "exception without a type": event_message({":message-type": "exception"}, b"{}"),
-        "error without a code": event_message({":message-type": "error"}, b""),
-        **{
-            f"exception with {payload!r}": event_message(exception, payload)
-            for payload in (b"null", b"[]", b'{"message":{"a":1}}', b"{}", b"")
-        },
-        **{
-            f"head without its last {cut} bytes": event_message(event, b"{}", cut_bytes=cut)
-            for cut in (3, len(event_type) + 1, len(event_type) + 5, 20, 30)
-        },
+        "exception": event_message(exception, b'{"message":{"a":1}}'),
+        "a cut head": event_message(event, b"{}", cut_bytes=len(event_type) + 1),
         "lengths that contradict each other": b"\0\0\0\x10\xff\xff\xff\xff" + bytes(8),
-        "no lengths": bytes(64),
     }
 
 
@@ -496,103 +390,25 @@ def test_unreadable_message_is_a_failure_of_the_upstream(
                 assert b"[DONE]" not in received, name
 
 
-def test_session_tokens_are_removed_from_answers(tmp_path: Path, aws: Aws) -> None:
-    """What an upstream repeats of temporary credentials reaches no client."""
+@pytest.mark.parametrize("token", ["another-web-identity-token", JWT])
+def test_tokens_from_files_are_not_logged(
+    tmp_path: Path, aws: Aws, caplog: pytest.LogCaptureFixture, token: str
+) -> None:
+    """A token server's error quotes a token; the log and the client's error do not."""
+    file = tmp_path / "token"
+    file.write_text(f"{token}\n")
     with served(aws) as endpoint:
         text = bedrock_file(
-            *SIGNED,
+            f"aws_web_identity_token: oidc/file/{file}",
             "aws_role_name: arn:aws:iam::123456789012:role/gateway",
             f"aws_sts_endpoint: {endpoint}",
             f"aws_bedrock_runtime_endpoint: {endpoint}",
         )
         with gateway(tmp_path / "config.yaml", text, {}) as url:
-            assert asked(url).status_code == 200
-            secret, token = aws.keys[aws.asked[0].key_id]
-            aws.parts = (Text(f"You sent {token}, signed with {secret}."),)
-            response = asked(url)
-    assert token is not None
-    assert token not in response.text
-    assert secret not in response.text
-    assert "[redacted]" in response.text
-
-
-@pytest.mark.parametrize("token", ["another-web-identity-token", JWT])
-@pytest.mark.parametrize("source", ["setting", "environment", "unknown"])
-def test_tokens_from_files_are_not_logged(
-    tmp_path: Path,
-    aws: Aws,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    token: str,
-) -> None:
-    """A token server's error quotes a token; the log and the client's error do not.
-
-    What looks like a token is removed, too, wherever a vendor's library has found it.
-    """
-    role = "arn:aws:iam::123456789012:role/gateway"
-    file = tmp_path / "token"
-    file.write_text(f"{token}\n")
-    identity: tuple[str, ...] = ()
-    with served(aws) as endpoint:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint)
-        if source == "setting":
-            identity = (
-                f"aws_web_identity_token: oidc/file/{file}",
-                f"aws_role_name: {role}",
-                f"aws_sts_endpoint: {endpoint}",
-            )
-        elif source == "environment":
-            monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(file))
-            monkeypatch.setenv("AWS_ROLE_ARN", role)
-        else:
-            (tmp_path / "aws-config").write_text(
-                f"[profile work]\nrole_arn = {role}\nweb_identity_token_file = {file}\n"
-            )
-            identity = ("aws_profile_name: work",)
-        text = bedrock_file(*identity, f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
             failed = asked(url)
     assert failed.status_code == 502
     assert aws.refused
-    if source != "unknown" or token == JWT:
-        assert "The token [redacted]" in caplog.text
-        assert token not in caplog.text + failed.text
-
-
-def test_tokens_from_googles_files_are_not_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The token in the file of a workload identity is removed from the token server's error."""
-    token = "a-token-of-the-workload"
-
-    async def refuse(request: Request) -> Response:
-        body = (await request.body()).decode()
-        return JSONResponse({"error": "invalid_grant", "error_description": body}, 400)
-
-    file, key = tmp_path / "token", tmp_path / "key.json"
-    file.write_text(token)
-    with served(Starlette(routes=[Route("/token", refuse, methods=["POST"])])) as endpoint:
-        account = {
-            "type": "external_account",
-            "audience": "//iam.googleapis.com/projects/1/providers/p",
-            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-            "token_url": f"{endpoint}/token",
-            "credential_source": {"file": str(file)},
-        }
-        key.write_text(json.dumps(account))
-        text = f"""
-model_list:
-  - model_name: gemini
-    litellm_params:
-      model: vertex_ai/gemini-2.5-pro
-      vertex_project: {google.PROJECT}
-      vertex_location: global
-      vertex_credentials: {key}
-"""
-        with gateway(tmp_path / "config.yaml", text, {"VERTEXAI_API_BASE": endpoint}) as url:
-            failed = asked(url, "gemini")
-    assert "subject_token=[redacted]" in caplog.text
+    assert "The token [redacted]" in caplog.text
     assert token not in caplog.text + failed.text
 
 
@@ -722,33 +538,6 @@ model_list:
     assert "no credentials for Entra ID" in failed.json()["error"]["message"]
 
 
-def test_azure_finds_the_machines_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`enable_azure_ad_token_refresh` uses what DefaultAzureCredential finds."""
-    entra = Azure()
-    with served(entra) as base, served_over_tls(entra, tmp_path) as (authority, trusted):
-        for name, value in {
-            "REQUESTS_CA_BUNDLE": str(trusted),
-            "AZURE_TENANT_ID": azure.TENANT,
-            "AZURE_CLIENT_ID": azure.CLIENT,
-            "AZURE_CLIENT_SECRET": azure.SECRET,
-        }.items():
-            monkeypatch.setenv(name, value)
-        text = f"""
-model_list:
-  - model_name: gpt-3.5-turbo
-    litellm_params:
-      model: azure/your-deployment-name
-      api_base: {base}
-
-litellm_settings:
-    enable_azure_ad_token_refresh: true
-"""
-        environ = {"AZURE_AUTHORITY_HOST": f"https://{authority}"}
-        with gateway(tmp_path / "config.yaml", text, environ) as url:
-            assert asked(url, "gpt-3.5-turbo").status_code == 200
-    assert entra.asked[0][0].startswith("/openai/v1/chat/completions")
-
-
 def test_check_says_what_credentials_lack(tmp_path: Path, aws: Aws) -> None:
     """`check --ask` asks these deployments too, and explains what is wrong with credentials."""
     with served(aws) as endpoint:
@@ -764,14 +553,3 @@ def test_check_says_what_credentials_lack(tmp_path: Path, aws: Aws) -> None:
     assert found["missing"].status is Status.FAILED
     assert "AWS's chain of credentials has none" in found["missing"].detail
     assert "Check the settings that begin with aws_" in found["missing"].detail
-
-
-def test_large_body_is_signed(tmp_path: Path, aws: Aws) -> None:
-    """A body of a megabyte, which is prepared in a thread, has the right signature."""
-    with served(aws) as endpoint:
-        text = bedrock_file(*SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}")
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            long = [{"role": "user", "content": "word " * 200_000}]
-            assert asked(url, messages=long).status_code == 200
-    assert aws.refused == []
-    assert may_be_repeated("/converse")

@@ -78,13 +78,6 @@ def test_the_prefix_of_a_key_is_removed(ending: str) -> None:
     assert relayed(secrets(KEY), [body]) == text(f"Incorrect API key: [redacted]{ending}")
 
 
-def test_a_truncated_key_is_removed() -> None:
-    """A key that is cut off after its first 12 characters leaves none of them."""
-    for length in range(12, len(KEY) + 1):
-        assert relayed(secrets(KEY), [text(KEY[:length] + "~")]) == MARK + b"~"
-        assert relayed(secrets(KEY), [text(KEY[:length])]) == MARK
-
-
 def test_the_password_of_an_address_is_removed() -> None:
     """It is removed in plain text, and in the header that is derived from it."""
     found = secrets(base_url="https://user:pass%20word-Ro36@h/v1")
@@ -92,12 +85,6 @@ def test_the_password_of_an_address_is_removed() -> None:
     body = b"authorization: Basic " + header + b", pass word-Ro36, pass%20word-Ro36"
     clean = relayed(found, [body])
     assert clean.rstrip(b"=") == b"authorization: Basic [redacted], [redacted], [redacted]"
-
-
-def test_a_user_name_without_a_password_is_a_secret() -> None:
-    """Some services take a token as the user name."""
-    found = secrets(base_url="https://token-Kx81QzPw:@h/v1")
-    assert relayed(found, [b"token-Kx81QzPw"]) == MARK
 
 
 @pytest.mark.parametrize(
@@ -121,16 +108,6 @@ def test_public_beginnings_of_keys_are_kept(key: str, ordinary: str) -> None:
     """Documentation and answers contain the beginning that all keys of a provider share."""
     assert relayed(secrets(key), [text(ordinary)]) == text(ordinary)
     assert MARK in relayed(secrets(key), [text(f"{ordinary} {key}")])
-
-
-def test_a_part_without_secrets_is_not_copied() -> None:
-    """The same object is returned, unless its end may be the start of a key."""
-    redaction = Redactor(secrets(KEY))
-    event = b'data: {"choices":[{"delta":{"content":"sk-proj-"}}]}\n\n'
-    assert redaction.feed(event) is event
-    assert redaction.feed(b"the key is s") == b"the key is "
-    assert redaction.feed(b"ad") == b"sad"
-    assert not redaction.has_found
 
 
 SAMPLES = st.lists(
@@ -164,9 +141,3 @@ def test_a_self_overlapping_key_is_found_at_every_cut(body: bytes, cuts: set[int
     places = sorted(cut for cut in cuts if cut < len(body))
     parts = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
     assert b"abcabcabcabc" not in relayed(found, parts)
-
-
-def test_a_large_body_of_keys_takes_linear_time() -> None:
-    """A megabyte of keys is replaced, and nothing else is lost."""
-    body = text(f"{KEY} ") * 30_000
-    assert relayed(secrets(KEY), [body]) == b"[redacted] " * 30_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -25,15 +24,15 @@ from router_service.settings import BreakerSettings, Deployment, Model, RetrySet
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import (
-    BUDGET_SAVINGS_S,
     CLOCK_SLACK_S,
-    MAX_EXPIRING,
     ExpiringSet,
     RetryBudget,
     RetryingClient,
 )
 from router_service.upstream.streams import StartedAnswer
 from tests.router_service.upstream.test_breaker import Clock
+
+pytestmark = pytest.mark.anyio
 
 
 def test_requests_and_time_earn_retries() -> None:
@@ -48,46 +47,6 @@ def test_requests_and_time_earn_retries() -> None:
     assert [slow.spend() for _ in range(6)] == [True] * 5 + [False]
     clock.now_s += 2
     assert [slow.spend() for _ in range(2)] == [True, False]
-
-
-@pytest.mark.parametrize(("requests_per_s", "floor_per_s"), [(1, 5.0), (100, 0.0), (1000, 2.0)])
-def test_savings_are_limited_to_ten_seconds_of_the_floor(
-    requests_per_s: int, floor_per_s: float
-) -> None:
-    """After an hour without failures, a burst has at most `BUDGET_SAVINGS_S` of the floor."""
-    clock = Clock()
-    budget = RetryBudget(0.2, floor_per_s, clock)
-    for _ in range(5000):
-        clock.now_s += 1 / requests_per_s
-        budget.earn()
-    clock.now_s += 3600
-    burst = sum(budget.spend() for _ in range(1000))
-    assert burst == max(1, BUDGET_SAVINGS_S * floor_per_s)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_no_window_of_an_outage_exceeds_the_bound(seed: int) -> None:
-    """In every window of a simulated outage, retries <= share x requests + floor x (T + saved)."""
-    draw, clock, share, floor_per_s = random.Random(seed), Clock(), 0.2, 2.0
-    budget = RetryBudget(share, floor_per_s, clock)
-    events: list[tuple[float, int, int]] = []
-    requests = retries = 0
-    for _ in range(1000):
-        # Quiet times, steady traffic and bursts, in turn; every try fails and is tried again.
-        clock.now_s += draw.choice((0.0, 0.0, 0.001, 0.01, 0.5, 20.0))
-        is_outage = draw.random() < 0.7
-        for _ in range(draw.choice((1, 1, 5, 50))):
-            budget.earn()
-            requests += 1
-            while is_outage and budget.spend():
-                retries += 1
-        events.append((clock.now_s, requests, retries))
-    # The sum must not rise by more than the saved retries between any two moments.
-    lowest = 0.0
-    for now_s, made, tried in events:
-        excess = tried - share * made - floor_per_s * now_s
-        lowest = min(lowest, excess) if lowest else excess
-        assert excess - lowest <= BUDGET_SAVINGS_S * floor_per_s + 1e-6
 
 
 def test_one_keys_failures_leave_retries_to_others() -> None:
@@ -119,16 +78,6 @@ def test_members_expire() -> None:
     learned.add("a")
     now_s += 9
     assert ("a" in learned, "b" in learned) == (True, False)
-
-
-def test_the_oldest_member_is_dropped() -> None:
-    """The set's memory is bounded."""
-    learned = ExpiringSet(10, lambda: 0.0)
-    for number in range(MAX_EXPIRING):
-        learned.add(number)
-    learned.add(0)
-    learned.add("new")
-    assert [fact in learned for fact in (0, 1, 2, "new")] == [True, False, True, True]
 
 
 def response(status: int, body: bytes = b"{}", *headers: str) -> bytes:
@@ -257,108 +206,68 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario())
 
 
-def test_started_answer_and_attempts_name_their_deployment() -> None:
-    """Each attempt is listed with its deployment and failure, and the answer is complete."""
-
-    async def scenario() -> None:
-        body = b'{"choices":[]}'
-        good = response(200, body, "x-request-id: r1")
-        async with upstreams([FAILED], [good]) as (first, second):
-            gateway, pool = Gateway(), model("a", first, second)
-            answer = await gateway.ask(pool)
-            assert gateway.attempts == [
-                Attempt("a", first.deployment.id, Failure.STATUS),
-                Attempt("a", second.deployment.id, None),
-            ]
-            assert (answer.model, answer.deployment) == (pool, pool.deployments[1])
-            assert (answer.status, answer.body) == (200, body)
-            assert (b"x-request-id", b"r1") in answer.headers
-
-    run(scenario)
-
-
 STREAM = "content-type: text/event-stream"
 
 
 @pytest.mark.parametrize("body", [b"data: oops\n\n", b"oops"])
-def test_unreadable_answer_is_a_failure_only_if_json_is_expected(body: bytes) -> None:
+async def test_unreadable_answer_is_a_failure_only_if_json_is_expected(body: bytes) -> None:
     """An answer or event that is not JSON is passed on, unless the request expects JSON."""
-
-    async def scenario() -> None:
-        answer = response(200, body, *([STREAM] if body.startswith(b"data") else []))
-        async with upstreams([answer]) as (place,):
-            gateway, pool = Gateway(RetrySettings(max_retries=0)), model("a", place)
-            assert (await gateway.ask(pool, expects_json=False)).body == body
-            error = await failure_of(gateway.ask(pool))
-            assert error.failure is Failure.MALFORMED
-
-    run(scenario)
+    answer = response(200, body, *([STREAM] if body.startswith(b"data") else []))
+    async with upstreams([answer]) as (place,):
+        gateway, pool = Gateway(RetrySettings(max_retries=0)), model("a", place)
+        assert (await gateway.ask(pool, expects_json=False)).body == body
+        error = await failure_of(gateway.ask(pool))
+        assert error.failure is Failure.MALFORMED
 
 
-def test_other_deployment_is_tried_without_a_wait() -> None:
+async def test_other_deployment_is_tried_without_a_wait() -> None:
     """Only a deployment that has failed this request is waited for."""
-
-    async def scenario() -> None:
-        async with upstreams([FAILED], [FAILED]) as places:
-            gateway = Gateway(RetrySettings(max_retries=3))
-            await failure_of(gateway.ask(model("a", *places)))
-            assert [wait_s > 0 for wait_s in gateway.waits] == [False, True, True]
-
-    run(scenario)
+    async with upstreams([FAILED], [FAILED]) as places:
+        gateway = Gateway(RetrySettings(max_retries=3))
+        await failure_of(gateway.ask(model("a", *places)))
+        assert [wait_s > 0 for wait_s in gateway.waits] == [False, True, True]
 
 
-def test_longest_wait_doubles_up_to_the_limit() -> None:
+async def test_longest_wait_doubles_up_to_the_limit() -> None:
     """The random wait before each retry is at most twice as long as before, and is limited."""
-
-    async def scenario() -> None:
-        async with upstreams([FAILED]) as (place,):
-            gateway = Gateway()
-            with patch("random.uniform", lambda low, high: low + 0.9 * (high - low)):
-                await failure_of(gateway.ask(model("a", place)))
-            longest = [(wait_s - CLOCK_SLACK_S) / 0.9 for wait_s in gateway.waits]
-            assert longest == pytest.approx([1, 2, 4, 5])
-            assert len(place.bodies) == 5
-
-    run(scenario)
+    async with upstreams([FAILED]) as (place,):
+        gateway = Gateway()
+        with patch("random.uniform", lambda low, high: low + 0.9 * (high - low)):
+            await failure_of(gateway.ask(model("a", place)))
+        longest = [(wait_s - CLOCK_SLACK_S) / 0.9 for wait_s in gateway.waits]
+        assert longest == pytest.approx([1, 2, 4, 5])
+        assert len(place.bodies) == 5
 
 
 @pytest.mark.parametrize(
     ("seconds", "deadline_s", "waits"),
     [(3, math.inf, [3]), (6, math.inf, []), (3, 2, []), (3, 60, [3])],
 )
-def test_retry_after_is_waited_for_within_limits(
+async def test_retry_after_is_waited_for_within_limits(
     seconds: int, deadline_s: float, waits: list[float]
 ) -> None:
     """A requested wait beyond `max_backoff_s` or beyond the deadline ends the attempts."""
-
-    async def scenario() -> None:
-        limited = response(429, b"{}", f"retry-after: {seconds}")
-        async with upstreams([limited, OK]) as (place,):
-            gateway, pool = Gateway(), model("a", place)
-            until_s = asyncio.get_running_loop().time() + deadline_s
-            if waits:
-                assert (await gateway.ask(pool, deadline_s=until_s)).status == 200
-            else:
-                error = await failure_of(gateway.ask(pool, deadline_s=until_s))
-                assert error.retry_after_s == seconds
-            assert gateway.waits == pytest.approx(waits, abs=2 * CLOCK_SLACK_S)
-            assert all(wait_s > seconds for wait_s in gateway.waits)
-
-    run(scenario)
+    limited = response(429, b"{}", f"retry-after: {seconds}")
+    async with upstreams([limited, OK]) as (place,):
+        gateway, pool = Gateway(), model("a", place)
+        until_s = asyncio.get_running_loop().time() + deadline_s
+        if waits:
+            assert (await gateway.ask(pool, deadline_s=until_s)).status == 200
+        else:
+            error = await failure_of(gateway.ask(pool, deadline_s=until_s))
+            assert error.retry_after_s == seconds
+        assert gateway.waits == pytest.approx(waits, abs=2 * CLOCK_SLACK_S)
+        assert all(wait_s > seconds for wait_s in gateway.waits)
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 3])
-def test_retries_of_a_model_are_limited(max_retries: int) -> None:
+async def test_retries_of_a_model_are_limited(max_retries: int) -> None:
     """A model gets one attempt more than `max_retries`, then the next model follows."""
-
-    async def scenario() -> None:
-        async with upstreams([FAILED], [OK]) as (first, second):
-            gateway = Gateway(RetrySettings(max_retries=max_retries))
-            await gateway.ask(model("a", first), model("b", second))
-            failed = [("a", Failure.STATUS)] * (max_retries + 1)
-            assert gateway.failures() == [*failed, ("b", None)]
-
-    run(scenario)
+    async with upstreams([FAILED], [OK]) as (first, second):
+        gateway = Gateway(RetrySettings(max_retries=max_retries))
+        await gateway.ask(model("a", first), model("b", second))
+        failed = [("a", Failure.STATUS)] * (max_retries + 1)
+        assert gateway.failures() == [*failed, ("b", None)]
 
 
 NO_BUDGET = RetrySettings(budget_share=0, budget_floor_per_s=0)
@@ -375,24 +284,20 @@ NO_BUDGET = RetrySettings(budget_share=0, budget_floor_per_s=0)
         (b"", False, False),
     ],
 )
-def test_only_refusals_cost_no_retry_budget(
+async def test_only_refusals_cost_no_retry_budget(
     answer: bytes, next_deployment: bool, next_model: bool
 ) -> None:
     """With an empty budget, a request goes elsewhere only if it was refused unread."""
-
-    async def scenario() -> None:
-        async with upstreams([answer], [OK]) as places:
-            gateway = Gateway(NO_BUDGET)
-            with suppress(UpstreamError):
-                await gateway.ask(model("a", *places))
-            assert len(places[1].bodies) == next_deployment
-        async with upstreams([answer], [OK]) as (first, second):
-            gateway = Gateway(NO_BUDGET)
-            with suppress(UpstreamError):
-                await gateway.ask(model("a", first), model("b", second))
-            assert len(second.bodies) == next_model
-
-    run(scenario)
+    async with upstreams([answer], [OK]) as places:
+        gateway = Gateway(NO_BUDGET)
+        with suppress(UpstreamError):
+            await gateway.ask(model("a", *places))
+        assert len(places[1].bodies) == next_deployment
+    async with upstreams([answer], [OK]) as (first, second):
+        gateway = Gateway(NO_BUDGET)
+        with suppress(UpstreamError):
+            await gateway.ask(model("a", first), model("b", second))
+        assert len(second.bodies) == next_model
 
 
 TOO_LONG_ERRORS = [
@@ -406,46 +311,30 @@ TOO_LONG_ERRORS = [
 
 
 @pytest.mark.parametrize("error", TOO_LONG_ERRORS)
-def test_too_long_request_goes_to_a_model_with_a_larger_window(error: dict[str, Any]) -> None:
+async def test_too_long_request_goes_to_a_model_with_a_larger_window(error: dict[str, Any]) -> None:
     """Models whose window is not larger are skipped, and one with an unknown window is tried."""
-
-    async def scenario() -> None:
-        too_long = response(400, json.dumps(error).encode())
-        async with upstreams([too_long], [OK], [OK], [OK]) as (first, same, large, unknown):
-            models = [
-                model(name, place).model_copy(
-                    update={"capabilities": Capabilities(context_window_tokens=window_tokens)}
-                )
-                for name, place, window_tokens in (
-                    ("first", first, 8),
-                    ("same", same, 8),
-                    ("large", large, 9),
-                    ("unknown", unknown, None),
-                )
-            ]
-            gateway = Gateway(NO_BUDGET)
-            answer = await gateway.ask(*models)
-            assert (answer.model.name, len(same.bodies)) == ("large", 0)
-            assert gateway.failures() == [("first", Failure.TOO_LONG), ("large", None)]
-            assert gateway.waits == []
-            answer = await gateway.ask(models[0], models[1], models[3])
-            assert answer.model.name == "unknown"
-            failure = await failure_of(gateway.ask(models[0], models[1]))
-            assert (failure.model, failure.failure) == ("first", Failure.TOO_LONG)
-
-    run(scenario)
-
-
-def test_quoted_request_is_no_sign_of_its_length() -> None:
-    """Only the beginning of an error's message is searched, because servers quote requests."""
-
-    async def scenario() -> None:
-        quoting = {"error": {"message": "Bad field. " + "x" * 500 + "prompt is too long"}}
-        async with upstreams([response(400, json.dumps(quoting).encode())]) as (place,):
-            answer = await Gateway().ask(model("a", place))
-            assert answer.status == 400
-
-    run(scenario)
+    too_long = response(400, json.dumps(error).encode())
+    async with upstreams([too_long], [OK], [OK], [OK]) as (first, same, large, unknown):
+        models = [
+            model(name, place).model_copy(
+                update={"capabilities": Capabilities(context_window_tokens=window_tokens)}
+            )
+            for name, place, window_tokens in (
+                ("first", first, 8),
+                ("same", same, 8),
+                ("large", large, 9),
+                ("unknown", unknown, None),
+            )
+        ]
+        gateway = Gateway(NO_BUDGET)
+        answer = await gateway.ask(*models)
+        assert (answer.model.name, len(same.bodies)) == ("large", 0)
+        assert gateway.failures() == [("first", Failure.TOO_LONG), ("large", None)]
+        assert gateway.waits == []
+        answer = await gateway.ask(models[0], models[1], models[3])
+        assert answer.model.name == "unknown"
+        failure = await failure_of(gateway.ask(models[0], models[1]))
+        assert (failure.model, failure.failure) == ("first", Failure.TOO_LONG)
 
 
 BEGINNING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
@@ -500,205 +389,112 @@ def test_beginning_without_content_is_held_as_long_as_the_deployment_says(hold_s
     run(scenario)
 
 
-def test_each_retry_and_fallback_takes_one_from_the_budget() -> None:
+async def test_each_retry_and_fallback_takes_one_from_the_budget() -> None:
     """A budget of three allows two retries and one fallback."""
-
-    async def scenario() -> None:
-        settings = RetrySettings(budget_share=0, budget_floor_per_s=0.3, backoff_s=0.01)
-        async with upstreams([FAILED], [FAILED]) as (first, second):
-            gateway = Gateway(settings)
-            await failure_of(gateway.ask(model("a", first), model("b", second)))
-            assert (len(first.bodies), len(second.bodies)) == (3, 1)
-
-    run(scenario)
+    settings = RetrySettings(budget_share=0, budget_floor_per_s=0.3, backoff_s=0.01)
+    async with upstreams([FAILED], [FAILED]) as (first, second):
+        gateway = Gateway(settings)
+        await failure_of(gateway.ask(model("a", first), model("b", second)))
+        assert (len(first.bodies), len(second.bodies)) == (3, 1)
 
 
-def test_error_of_the_first_model_that_was_tried_is_raised() -> None:
+async def test_error_of_the_first_model_that_was_tried_is_raised() -> None:
     """A model whose circuit is open was not tried, so that the next one's error is raised."""
-
-    async def scenario() -> None:
-        async with upstreams([response(502)], [response(503)]) as (first, second):
-            gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
-            error = await failure_of(gateway.ask(model("a", first), model("b", second)))
-            assert (error.model, error.problem) == ("a", "answered with status 502")
-            async with upstreams([response(504)]) as (third,):
-                error = await failure_of(gateway.ask(model("a", first), model("c", third)))
-            assert (error.model, error.problem) == ("c", "answered with status 504")
-
-    run(scenario)
+    async with upstreams([response(502)], [response(503)]) as (first, second):
+        gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
+        error = await failure_of(gateway.ask(model("a", first), model("b", second)))
+        assert (error.model, error.problem) == ("a", "answered with status 502")
+        async with upstreams([response(504)]) as (third,):
+            error = await failure_of(gateway.ask(model("a", first), model("c", third)))
+        assert (error.model, error.problem) == ("c", "answered with status 504")
 
 
-def test_open_circuits_tell_the_shortest_wait() -> None:
+async def test_open_circuits_tell_the_shortest_wait() -> None:
     """If all deployments cool down, the error has the seconds until the first may be tried."""
-
-    async def scenario() -> None:
-        async with upstreams([OK], [OK]) as places:
-            gateway, pool = Gateway(), model("a", *places)
-            gateway.breakers.adopt({pool.deployments[0].id: 40, pool.deployments[1].id: 30})
-            error = await failure_of(gateway.ask(pool))
-            assert (error.failure, error.retry_after_s) == (Failure.COOLING_DOWN, 30)
-            told = "The upstream of model 'a' is not tried, because its circuit is open"
-            assert str(error).startswith(told)
-            assert gateway.attempts == []
-
-    run(scenario)
+    async with upstreams([OK], [OK]) as places:
+        gateway, pool = Gateway(), model("a", *places)
+        gateway.breakers.adopt({pool.deployments[0].id: 40, pool.deployments[1].id: 30})
+        error = await failure_of(gateway.ask(pool))
+        assert (error.failure, error.retry_after_s) == (Failure.COOLING_DOWN, 30)
+        told = "The upstream of model 'a' is not tried, because its circuit is open"
+        assert str(error).startswith(told)
+        assert gateway.attempts == []
 
 
 @pytest.mark.parametrize("answer", [REFUSED, response(404)])
-def test_probe_that_shows_nothing_lets_the_next_request_probe(answer: bytes) -> None:
+async def test_probe_that_shows_nothing_lets_the_next_request_probe(answer: bytes) -> None:
     """A refused probe neither closes the circuit nor keeps it open longer."""
-
-    async def scenario() -> None:
-        async with upstreams([answer, OK]) as (place,):
-            gateway = Gateway(RetrySettings(max_retries=0))
-            gateway.breakers.adopt({place.deployment.id: 30})
-            gateway.clock.now_s += 31
-            await failure_of(gateway.ask(model("a", place)))
-            assert (await gateway.ask(model("a", place))).status == 200
-
-    run(scenario)
+    async with upstreams([answer, OK]) as (place,):
+        gateway = Gateway(RetrySettings(max_retries=0))
+        gateway.breakers.adopt({place.deployment.id: 30})
+        gateway.clock.now_s += 31
+        await failure_of(gateway.ask(model("a", place)))
+        assert (await gateway.ask(model("a", place))).status == 200
 
 
-def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
+async def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
     """During a probe no other request is sent; if its client disconnects, the next one probes."""
-
-    async def scenario() -> None:
-        part = b"HTTP/1.1 200 X\r\ncontent-length: 14\r\n\r\n{"
-        async with upstreams([part, OK]) as (place,):
-            gateway = Gateway()
-            gateway.breakers.adopt({place.deployment.id: 30})
-            gateway.clock.now_s += 31
-            probe = asyncio.create_task(gateway.ask(model("a", place)))
-            await place.received.wait()
-            error = await failure_of(gateway.ask(model("a", place)))
-            assert error.failure is Failure.COOLING_DOWN
-            probe.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await probe
-            (attempt,) = gateway.attempts
-            assert (attempt.was_sent, attempt.is_cancelled) == (True, True)
-            assert (await gateway.ask(model("a", place))).status == 200
-
-    run(scenario)
+    part = b"HTTP/1.1 200 X\r\ncontent-length: 14\r\n\r\n{"
+    async with upstreams([part, OK]) as (place,):
+        gateway = Gateway()
+        gateway.breakers.adopt({place.deployment.id: 30})
+        gateway.clock.now_s += 31
+        probe = asyncio.create_task(gateway.ask(model("a", place)))
+        await place.received.wait()
+        error = await failure_of(gateway.ask(model("a", place)))
+        assert error.failure is Failure.COOLING_DOWN
+        probe.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await probe
+        (attempt,) = gateway.attempts
+        assert (attempt.was_sent, attempt.is_cancelled) == (True, True)
+        assert (await gateway.ask(model("a", place))).status == 200
 
 
-def test_one_clients_failures_are_counted_for_this_client() -> None:
-    """A circuit that one client opened refuses that client, and lets others probe."""
-
-    async def scenario() -> None:
-        async with upstreams([FAILED, OK]) as (place,):
-            gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
-            pool = model("a", place)
-            assert (
-                await failure_of(gateway.ask(pool, client="mistaken"))
-            ).failure is Failure.STATUS
-            error = await failure_of(gateway.ask(pool, client="mistaken"))
-            assert error.failure is Failure.COOLING_DOWN
-            assert (await gateway.ask(pool, client="other")).status == 200
-
-    run(scenario)
-
-
-@pytest.mark.parametrize(("answers", "is_open"), [([OK, OK, FAILED], False), ([OK, FAILED], True)])
-def test_good_answers_and_failures_of_a_client_are_counted(
-    answers: list[bytes], is_open: bool
-) -> None:
-    """A circuit opens if at least half of the answers to a client are failures."""
-
-    async def scenario() -> None:
-        async with upstreams(answers) as (place,):
-            gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
-            for _ in answers:
-                with suppress(UpstreamError):
-                    await gateway.ask(model("a", place), client="x")
-            assert bool(gateway.breakers.open_circuits()) is is_open
-
-    run(scenario)
-
-
-def test_answer_that_breaks_counts_as_one_answer() -> None:
-    """Of two answers one breaks off: half of them are failures, which opens the circuit."""
-
-    async def scenario() -> None:
-        async with upstreams([OK]) as (place,):
-            gateway, pool = Gateway(breaker=BreakerSettings(allowed_fails=0)), model("a", place)
-            await gateway.ask(pool)
-            answer = await gateway.ask(pool)
-            gateway.client.record_break(answer, UpstreamError("a", "broke"), gateway.call)
-            assert gateway.breakers.open_circuits().keys() == {place.deployment.id}
-
-    run(scenario)
-
-
-def test_deployments_without_weight_share_all_requests() -> None:
-    """If every weight is 0, each deployment gets requests."""
-
-    async def scenario() -> None:
-        async with upstreams([OK], [OK]) as places:
-            gateway, pool = Gateway(), model("a", *places, weights=(0, 0))
-            for _ in range(60):  # all to one of them: once in 2**59 runs
-                await gateway.ask(pool)
-            assert all(place.bodies for place in places)
-
-    run(scenario)
-
-
-def test_a_conversation_stays_at_one_deployment_while_it_works() -> None:
+async def test_a_conversation_stays_at_one_deployment_while_it_works() -> None:
     """Conversations are shared by weight; a failing deployment's conversations move."""
-
-    async def scenario() -> None:
-        async with upstreams([OK], [OK]) as places:
-            gateway, pool = Gateway(), model("a", *places, weights=(3, 1))
-            for number in range(60):
-                for _ in range(2):
-                    await gateway.ask(pool, conversation=f"c{number}")
-            used = [attempt.deployment_id for attempt in gateway.attempts]
-            assert used[::2] == used[1::2]
-            first, second = (deployment.id for deployment in pool.deployments)
-            assert used.count(first) > used.count(second) > 0
-            moved = used.index(first) // 2
-            places[0].answers = [FAILED]
-            gateway.attempts.clear()
-            await gateway.ask(pool, conversation=f"c{moved}")
-            assert [attempt.deployment_id for attempt in gateway.attempts] == [first, second]
-
-    run(scenario)
+    async with upstreams([OK], [OK]) as places:
+        gateway, pool = Gateway(), model("a", *places, weights=(3, 1))
+        for number in range(60):
+            for _ in range(2):
+                await gateway.ask(pool, conversation=f"c{number}")
+        used = [attempt.deployment_id for attempt in gateway.attempts]
+        assert used[::2] == used[1::2]
+        first, second = (deployment.id for deployment in pool.deployments)
+        assert used.count(first) > used.count(second) > 0
+        moved = used.index(first) // 2
+        places[0].answers = [FAILED]
+        gateway.attempts.clear()
+        await gateway.ask(pool, conversation=f"c{moved}")
+        assert [attempt.deployment_id for attempt in gateway.attempts] == [first, second]
 
 
-def test_request_that_creates_something_gets_a_new_connection() -> None:
+async def test_request_that_creates_something_gets_a_new_connection() -> None:
     """A connection is kept for requests that may be repeated, and for no others."""
-
-    async def scenario() -> None:
-        async with upstreams([OK]) as (place,):
-            for path, connections in ((CHAT_PATH, 1), ("/batches", 2)):
-                gateway, place.connections = Gateway(), 0
-                for _ in range(2):
-                    await gateway.ask(model("a", place), path=path)
-                assert place.connections == connections
-                await gateway.upstreams.aclose()
-
-    run(scenario)
+    async with upstreams([OK]) as (place,):
+        for path, connections in ((CHAT_PATH, 1), ("/batches", 2)):
+            gateway, place.connections = Gateway(), 0
+            for _ in range(2):
+                await gateway.ask(model("a", place), path=path)
+            assert place.connections == connections
+            await gateway.upstreams.aclose()
 
 
-def test_first_failure_that_may_have_acted_is_raised() -> None:
+async def test_first_failure_that_may_have_acted_is_raised() -> None:
     """With an idempotency key, the first failure is raised: it decides what the client may do."""
-
-    async def scenario() -> None:
-        settings = RetrySettings(idempotency_keys=True, max_retries=2)
-        async with upstreams([response(502), response(429), response(503)], [OK]) as (first, other):
-            gateway = Gateway(settings)
-            error = await failure_of(
-                gateway.ask(
-                    model("a", first),
-                    model("b", other),
-                    path="/batches",
-                    headers={"idempotency-key": "k"},
-                )
+    settings = RetrySettings(idempotency_keys=True, max_retries=2)
+    async with upstreams([response(502), response(429), response(503)], [OK]) as (first, other):
+        gateway = Gateway(settings)
+        error = await failure_of(
+            gateway.ask(
+                model("a", first),
+                model("b", other),
+                path="/batches",
+                headers={"idempotency-key": "k"},
             )
-            assert error.problem == "answered with status 502"
-            assert (len(first.bodies), len(other.bodies)) == (3, 0)
-
-    run(scenario)
+        )
+        assert error.problem == "answered with status 502"
+        assert (len(first.bodies), len(other.bodies)) == (3, 0)
 
 
 USAGE_BODY = b'{"model":"m","stream":true,"stream_options":{"include_usage":true}}'
@@ -706,36 +502,28 @@ NO_OPTION = response(400, b'{"error":"unknown field stream_options"}')
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_refused_stream_options_are_remembered_for_the_client(status: int) -> None:
+async def test_refused_stream_options_are_remembered_for_the_client(status: int) -> None:
     """After an answer without the option, this client's requests omit it; others' do not."""
-
-    async def scenario() -> None:
-        refusal = response(status, b"no stream_options")
-        async with upstreams([refusal, OK, OK, OK]) as (place,):
-            gateway, pool = Gateway(), model("a", place)
-            for client in ("x", "x", "y"):
-                assert (await gateway.ask(pool, body=USAGE_BODY, client=client)).status == 200
-            assert [b"stream_options" in body for body in place.bodies] == [
-                True, False,  # refused, and sent again without the option
-                False,  # the same client
-                True,  # another client
-            ]  # fmt: skip
-
-    run(scenario)
+    refusal = response(status, b"no stream_options")
+    async with upstreams([refusal, OK, OK, OK]) as (place,):
+        gateway, pool = Gateway(), model("a", place)
+        for client in ("x", "x", "y"):
+            assert (await gateway.ask(pool, body=USAGE_BODY, client=client)).status == 200
+        assert [b"stream_options" in body for body in place.bodies] == [
+            True, False,  # refused, and sent again without the option
+            False,  # the same client
+            True,  # another client
+        ]  # fmt: skip
 
 
-def test_unconfirmed_refusal_is_not_remembered() -> None:
+async def test_unconfirmed_refusal_is_not_remembered() -> None:
     """A request that fails without the option too shows nothing about the option."""
-
-    async def scenario() -> None:
-        async with upstreams([NO_OPTION, NO_OPTION, OK]) as (place,):
-            gateway, pool = Gateway(), model("a", place)
-            first = await gateway.ask(pool, body=USAGE_BODY)
-            assert (first.status, len(place.bodies)) == (400, 2)
-            assert (await gateway.ask(pool, body=USAGE_BODY)).status == 200
-            assert b"stream_options" in place.bodies[2]
-
-    run(scenario)
+    async with upstreams([NO_OPTION, NO_OPTION, OK]) as (place,):
+        gateway, pool = Gateway(), model("a", place)
+        first = await gateway.ask(pool, body=USAGE_BODY)
+        assert (first.status, len(place.bodies)) == (400, 2)
+        assert (await gateway.ask(pool, body=USAGE_BODY)).status == 200
+        assert b"stream_options" in place.bodies[2]
 
 
 @pytest.mark.parametrize(
@@ -746,13 +534,11 @@ def test_unconfirmed_refusal_is_not_remembered() -> None:
         (NO_OPTION, b'{"model":"m"}'),
     ],
 )
-def test_other_errors_are_not_answered_by_omitting_the_option(answer: bytes, body: bytes) -> None:
+async def test_other_errors_are_not_answered_by_omitting_the_option(
+    answer: bytes, body: bytes
+) -> None:
     """Only a refusal that names the option, of a request that has it, is sent again."""
-
-    async def scenario() -> None:
-        async with upstreams([answer, OK]) as (place,):
-            with suppress(UpstreamError):
-                await Gateway(RetrySettings(max_retries=0)).ask(model("a", place), body=body)
-            assert len(place.bodies) == 1
-
-    run(scenario)
+    async with upstreams([answer, OK]) as (place,):
+        with suppress(UpstreamError):
+            await Gateway(RetrySettings(max_retries=0)).ask(model("a", place), body=body)
+        assert len(place.bodies) == 1

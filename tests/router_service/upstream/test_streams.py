@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from router_service.apis.answer_errors import is_error
 from router_service.apis.answer_translation import AnswerTranslator
-from router_service.apis.answers import AnswerIdentity, ParsedAnswer, WrittenCall
+from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.api import Api
 from router_service.apis.parts import Request
 from router_service.apis.surrogates import fix_surrogates
-from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
+from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
-from router_service.upstream.bodies import read_json
 from router_service.upstream.client import (
     ANSWER_COPIES,
     ReserveMemory,
@@ -90,7 +89,7 @@ VALUES = {
     name: delta('{"content":"a","x":VALUE}').replace(b"VALUE", value)
     for name, value in (*OUTSIDE_JSON.items(), *REPEATED_KEYS.items())
 }
-TOO_DEEP = VALUES.pop("50,000 levels")
+del VALUES["50,000 levels"]
 ODD = {
     **VALUES,
     "half an emoji as content": delta(r'{"content":"\ud83d"}'),
@@ -115,32 +114,6 @@ def test_odd_json_is_relayed_and_read(name: str) -> None:
         assert len(said.sha256()) == 64
 
 
-def test_an_event_that_is_too_deep_makes_the_answer_unknown() -> None:
-    """It is forwarded, and the usage after it is read, but what was answered is not known."""
-    parts, reader, error = relay(TOO_DEEP, GOOD, USED, b"[DONE]")
-    assert error is None
-    assert TOO_DEEP in b"".join(parts)
-    assert reader.usage == Usage(3, 2)
-    assert reader.accumulator.answer() is None
-
-
-def test_streams_of_messages() -> None:
-    """Anthropic's events are read: identity, calls, usage, length and the end."""
-    case = CASES["thinking and a call"]
-    sent = [orjson.dumps(event) for event in events(case, apis.MESSAGES)]
-    _, reader, error = relay(*sent, is_delimited=False)
-    assert (error, reader.error) == (None, None)
-    assert (reader.identity.id, reader.identity.model) == ("msg_1", "m")
-    calls = tuple(WrittenCall(*call) for call in case.calls)
-    assert reader.accumulator.answer() == ParsedAnswer(calls)
-    assert reader.usage == Usage(case.prompt, case.completion, reasoning_tokens=case.reasoning)
-    characters = len(case.thinking) + len(case.calls[0][2])
-    assert reader.written_tokens == -(-characters // CHARACTERS_PER_TOKEN)
-    _, _, error = relay(*sent[:-1], is_delimited=False)
-    assert error is not None
-    assert error.failure is Failure.BROKEN
-
-
 def test_the_start_of_a_message_is_no_output() -> None:
     """Another deployment may still answer after `message_start` and `ping`."""
     start, ping, block, *_ = (orjson.dumps(event) for event in events(CASES["text"], apis.MESSAGES))
@@ -156,10 +129,7 @@ def test_the_start_of_a_message_is_no_output() -> None:
     ("kind", "failure"),
     [
         ("overloaded_error", Failure.ERROR_BODY),
-        ("api_error", Failure.ERROR_BODY),
-        ("rate_limit_error", Failure.ERROR_BODY),
         ("invalid_request_error", Failure.REFUSED),
-        ("request_too_large", Failure.REFUSED),
         (["odd"], Failure.ERROR_BODY),
     ],
 )
@@ -184,14 +154,6 @@ def test_surrogate_halves_are_joined() -> None:
     call = WrittenCall("?", "f?", '{"a":"?"}')
     assert reader.accumulator.answer() == ParsedAnswer((call,), "\U0001f600 ?")
     assert fix_surrogates("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
-
-
-def test_ids_with_lone_surrogates_can_be_stored() -> None:
-    """An id or a model with a lone surrogate can be encoded."""
-    identity = AnswerIdentity.of(read_json(rb'{"id":"\ud83d","model":"m\ude00"}'))
-    assert (identity.id, identity.model) == ("?", "m?")
-    _, reader, _ = relay(rb'{"type":"response.created","response":{"id":"\ud83d"}}')
-    assert reader.response_id == "?"
 
 
 @pytest.mark.parametrize(
@@ -251,14 +213,6 @@ def test_long_events_count_towards_the_memory_of_requests() -> None:
     assert reader.written_tokens < 10
     assert reader.accumulator.answer() is None
     assert len(max(whole, key=len)) < MAX_EVENT_BYTES / 2
-
-
-def test_what_follows_the_end_of_a_stream_is_not_counted() -> None:
-    """An answer that is not translated is relayed with everything that follows, unread."""
-    more = rb'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":9}}'
-    parts, reader, error = relay(GOOD, USED, b"[DONE]", more, b'{"error":{"message":"no"}}')
-    assert (error, reader.error, reader.usage) == (None, None, Usage(3, 2))
-    assert more in b"".join(parts)
 
 
 def chat_event(text: str, **fields: object) -> dict[str, object]:
