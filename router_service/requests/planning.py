@@ -472,13 +472,12 @@ class Planner:
             holder = beside
         plan.candidates = (holder,)
 
-    def predict(self, plan: Plan, timer: Timer | None = None) -> Prediction | None:
-        """Return the model's prediction, or None if the router fails; CPU-bound."""
+    def predict(self, plan: Plan, timer: Timer | None = None) -> None:
+        """Add the router's prediction, unless the router fails; CPU-bound."""
         try:
-            return self.router.predict(plan.request.conversation, timer)
+            plan.prediction = self.router.predict(plan.request.conversation, timer)
         except Exception:  # noqa: BLE001 - no failure of the router may fail the request
             _log.exception("router failed, falling back to the most expensive arm")
-            return None
 
     def adapt(self, plan: Plan, prediction: Prediction) -> None:
         """Mark an unfamiliar request; one that is far off gets the policy for those.
