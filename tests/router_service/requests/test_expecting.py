@@ -66,7 +66,7 @@ def test_answer_of_the_baseline_has_no_uncertainty() -> None:
 def test_fallback_counts_with_the_model_that_answered() -> None:
     """The chosen model did not answer."""
     call = answered()
-    small = next(m for m in call.plan.candidates if m.name == "small")
+    small = next(m for m in call.plan.models if m.name == "small")
     call.accepted.model = small
     found = expect_answer(call)
     assert found is not None
@@ -77,7 +77,7 @@ def test_verified_answer_has_the_probability_of_the_verifier() -> None:
     """Also if the baseline model gave it, because its probability is still the router's."""
     call = answered()
     call.plan.policy = NamedPolicy(Verified(0.01))
-    large = next(m for m in call.plan.candidates if m.name == "large")
+    large = next(m for m in call.plan.models if m.name == "large")
     call.accepted = Candidate(large, "large", 1, p_correct=0.95)
     found = expect_answer(call)
     assert found is not None

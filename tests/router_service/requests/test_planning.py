@@ -114,7 +114,7 @@ def test_prediction_runs_once_and_in_a_thread() -> None:
     assert first.decision is not None
     for plan in (again, large_one):
         assert plan.decision == first.decision
-        assert plan.candidates == first.candidates
+        assert plan.models == first.models
 
 
 def test_large_body_is_parsed_and_predicted_in_one_hop() -> None:
@@ -137,7 +137,7 @@ def test_invalid_and_overloaded_requests_are_refused() -> None:
         with pytest.raises(OverloadedError):
             await plan_request(gateway, gateway.engine, CHAT, body())
         plan = await plan_request(gateway, gateway.engine, CHAT, body(model="small"))
-        assert plan.candidates
+        assert plan.models
 
     asyncio.run(check())
 

@@ -142,8 +142,8 @@ def test_canary_decides_for_its_share_of_conversations() -> None:
     for number in range(1000):
         first = plan(trials, f"Question {number}")
         later = plan(trials, f"Question {number}", "And then?", "And after that?")
-        assert (first.track, first.candidates) == (later.track, later.candidates)
-        assert first.candidates[0].name == ("large" if first.track is Track.CANARY else "small")
+        assert (first.track, first.models) == (later.track, later.models)
+        assert first.models[0].name == ("large" if first.track is Track.CANARY else "small")
         taken += first.track is Track.CANARY
     assert 250 < taken < 350
 
@@ -166,7 +166,7 @@ def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
     tried = [p for p in plans if p.track is Track.CANARY]
     is_broken = isinstance(router, BrokenRouter)
     assert tried
-    assert {p.candidates[0].name for p in tried} == {"small" if is_broken else "large"}
+    assert {p.models[0].name for p in tried} == {"small" if is_broken else "large"}
     assert {p.router_failed for p in tried} == {is_broken}
     assert not any(p.router_failed for p in plans if p.track is Track.STABLE)
 
