@@ -102,7 +102,7 @@ class AnswerRelay:
         """
         call, verification = self.call, self.verification
         if verification is None:
-            return await self._first_usable(call.plan.candidates)
+            return await self._first_usable(call.plan.models)
         try:
             accepted = await verification.run()
         finally:
@@ -207,7 +207,7 @@ class AnswerRelay:
     async def _send_error(self, exc: UpstreamError) -> None:
         """Send the failure of an upstream as the response."""
         call = self.call
-        models = call.plan.candidates
+        models = call.plan.models
         call.accepted.model = next(model for model in models if model.name == exc.model)
         call.accepted.error = exc
         if isinstance(exc, UpstreamRefusedError):

@@ -114,7 +114,7 @@ class Call:
         if plan.conversation is not None:
             self.conversation = plan.conversation.state.id
         self.asked_s = time.monotonic()
-        self.ask(plan.candidates[0])
+        self.ask(plan.models[0])
 
     def ask(self, model: Model) -> Candidate:
         """Add the candidate whose answer the client gets unless another one is accepted."""
@@ -148,7 +148,7 @@ class Call:
     def is_fallback(self) -> bool:
         """Whether a model other than the chosen one answers."""
         # Compared by name, because a model is copied without the deployments that cannot answer.
-        chosen = self.plan.candidates[0]
+        chosen = self.plan.models[0]
         return self.plan.verified is None and self.accepted.model.name != chosen.name
 
     @property
@@ -228,7 +228,7 @@ class Call:
             candidate.usage = Usage(prompt_tokens, completion_tokens, is_estimated=True)
         lost_usd = 0.0
         for attempt in lost:
-            models = (*self.plan.candidates, candidate.model)
+            models = (*self.plan.models, candidate.model)
             model = next(each for each in models if each.name == attempt.model)
             prompt = Usage(prompt_tokens, 0, is_estimated=True)
             attempt.lost_usd = answer_cost_usd(model, prompt, 0.0) or 0.0

@@ -55,17 +55,17 @@ class Conversations:
         self._reads: set[asyncio.Task[None]] = set()
 
     async def begin(
-        self, request: ParsedRequest, session: str | None, caller: str | None
+        self, request: ParsedRequest, session: str | None, key: str | None
     ) -> ConversationTurn:
         """Return a request's place in its conversation."""
         conversation = request.conversation
-        key = conversation_key(request, session, caller)
-        state = await self._find(key)
+        conversation_id = conversation_key(request, session, key)
+        state = await self._find(conversation_id)
         turns = len(conversation.turns)
         # A request that is not longer than the last one begins anew: the client has shortened the
         # conversation, or has asked the same question again.
         if state is None or turns <= state.turns:
-            state = ConversationState(id=key)
+            state = ConversationState(id=conversation_id)
         size_bytes = request.body.size_bytes
         tokens_per_byte = 1 / CHARACTERS_PER_TOKEN
         if state.request_bytes > 0:
@@ -111,19 +111,19 @@ class Conversations:
         if self._shared is not None:
             self._shared.save(after)
 
-    async def _find(self, key: str) -> ConversationState | None:
+    async def _find(self, conversation_id: str) -> ConversationState | None:
         """Return the latest state that is known in time."""
         if self._shared is not None:
-            read = asyncio.create_task(self._read(self._shared, key))
+            read = asyncio.create_task(self._read(self._shared, conversation_id))
             self._reads.add(read)
             read.add_done_callback(self._reads.discard)
             await asyncio.wait([read], timeout=self._max_wait_s)
-        return self._local.find(key)
+        return self._local.find(conversation_id)
 
-    async def _read(self, shared: GuardedStore[ConversationState], key: str) -> None:
+    async def _read(self, shared: GuardedStore[ConversationState], conversation_id: str) -> None:
         """Copy a state from the shared store, if it is newer than the local one."""
         with suppress(StoreError):
-            found, own = await shared.get(key), self._local.find(key)
+            found, own = await shared.get(conversation_id), self._local.find(conversation_id)
             if found is not None and (own is None or found.last_at_s > own.last_at_s):
                 self._local.keep(found)
 

@@ -7,46 +7,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Protocol
 
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.conversation import decode_object
 from router_service.apis.references import find_references
 from router_service.core.resources import StageName, Timer
-from router_service.requests.conversations import Conversations
-from router_service.requests.limits import DecisionQueue
-from router_service.requests.ownership import ObjectAccess, Ownership
 from router_service.requests.parsing import Endpoint, parse_request
 from router_service.requests.planning import NO_HEADERS, Plan, PolicyHeaders
-from router_service.requests.trials import Releases
 from router_service.requests.turns import conversation_key
-from router_service.router import Prediction
-from router_service.settings import Settings
-from router_service.telemetry.metrics import Metrics
+from router_service.runtime.engine import Engine
+from router_service.runtime.gateway import Gateway
 from router_service.verifier.steps import UnverifiedReason
-
-
-class DecidingEngine(Protocol):
-    """What decides: one configuration with its releases; `runtime.engine.Engine` provides it."""
-
-    settings: Settings
-    releases: Releases
-
-    def viewer(self, key: Key) -> ObjectAccess:
-        """Return the access of an API key to the objects that upstreams store."""
-
-    def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
-        """Return quickly whether a body may refer to an object stored by an upstream."""
-
-
-class DecisionResources(Protocol):
-    """What all decisions share; `runtime.gateway.Gateway` provides it."""
-
-    metrics: Metrics
-    decisions: DecisionQueue
-    ownership: Ownership
-    conversations: Conversations
-
 
 AT_ONCE_BYTES = 16 * 1024
 """Largest body that is parsed on the event loop; larger ones are parsed in a thread. Parsing this
@@ -55,8 +26,8 @@ loop's wait for the interpreter lock while the thread parses."""
 
 
 async def plan_request(  # noqa: PLR0913
-    resources: DecisionResources,
-    engine: DecidingEngine,
+    gateway: Gateway,
+    engine: Engine,
     endpoint: Endpoint,
     body: bytes,
     *,
@@ -78,59 +49,56 @@ async def plan_request(  # noqa: PLR0913
     """
     started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)
-    releases, viewer, caller = engine.releases, engine.viewer(key), key.name
+    releases, viewer = engine.releases, engine.viewer(key)
     if key.is_restricted:
         headers = replace(headers, key=key)
 
-    def prepare() -> tuple[Plan, Prediction | None]:
-        request = parse_request(endpoint, body)
-        plan = releases.prepare(request, headers)
+    def prepare(*, in_thread: bool) -> Plan:
+        """Return the plan with its prediction, which is computed only in a thread."""
+        if in_thread:
+            timer.end(StageName.QUEUE)
+        plan = releases.prepare(parse_request(endpoint, body), headers)
         if key.has_budget:  # it reserves what the request may cost
-            request.read_content()
+            plan.request.read_content()
         timer.end(StageName.PARSE)
-        router = plan.planner.router
-        return plan, router.cached(request.conversation) if plan.arms else None
+        if plan.arms:
+            plan.prediction = plan.planner.router.cached(plan.request.conversation)
+            if plan.prediction is None and in_thread:
+                plan = releases.predict(plan, timer)
+        return plan
 
-    def prepare_and_predict() -> tuple[Plan, Prediction | None]:
-        timer.end(StageName.QUEUE)
-        plan, prediction = prepare()
-        if plan.arms and prediction is None:
-            return releases.predict(plan, timer)
-        return plan, prediction
-
-    def predict() -> tuple[Plan, Prediction | None]:
+    def predict(plan: Plan) -> Plan:
         timer.end(StageName.QUEUE)
         return releases.predict(plan, timer)
 
+    size_bytes, run = len(body), gateway.decisions.run
     if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
-        references = await resources.decisions.run(
-            caller, len(body), lambda: find_references(decode_object(body))
-        )
-        await resources.ownership.check_references(viewer, references)
-    if len(body) > AT_ONCE_BYTES:
-        plan, prediction = await resources.decisions.run(caller, len(body), prepare_and_predict)
+        references = await run(key.name, size_bytes, lambda: find_references(decode_object(body)))
+        await gateway.ownership.check_references(viewer, references)
+    if size_bytes > AT_ONCE_BYTES:
+        plan = await run(key.name, size_bytes, prepare, in_thread=True)
     else:
-        plan, prediction = prepare()
-        if plan.arms and prediction is None:
-            plan, prediction = await resources.decisions.run(caller, len(body), predict)
-    if plan.request.continues is not None:
-        held = await resources.ownership.holder(viewer, plan.request.continues)
+        plan = prepare(in_thread=False)
+        if plan.arms and plan.prediction is None:
+            plan = await run(key.name, size_bytes, predict, plan)
+    request = plan.request
+    if request.continues is not None:
+        held = await gateway.ownership.holder(viewer, request.continues)
         plan.planner.continued(plan, held)
-    elif plan.arms and prediction is not None:
-        plan.planner.adapt(plan, prediction)
+    elif plan.prediction is not None:
+        plan.planner.adapt(plan, plan.prediction)
         if engine.settings.router.conversations.enabled:
-            request = plan.request
             if plan.verified is None:
-                plan.conversation = await resources.conversations.begin(request, session, caller)
-            plan.conversation_id = conversation_key(request, session, caller)
-        plan.planner.choose(plan, prediction)
+                plan.conversation = await gateway.conversations.begin(request, session, key.name)
+            plan.conversation_id = conversation_key(request, session, key.name)
+        plan.planner.choose(plan, plan.prediction)
         plan.planner.explore(plan)
         timer.end(StageName.SELECT)
     elif plan.verified is not None:
         plan.leave_unverified(UnverifiedReason.ROUTER_FAILED)
-    plan.request.body.release()
+    request.body.release()
     seconds = time.perf_counter() - started_s
-    resources.metrics.decision_seconds.observe(seconds)
+    gateway.metrics.decision_seconds.observe(seconds)
     if seconds > engine.settings.router.latency_budget_s:
-        resources.metrics.decisions_over_budget.inc()
+        gateway.metrics.decisions_over_budget.inc()
     return plan

@@ -208,7 +208,7 @@ class Explainer:
         return Explained(
             reason=plan.reason,
             overruled=WITHOUT_CHOICE.get(plan.reason),
-            candidates=tuple(model.name for model in plan.candidates),
+            candidates=tuple(model.name for model in plan.models),
             chosen=chosen,
             explanation=self._explain(chosen, decision),
             familiarity=prediction.familiarity,

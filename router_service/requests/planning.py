@@ -116,7 +116,7 @@ class Plan:
     """Whether the canary should have decided but failed, so that the stable release decided."""
 
     reason: Reason = Reason.UNDECIDED
-    candidates: tuple[Model, ...] = ()
+    models: tuple[Model, ...] = ()
     """The models to try, in this order; the chosen model is the first."""
     arms: frozenset[str] = frozenset()
     """The arms that the router chooses among; empty if the request is not routed."""
@@ -152,7 +152,7 @@ class Plan:
 
     @property
     def choosing_rule(self) -> Policy:
-        """The rule that orders the candidates."""
+        """The rule that orders the models."""
         return self.planner.choosing_policy(self.policy).rule
 
     def leave_unverified(self, reason: UnverifiedReason) -> None:
@@ -172,7 +172,7 @@ class Plan:
         A verified answer starts with what its chosen arm is expected to cost, and at most
         `max_answers` arms answer.
         """
-        request, models = self.request, self.candidates
+        request, models = self.request, self.models
         if self.decision is None:
             usd = _cost_usd(request, models[0])
         else:
@@ -293,7 +293,7 @@ class Planner:
         if pinned is not None:
             plan.reason = Reason.PINNED if request.continues is None else Reason.CONTINUED
             if request.continues is None:
-                plan.candidates = pool.pinned(pinned, request)
+                plan.models = pool.pinned(pinned, request)
             return plan
         pool.check_routable(self.model_name)
         conversation = request.conversation
@@ -316,12 +316,12 @@ class Planner:
         elif not (conversation.has_tools and pool.by_arm):
             plan.reason = Reason.UNROUTED if conversation.has_tools else Reason.CHAT
             plan.policy = None
-            plan.candidates = capable_models(pool.chat_models, request)
+            plan.models = capable_models(pool.chat_models, request)
         else:
             able = {model.name for model in capable_models(pool.arm_models, request)}
             plan.arms = frozenset(arm for arm, model in pool.by_arm.items() if model.name in able)
             # Until the router has chosen, the order is that for a failed router.
-            plan.candidates = tuple(m for arm, m in self._dearest_first if arm in plan.arms)
+            plan.models = tuple(m for arm, m in self._dearest_first if arm in plan.arms)
         return plan
 
     def _set_policy(self, plan: Plan, policy: NamedPolicy[Policy | Verified]) -> None:
@@ -470,15 +470,14 @@ class Planner:
             if beside is None:
                 raise ResponseElsewhereError(continues.id[:200], pinned.name, holder.name)
             holder = beside
-        plan.candidates = (holder,)
+        plan.models = (holder,)
 
-    def predict(self, plan: Plan, timer: Timer | None = None) -> Prediction | None:
-        """Return the model's prediction, or None if the router fails; CPU-bound."""
+    def predict(self, plan: Plan, timer: Timer | None = None) -> None:
+        """Add the router's prediction, unless the router fails; CPU-bound."""
         try:
-            return self.router.predict(plan.request.conversation, timer)
+            plan.prediction = self.router.predict(plan.request.conversation, timer)
         except Exception:  # noqa: BLE001 - no failure of the router may fail the request
             _log.exception("router failed, falling back to the most expensive arm")
-            return None
 
     def adapt(self, plan: Plan, prediction: Prediction) -> None:
         """Mark an unfamiliar request; one that is far off gets the policy for those.
@@ -545,7 +544,7 @@ class Planner:
 
     def _set_decision(self, plan: Plan, decision: Decision) -> None:
         plan.decision, plan.reason = decision, decision.reason
-        plan.candidates = self._pool.models_for(decision.ranking)
+        plan.models = self._pool.models_for(decision.ranking)
 
     def _most_accurate(self, decision: Decision, floor: float) -> Decision:
         """Return the decision for the arms by falling base rate; those below `floor` come last."""
@@ -612,14 +611,14 @@ class Planner:
         decision = plan.decision
         usual_usd = {} if decision is None else decision.cost_usd
         if plan.is_named:
-            plan.candidates = plan.candidates[:1]
+            plan.models = plan.models[:1]
             return
         if decision is None or plan.prediction is None:
-            by_cost = sorted(plan.candidates, key=lambda model: _cost_usd(plan.request, model))
-            fitting = [m for m in plan.candidates if _cost_usd(plan.request, m) <= allowance_usd]
-            candidates = tuple(fitting or by_cost[:1])
-            plan.reason = plan.reason if candidates[0] == plan.candidates[0] else Reason.BUDGET
-            plan.candidates = candidates
+            by_cost = sorted(plan.models, key=lambda model: _cost_usd(plan.request, model))
+            fitting = [m for m in plan.models if _cost_usd(plan.request, m) <= allowance_usd]
+            models = tuple(fitting or by_cost[:1])
+            plan.reason = plan.reason if models[0] == plan.models[0] else Reason.BUDGET
+            plan.models = models
             return
         costs_usd = {arm: self.cost_usd(plan, arm) for arm in decision.ranking}
         arms = [arm for arm in decision.ranking if costs_usd[arm] <= allowance_usd]

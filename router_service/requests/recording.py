@@ -236,7 +236,7 @@ def _record_of(call: Call) -> Record:
     if error is not None:
         record.error, record.cause = error.failure, error.cause
     if call.is_fallback:
-        record.fallback_from = plan.candidates[0].name
+        record.fallback_from = plan.models[0].name
     if conversation is not None:
         record.previous_arm = conversation.state.arm
         record.conversation = conversation.state.id

@@ -7,7 +7,7 @@ from router_service.core.releases import CanaryTrial, Track
 from router_service.core.resources import Timer
 from router_service.requests.parsing import ParsedRequest
 from router_service.requests.planning import NO_HEADERS, Plan, Planner, PolicyHeaders
-from router_service.router import Prediction, Router
+from router_service.router import Router
 
 
 class Releases:
@@ -65,16 +65,16 @@ class Releases:
         plan.trial, plan.track = trial, Track.CANARY
         return plan
 
-    def predict(self, plan: Plan, timer: Timer | None = None) -> tuple[Plan, Prediction | None]:
-        """Return the plan and its prediction, which is None if the router fails.
+    def predict(self, plan: Plan, timer: Timer | None = None) -> Plan:
+        """Return the plan with its prediction, which is None if the router fails.
 
         CPU-bound. If the canary fails, the stable release makes a new plan and its prediction.
         """
-        prediction = plan.planner.predict(plan, timer)
-        if prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
+        plan.planner.predict(plan, timer)
+        if plan.prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
             plan = self._without_canary(plan.request, plan.policy_headers)
-            prediction = self._stable.predict(plan, timer)
-        return plan, prediction
+            self._stable.predict(plan, timer)
+        return plan
 
     def _without_canary(self, request: ParsedRequest, headers: PolicyHeaders) -> Plan:
         plan = self._stable.prepare(request, headers)

@@ -13,16 +13,16 @@ from router_service.policies.caching import ConversationState, NextRequest
 from router_service.requests.parsing import ParsedRequest
 
 
-def conversation_key(request: ParsedRequest, session: str | None, caller: str | None) -> str:
+def conversation_key(request: ParsedRequest, session: str | None, key: str | None) -> str:
     """Return the id of a request's conversation, the same for all of its requests.
 
     `session` is the name that the client gives it. Without one, the hash of its opening is used.
     The names of the tools are part of the id, because subagents share their agent's session and
-    have other tools; `caller` is part of it, so that API keys do not share conversations.
+    have other tools; the name of the API key is part of it, so that keys share no conversation.
     """
     named = session or request.session
     facts = (
-        caller or "",
+        key or "",
         f"session:{named}" if named else request.conversation_id,
         *(tool.name for tool in request.conversation.tools),
     )

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from router_service.access.key import Key
 from router_service.access.keyring import KeyRing, StoredKeys
@@ -173,13 +173,6 @@ def check_policies(settings: Settings, router: Router) -> None:
         raise settings.errors(problems)
 
 
-class EngineResources(Protocol):
-    """Resources that outlive an engine; `runtime.gateway.Gateway` provides them."""
-
-    breakers: CircuitBreakers
-    stored_keys: StoredKeys
-
-
 class EngineBuilder:
     """Builds engines; takes about a second for a new artifact, so call it off the event loop.
 
@@ -214,7 +207,8 @@ class EngineBuilder:
         self,
         settings: Settings,
         publication: Publication | None,
-        resources: EngineResources,
+        breakers: CircuitBreakers,
+        stored_keys: StoredKeys,
         on_excess: OnExcess,
     ) -> Engine:
         """Return an engine for a publication, or without one for `router.artifact`.
@@ -237,7 +231,7 @@ class EngineBuilder:
             return Releases(stable, loader.planner(canary.release), trial)
 
         router = loader.stable(publication)
-        engine = Engine(settings, router, resources.breakers, with_trials, resources.stored_keys)
+        engine = Engine(settings, router, breakers, with_trials, stored_keys)
         self._routers, self._tallies = loader.routers, tallies
         self._announce(engine.pool, router)
         return engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.structure import Module, circles, files_naming, load
+from benchmarks.structure import PACKAGES, Module, circles, files_naming, load
 
 
 def package(folder: Path, **files: str) -> list[Module]:
@@ -29,6 +29,11 @@ def test_imports_of_type_checkers_and_functions_close_a_circle(tmp_path: Path) -
     )
     (circle,) = circles(modules)
     assert [module.name for module in circle] == ["made.a", "made.inner.b", "made.inner.c"]
+
+
+def test_no_two_files_of_the_product_import_each_other() -> None:
+    """Neither directly nor through others, also inside of a layer."""
+    assert circles([each for folder in PACKAGES.values() for each in load(folder)]) == []
 
 
 def test_names_in_code_count_and_docstrings_do_not(tmp_path: Path) -> None:

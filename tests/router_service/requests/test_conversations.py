@@ -169,7 +169,7 @@ def test_a_users_turn_changes_the_arm_within_the_budget() -> None:
         plan = decide(NEXT, "small", settings)
         assert plan.decision is not None
         assert (plan.decision.arm, plan.reason) == expected
-        assert plan.candidates[0].name == expected[0]
+        assert plan.models[0].name == expected[0]
 
 
 def test_requests_without_state_are_decided_as_without_conversations() -> None:

@@ -22,7 +22,6 @@ from router_service.requests.trials import Releases
 from router_service.router import Prediction, Router
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.settings import BreakerSettings, Deployment, Model, RouterSettings, Settings
-from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from tests.bodies import BODY
 from tests.endpoints import CHAT
@@ -30,15 +29,6 @@ from tests.fakes import FakeRouter
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 EXTRA = "no-arm"
-
-
-class Shared:
-    """Resources of an engine."""
-
-    def __init__(self) -> None:
-        self.metrics = Metrics()
-        self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
-        self.stored_keys = StoredKeys()
 
 
 def built(builder: EngineBuilder, prices: Mapping[str, float]) -> Router:
@@ -51,7 +41,8 @@ def built(builder: EngineBuilder, prices: Mapping[str, float]) -> Router:
         )
         for name in (*ARMS, EXTRA)
     )
-    engine = builder.engine(Settings(models=models), None, Shared(), lambda *_: None)
+    breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
+    engine = builder.engine(Settings(models=models), None, breakers, StoredKeys(), lambda *_: None)
     (router,) = engine.releases.routers
     return router
 
@@ -137,9 +128,9 @@ def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
     plan = trials.prepare(parse_request(CHAT, json.dumps(body).encode()))
     if not plan.arms:
         return plan
-    plan, prediction = trials.predict(plan)
-    if prediction is not None:
-        plan.planner.choose(plan, prediction)
+    plan = trials.predict(plan)
+    if plan.prediction is not None:
+        plan.planner.choose(plan, plan.prediction)
         plan.planner.explore(plan)
     return plan
 
@@ -151,8 +142,8 @@ def test_canary_decides_for_its_share_of_conversations() -> None:
     for number in range(1000):
         first = plan(trials, f"Question {number}")
         later = plan(trials, f"Question {number}", "And then?", "And after that?")
-        assert (first.track, first.candidates) == (later.track, later.candidates)
-        assert first.candidates[0].name == ("large" if first.track is Track.CANARY else "small")
+        assert (first.track, first.models) == (later.track, later.models)
+        assert first.models[0].name == ("large" if first.track is Track.CANARY else "small")
         taken += first.track is Track.CANARY
     assert 250 < taken < 350
 
@@ -175,7 +166,7 @@ def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
     tried = [p for p in plans if p.track is Track.CANARY]
     is_broken = isinstance(router, BrokenRouter)
     assert tried
-    assert {p.candidates[0].name for p in tried} == {"small" if is_broken else "large"}
+    assert {p.models[0].name for p in tried} == {"small" if is_broken else "large"}
     assert {p.router_failed for p in tried} == {is_broken}
     assert not any(p.router_failed for p in plans if p.track is Track.STABLE)
 
