@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import socket
 import threading
@@ -278,43 +277,6 @@ def test_trailers_are_not_added_to_headers(url: str, echo: Echo, *, is_one_packe
     names = [name for name, _ in echo.scopes[-1]["headers"]]
     assert names == [b"host", b"transfer-encoding", b"x-a"]
     assert echo.bodies[-1] == b"hi"
-
-
-UPGRADES = [
-    b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
-    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n",
-    b"connection: keep-alive, Upgrade\r\nupgrade: x\r\n",
-]
-
-
-@pytest.mark.parametrize(
-    ("upgrade", "is_chunked", "packets"),
-    [(UPGRADES[0], True, 1), (UPGRADES[1], False, 2), (UPGRADES[2], True, 3)],
-)
-def test_upgrade_headers_are_ignored(
-    url: str, echo: Echo, upgrade: bytes, *, is_chunked: bool, packets: int
-) -> None:
-    """The body of a request that asks for another protocol is not read as another request."""
-    smuggled = b"GET /forbidden HTTP/1.1\r\nhost: h\r\n\r\n"
-    framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b""
-    framing = framing or b"content-length: %d\r\n\r\n" % len(smuggled)
-    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(smuggled), smuggled) if is_chunked else smuggled
-    sent = POST + upgrade + framing + body
-    before = echo.served
-    with connected(url) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        cuts = [0, len(sent) - len(body), len(sent) - len(body) // 2, len(sent)]
-        bounds = {1: [0, len(sent)], 2: [0, cuts[1], len(sent)], 3: cuts}[packets]
-        for start, stop in itertools.pairwise(bounds):
-            connection.sendall(sent[start:stop])
-            time.sleep(0.02)
-        answer = connection.recv(1000)
-        assert answer.count(b"HTTP/1.1") == 1
-        assert answer.endswith(b"\r\n\r\nok")
-        connection.sendall(GET + b"\r\n")
-        assert connection.recv(1000).endswith(b"ok")
-    assert echo.bodies[-1] == smuggled
-    assert [scope["path"] for scope in echo.scopes[before:]] == ["/read", "/"]
 
 
 def test_longest_idle_connection_is_closed_at_limit(
